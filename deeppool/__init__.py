@@ -1,0 +1,76 @@
+"""deeppool: see where GPU time is lost when training is strong-scaled, plan a better use, run it.
+
+    import deeppool as dp
+
+    graph   = dp.capture("vgg16", input_shape=(3, 64, 64))
+    profile = dp.profile(graph, device="cpu", batch_sizes=[1, 2, 4, 8])
+    plan    = dp.plan(profile, cluster=dp.Cluster(gpus=8), global_batch=32, amplification_limit=2.0)
+    print(plan.explain())
+
+From the surfaces down to the vocabulary; imports point down, or left inside a row:
+
+    cli   evaluation                                    surfaces
+    session                                             a live run: execution and collocation together
+    figures                                             views
+    simulation   collocation   execution                systems, which meet in job
+    planning                                            decisions, pure
+    graph   profiling   collectives   costs             facts
+    errors   units   documents   cluster   timeline   job   device   env   child
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deeppool import figures
+    from deeppool.cluster import Cluster, Link
+    from deeppool.env import environment
+    from deeppool.files import load, save
+    from deeppool.graph.capture import capture
+    from deeppool.planning.planner import plan
+    from deeppool.profiling.measure import profile
+    from deeppool.session import launch
+    from deeppool.simulation.replay import simulate
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Cluster": "deeppool.cluster",
+    "Link": "deeppool.cluster",
+    "capture": "deeppool.graph.capture",
+    "environment": "deeppool.env",
+    "figures": "deeppool",
+    "launch": "deeppool.session",
+    "load": "deeppool.files",
+    "plan": "deeppool.planning.planner",
+    "profile": "deeppool.profiling.measure",
+    "save": "deeppool.files",
+    "simulate": "deeppool.simulation.replay",
+}
+
+__all__ = [
+    "Cluster",
+    "Link",
+    "capture",
+    "environment",
+    "figures",
+    "launch",
+    "load",
+    "plan",
+    "profile",
+    "save",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used, so that importing deeppool stays cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"deeppool has no '{name}'; it has {', '.join(__all__)}")
+    if name == "figures":
+        return importlib.import_module("deeppool.figures")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,95 @@
+"""GPUs, nodes and the links between them."""
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from deeppool import documents
+from deeppool.errors import InvalidValueError
+from deeppool.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one GPU can send to another, and receive at the same time."""
+
+    bandwidth: float
+    """Bytes per second, each direction."""
+    latency: float
+    """Seconds before the first byte arrives."""
+    source: str
+    """Where the two numbers come from: a data sheet, or how they were measured."""
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise InvalidValueError(f"bandwidth must be positive, got {self.bandwidth} bytes/s")
+        if not self.latency >= 0:
+            raise InvalidValueError(f"latency must not be negative, got {self.latency} s")
+
+    def __str__(self) -> str:
+        return f"{format_bytes(self.bandwidth)}/s, {format_seconds(self.latency)} ({self.source})"
+
+
+NVSWITCH_A100 = Link(300e9, 5e-6, "DGX A100 data sheet: 600 GB/s both directions; latency estimated")
+NVSWITCH_H100 = Link(450e9, 5e-6, "DGX H100/H200 data sheet: 900 GB/s both directions; latency estimated")
+INFINIBAND_HDR = Link(25e9, 10e-6, "DGX A100 data sheet: one 200 Gbit/s port a GPU; latency estimated")
+INFINIBAND_NDR = Link(50e9, 10e-6, "DGX H100 data sheet: one 400 Gbit/s port a GPU; latency estimated")
+ETHERNET_25G = Link(25e9 / 8, 50e-6, "25 Gbit/s line rate; latency estimated")
+LOOPBACK = Link(1.0e9, 250e-6, "gloo between two processes of one 2-core machine, 2026-11; yours differs")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Equal GPUs in equal nodes: ``Cluster(gpus=8)`` is one DGX A100.
+
+    GPUs are numbered 0 … ``gpus`` - 1, node by node. A "GPU" is whatever runs one rank: on a CPU
+    cluster it is a core.
+    """
+
+    KIND: ClassVar[str] = "cluster"
+
+    gpus: int
+    name: str = "dgx-a100"
+    gpus_per_node: int = 8
+    inside: Link = field(default=NVSWITCH_A100)
+    """Between two GPUs of one node."""
+    between: Link = field(default=INFINIBAND_HDR)
+    """Between two GPUs of different nodes."""
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise InvalidValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.gpus} GPUs ({self.inside})"
+
+    def link(self, gpu_count: int) -> Link:
+        """The slowest link that the first ``gpu_count`` GPUs cross."""
+        return self.inside if gpu_count <= self.gpus_per_node else self.between
+
+
+PRESETS = {
+    "dgx-a100": Cluster(8),
+    "dgx-h100": Cluster(8, "dgx-h100", 8, NVSWITCH_H100, INFINIBAND_NDR),
+    "dgx-h200": Cluster(8, "dgx-h200", 8, NVSWITCH_H100, INFINIBAND_NDR),
+    "ethernet-25g": Cluster(8, "ethernet-25g", 1, ETHERNET_25G, ETHERNET_25G),
+    "loopback": Cluster(2, "loopback", 2**20, LOOPBACK, LOOPBACK),
+}
+
+
+def find_cluster(name_or_file: str, gpus: int) -> Cluster:
+    """A preset by name, or a cluster file, with ``gpus`` GPUs of it in use.
+
+    Raises:
+        InvalidValueError: neither a preset nor a file.
+        DocumentError: the file is not a cluster.
+    """
+    if name_or_file in PRESETS:
+        return replace(PRESETS[name_or_file], gpus=gpus)
+    if not os.path.exists(name_or_file):
+        raise InvalidValueError(
+            f"no cluster '{name_or_file}': neither a file nor one of {', '.join(PRESETS)} "
+            "(a file of your own starts from: deeppool.save(dp.Cluster(gpus=8), 'mine.json'))"
+        )
+    return replace(documents.read(name_or_file, Cluster), gpus=gpus)

@@ -1,0 +1,19 @@
+"""GPU-second amplification: what parallel time costs against one GPU (DeepPool, section 4)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOLERANCE = 1e-9
+"""Relative: a layer exactly at its limit keeps it, whatever the order of the additions."""
+
+
+def amplification(time: float, gpu_count: int, single_gpu_time: float) -> float:
+    """time x gpu_count / single_gpu_time; 1 for a layer that costs nothing anywhere."""
+    if single_gpu_time > 0:
+        return time * gpu_count / single_gpu_time
+    return 1.0 if time == 0 else float("inf")
+
+
+def time_allowance(limit: float, gpu_count: NDArray[np.float64], single_gpu_time: float) -> NDArray[np.float64]:
+    """The longest a layer may take on ``gpu_count`` GPUs and keep the limit."""
+    return limit * single_gpu_time / gpu_count * (1 + TOLERANCE)

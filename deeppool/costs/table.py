@@ -1,0 +1,82 @@
+"""Every price that a plan search needs, as arrays over layers and GPU counts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.collectives.layout import Layout
+from deeppool.costs.communication import Network
+from deeppool.graph.layer import LayerGraph
+from deeppool.profiling.table import LayerTime, Profile
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CostTable:
+    """Prices of a profile's layers at a global batch on a cluster.
+
+    ``L`` layers, ``K`` GPU counts; GPU count ``k`` means the GPUs 0 … ``gpu_counts[k]`` - 1.
+    """
+
+    graph: LayerGraph
+    network: Network
+    global_batch: int
+    gpu_counts: tuple[int, ...]
+    """Ascending, the first one is 1."""
+    forward: Floats
+    """(L, K) seconds at per-GPU batch ceil(global_batch / g)."""
+    backward: Floats
+    """(L, K)."""
+    sync: Floats
+    """(L, K) all-reduce of the layer's gradients."""
+    extrapolated: NDArray[np.bool_]
+    """(L, K) the profile was continued above its largest batch."""
+    reshard_latency: Floats
+    """(K, K) from, to: seconds one way, however few bytes."""
+    reshard_per_byte: Floats
+    """(K, K) from, to: seconds one way per byte of a sample."""
+
+    @property
+    def compute(self) -> Floats:
+        """(L, K) forward + backward: comp(i, g)."""
+        total: Floats = self.forward + self.backward
+        return total
+
+    def comm(self, sample_bytes: int) -> Floats:
+        """(K, K) from, to: seconds there in forward and back in backward: comm((i, g) -> (j, h))."""
+        both: Floats = 2 * (self.reshard_latency + sample_bytes * self.reshard_per_byte)
+        return both
+
+    @property
+    def single_gpu_time(self) -> float:
+        """Seconds of an iteration on one GPU."""
+        return float(self.compute[:, 0].sum())
+
+
+def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> CostTable:
+    """Asks the profile and the network for every price.
+
+    Raises:
+        MissingProfileError: the profile cannot answer for a per-GPU batch.
+    """
+    layers = range(len(profile.graph.layers))
+    times: list[list[LayerTime]] = [[profile.time(i, -(-global_batch // g)) for g in gpu_counts] for i in layers]
+    layouts = [Layout(tuple(range(g)), global_batch) for g in gpu_counts]
+    latency = np.array([[network.reshard_time(a, b, 0) for b in layouts] for a in layouts])
+    with_a_byte = np.array([[network.reshard_time(a, b, 1) for b in layouts] for a in layouts])
+    return CostTable(
+        graph=profile.graph,
+        network=network,
+        global_batch=global_batch,
+        gpu_counts=gpu_counts,
+        forward=np.array([[time.forward for time in row] for row in times]),
+        backward=np.array([[time.backward for time in row] for row in times]),
+        sync=np.array(
+            [[network.all_reduce_time(g, layer.parameter_bytes) for g in gpu_counts] for layer in profile.graph.layers]
+        ),
+        extrapolated=np.array([[time.extrapolated for time in row] for row in times]),
+        reshard_latency=latency,
+        reshard_per_byte=with_a_byte - latency,
+    )

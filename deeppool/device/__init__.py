@@ -1,0 +1,6 @@
+"""The one place that knows CUDA from CPU.
+
+common   Device: what the rest of the package sees
+cpu      cores, pinning, priorities of the operating system
+cuda     NVIDIA GPUs
+"""

@@ -1,0 +1,74 @@
+"""The CPU as a device: one core is what a GPU is elsewhere."""
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CpuDevice:
+    """The processor at hand."""
+
+    kind = "cpu"
+    backend = "gloo"
+
+    def __init__(self) -> None:
+        """Reads the model name from the operating system."""
+        self.name = processor_name()
+
+    def torch_device(self, index: int = 0) -> "torch.device":
+        """The CPU; every rank has the same one."""
+        import torch
+
+        return torch.device("cpu")
+
+    def synchronize(self) -> None:
+        """Operators on a CPU are done when they return."""
+
+
+def processor_name() -> str:
+    """``model name`` of the first core, or what the platform module says."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def usable_cores() -> list[int]:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def pin_to_core(core: int) -> bool:
+    """Keeps this process on one core; False where the system has no such call."""
+    if not hasattr(os, "sched_setaffinity"):
+        return False
+    os.sched_setaffinity(0, {core})
+    return True
+
+
+def lower_priority(policy: str) -> str:
+    """Gives this process a background's priority, and says which it got.
+
+    Args:
+        policy: ``priority`` for the lowest that the system permits (SCHED_IDLE, else nice 19),
+            ``nice`` for nice 19, ``naive`` for none.
+    """
+    if policy == "priority" and hasattr(os, "SCHED_IDLE"):
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            return "SCHED_IDLE"
+        except OSError:
+            pass
+    if policy in ("priority", "nice"):
+        os.nice(19)
+        return "nice 19"
+    return "normal"

@@ -1,0 +1,40 @@
+"""Saving and loading records whose kind is told by the file."""
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+from deeppool import documents
+from deeppool.errors import DocumentError
+
+KINDS = {
+    "cluster": ("deeppool.cluster", "Cluster"),
+    "plan": ("deeppool.planning.plan", "Plan"),
+    "profile": ("deeppool.profiling.table", "Profile"),
+    "run": ("deeppool.job", "RunRecord"),
+    "simulation": ("deeppool.simulation.replay", "Simulation"),
+}
+
+
+def save(record: documents.Record, path: str | os.PathLike[str]) -> Path:
+    """Writes a profile, plan, cluster, simulation or run as JSON, whole or not at all."""
+    return documents.write(record, path)
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Reads a record of any kind.
+
+    Raises:
+        DocumentError: the file is not one of ours, or a field of it is wrong.
+    """
+    document = documents.read_object(path)
+    kind = str(document.get("format", "")).removeprefix("deeppool/")
+    if kind not in KINDS:
+        raise DocumentError(
+            f"{path}: field 'format' is {document.get('format')!r}, expected deeppool/ and one of {', '.join(KINDS)} "
+            "(is it a file of deeppool?)"
+        )
+    module, name = KINDS[kind]
+    record: Any = documents.from_json(document, getattr(importlib.import_module(module), name), path)
+    return record

@@ -1,0 +1,10 @@
+"""Models as static graphs of layers.
+
+layer        Layer, LayerGraph: plain records, no torch
+workloads    named models, and ``package.module:callable`` for the user's own
+capture      nn.Module → CapturedModel (LayerGraph + program), by torch.export
+extract      some layers of a captured model as a module of their own
+regions      chains, branches and joins of a layer graph
+losses       outputs and targets → the mean loss that capture appends
+synthetic    a learnable task for any classifier
+"""

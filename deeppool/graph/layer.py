@@ -1,0 +1,68 @@
+"""Layers and their graph, as plain records."""
+
+import hashlib
+from dataclasses import dataclass
+
+from deeppool.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One node of the captured graph that computes: an operator, or a fused group of them."""
+
+    name: str
+    """Path of the module that computes it, or of the enclosing module and the operator."""
+    operators: tuple[str, ...]
+    """In execution order, for example ``("conv2d", "batch_norm", "relu")``."""
+    predecessors: tuple[int, ...]
+    """Indices of the layers whose activations it reads, ascending; none for the first layer."""
+    input_bytes: tuple[int, ...]
+    """Bytes per sample read from each predecessor."""
+    parameter_bytes: int
+    """Bytes of its parameters, and so of its gradients."""
+    parameters: tuple[str, ...]
+    """Names of its parameters in the model."""
+    signature: str
+    """Layers of equal signature compute the same on the same shapes, so one measurement serves all."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({' + '.join(self.operators)}), {format_bytes(self.parameter_bytes)} of parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGraph:
+    """Layers in a topological order; the last one computes the loss."""
+
+    model: str
+    """A workload's name, ``package.module:callable``, or the class of a model given as an object."""
+    input_shape: tuple[int, ...]
+    """Of one sample, without the batch."""
+    layers: tuple[Layer, ...]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters, tied ones once."""
+        owned: dict[tuple[str, ...], int] = {layer.parameters: layer.parameter_bytes for layer in self.layers}
+        return sum(owned.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for graphs that are planned and run alike."""
+        text = repr((self.input_shape, [(x.name, x.operators, x.predecessors, x.signature) for x in self.layers]))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """Per layer, the layers that read it."""
+        found: list[list[int]] = [[] for _ in self.layers]
+        for index, layer in enumerate(self.layers):
+            for predecessor in layer.predecessors:
+                found[predecessor].append(index)
+        return tuple(map(tuple, found))
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.input_shape))
+        return (
+            f"{self.model} on {shape}: {len(self.layers)} layers, "
+            f"{len({layer.signature for layer in self.layers})} distinct, "
+            f"{format_bytes(self.parameter_bytes)} of parameters"
+        )

@@ -1,0 +1,36 @@
+"""Outputs and targets → the mean loss over the samples at hand, which capture appends to the model."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+AUXILIARY_WEIGHTS = {"aux_logits": 0.4, "aux_logits1": 0.3, "aux_logits2": 0.3}
+"""Of the auxiliary heads: 0.4 in Inception-v3 (torchvision's reference training), 0.3 in GoogLeNet's paper."""
+
+
+def main_output(outputs: Any) -> "Tensor":
+    """The tensor of class scores among a model's outputs: itself, ``.logits``, or the first one."""
+    if hasattr(outputs, "logits"):
+        outputs = outputs.logits
+    while isinstance(outputs, tuple | list):
+        outputs = outputs[0]
+    tensor: Tensor = outputs
+    return tensor
+
+
+def classification_loss(outputs: Any, target: "Tensor") -> "Tensor":
+    """Mean cross-entropy of class scores (dim 1), auxiliary heads weighted in.
+
+    Args:
+        outputs: scores of shape (batch, classes, …), or a record with ``logits`` and auxiliary logits.
+        target: class indices of shape (batch, …).
+    """
+    from torch.nn.functional import cross_entropy
+
+    loss = cross_entropy(main_output(outputs), target)
+    for name, weight in AUXILIARY_WEIGHTS.items():
+        auxiliary = getattr(outputs, name, None)
+        if auxiliary is not None:
+            loss = loss + weight * cross_entropy(auxiliary, target)
+    return loss

@@ -1,0 +1,179 @@
+"""Jobs, and what came of running them: where the foreground and the background meet.
+
+The foreground has the guarantee; the background fills what the foreground leaves idle. Neither
+system imports the other: both run a :class:`Job`, and a live run puts what they measured into one
+:class:`RunRecord`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from deeppool.timeline import Timeline
+from deeppool.units import format_percent, format_seconds
+
+Policy = Literal["none", "naive", "nice", "priority"]
+"""How a background job shares a core: not at all, as an equal, at nice 19, or at the lowest priority there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training job: a model, its data and its optimizer (SGD on the synthetic task)."""
+
+    model: str
+    """A workload's name, ``package.module:callable``, or a file that the launcher pickled for its own ranks."""
+    input_shape: tuple[int, ...]
+    batch: int
+    """Global batch of a foreground, per-process batch of a background."""
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSummary:
+    """Seconds, over the iterations of a phase."""
+
+    p50: float
+    p99: float
+    mean: float
+    count: int
+
+
+def summarise(times: list[float]) -> TimeSummary:
+    """Median, 99th percentile (linear between ranks) and mean."""
+    ordered = sorted(times)
+    if not ordered:
+        raise ValueError("no times to summarise")
+
+    def quantile(q: float) -> float:
+        position = q * (len(ordered) - 1)
+        lower = int(position)
+        upper = min(lower + 1, len(ordered) - 1)
+        return ordered[lower] + (position - lower) * (ordered[upper] - ordered[lower])
+
+    return TimeSummary(quantile(0.5), quantile(0.99), sum(ordered) / len(ordered), len(ordered))
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The foreground under one condition."""
+
+    iteration_time: TimeSummary
+    throughput: float
+    """Samples per second."""
+    idle_share: tuple[float, ...]
+    """Per rank, the share of the phase in which it used no CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForegroundResult:
+    """A foreground job, beside the background and alone."""
+
+    iteration_time: TimeSummary
+    throughput: float
+    """Samples per second."""
+    idle_share: tuple[float, ...]
+    """Per rank, the share of the collocated phase in which the foreground used no CPU."""
+    alone: Phase
+    """No background; an idle-priority spinner keeps each core awake, which is the honest baseline."""
+    alone_asleep: Phase | None
+    """No background and no spinner: cores sleep in the gaps and wake up slowly."""
+    slowdown: float
+    """Mean iteration time over that of ``alone``, minus 1: 0.03 is 3 % slower."""
+    first_loss: float
+    """Mean over the first measured iterations."""
+    last_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundResult:
+    """The background job of every rank, taken together."""
+
+    model: str
+    batch: int
+    priority: str
+    """That the operating system granted."""
+    throughput: float
+    """Samples per second beside the foreground, over all ranks."""
+    alone_throughput: float
+    """Samples per second with the cores to itself."""
+    harvest: float
+    """throughput / alone_throughput."""
+    harvest_of_idle: float
+    """harvest over the mean share of time that the foreground leaves idle when alone; 1 takes it all."""
+    first_loss: float
+    last_loss: float
+    ended: str
+    """``stopped``, or how it died; a background's end never ends the foreground."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """One stage of the plan: consecutive layers on the same GPUs. Seconds of one iteration, medians."""
+
+    name: str
+    gpus: tuple[int, ...]
+    layers: int
+    forward: float
+    backward: float
+    reshard: float
+    sync: float
+    predicted: float
+    """The plan's time of its layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One live run: what was asked, what was measured, on what."""
+
+    KIND: ClassVar[str] = "run"
+
+    model: str
+    plan_iteration_time: float
+    """Predicted."""
+    global_batch: int
+    ranks: int
+    cores: int
+    """That the ranks shared; with fewer cores than ranks the times predict nothing."""
+    device: str
+    device_name: str
+    backend: str
+    policy: Policy
+    foreground: ForegroundResult
+    background: BackgroundResult | None
+    stages: tuple[StageTimes, ...]
+    timeline: Timeline
+    """One measured iteration beside the background."""
+    plan_timeline: Timeline
+    """The plan's prediction of it."""
+    notes: tuple[str, ...]
+    """What a reader must know: how BatchNorm and dropout behaved, cores shared by ranks."""
+    date: str
+    versions: dict[str, str]
+
+    def __str__(self) -> str:
+        front = self.foreground
+        lines = [
+            f"{self.model}: {self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend}), "
+            f"batch {self.global_batch}, policy {self.policy}",
+            f"foreground   {format_seconds(front.iteration_time.p50)} an iteration (p99 {format_seconds(front.iteration_time.p99)}), "
+            f"{front.throughput:.3g} samples/s; alone {format_seconds(front.alone.iteration_time.p50)}; "
+            f"slowdown {format_percent(front.slowdown)}",
+            f"plan         predicted {format_seconds(self.plan_iteration_time)} an iteration, update not counted",
+            "idle         " + ", ".join(f"rank {rank} {100 * share:.0f} %" for rank, share in enumerate(front.alone.idle_share)),
+            f"loss         {front.first_loss:.3f} → {front.last_loss:.3f}",
+        ]
+        if self.background is not None:
+            back = self.background
+            lines.append(
+                f"background   {back.model} at {back.priority}: {back.throughput:.3g} samples/s, alone {back.alone_throughput:.3g}; "
+                f"harvest {100 * back.harvest:.0f} %, which is {100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
+            )
+        for stage in self.stages:
+            gpus = ",".join(map(str, stage.gpus))
+            lines.append(
+                f"stage        {stage.name} ({stage.layers} layers) on {gpus}: forward {format_seconds(stage.forward)}, "
+                f"backward {format_seconds(stage.backward)}, reshard {format_seconds(stage.reshard)}, "
+                f"sync {format_seconds(stage.sync)}; planned {format_seconds(stage.predicted)}"
+            )
+        return "\n".join(lines)

@@ -1,0 +1,8 @@
+"""Which layer gets which GPUs: pure functions from profiles to plans.
+
+plan       Plan, LayerAssignment: the record
+search     the exact search
+baselines  data parallelism and one GPU, priced by the same model
+explain    why each layer got its GPUs
+planner    a profile, a cluster and a limit → Plan
+"""

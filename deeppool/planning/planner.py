@@ -1,0 +1,130 @@
+"""A profile, a cluster and a limit → :class:`Plan`."""
+
+import hashlib
+import time
+
+import numpy as np
+
+from deeppool.cluster import Cluster
+from deeppool.costs.amplification import amplification, time_allowance
+from deeppool.costs.communication import Network, NetworkModel
+from deeppool.costs.table import CostTable, price
+from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.baselines import data_parallel_time
+from deeppool.planning.explain import alternatives, incoming_times
+from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.search import SearchResult, search
+from deeppool.profiling.table import Profile
+
+
+def plan(
+    profile: Profile,
+    cluster: Cluster | int,
+    global_batch: int,
+    amplification_limit: float | None = None,
+    *,
+    network_model: NetworkModel = "ring",
+) -> Plan:
+    """The fastest burst-parallel plan whose every layer keeps the amplification limit.
+
+    Args:
+        profile: layer times; per-GPU batches between its sizes are interpolated.
+        cluster: the GPUs and links, or a number of GPUs of a DGX A100.
+        global_batch: samples per iteration, over all GPUs.
+        amplification_limit: the most GPU-seconds that a layer may spend, transfers and gradient
+            synchronisation included, as a multiple of its time on one GPU; at least 1. None: no limit.
+        network_model: see :mod:`deeppool.costs.communication`.
+
+    Raises:
+        InvalidValueError: a limit below 1 or no samples.
+        PlanError: more GPUs than samples.
+        MissingProfileError: the profile cannot answer for a per-GPU batch.
+    """
+    if isinstance(cluster, int):
+        cluster = Cluster(cluster)
+    if global_batch < 1:
+        raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
+    if amplification_limit is not None and not amplification_limit >= 1:
+        raise InvalidValueError(
+            f"amplification_limit must be at least 1.0, got {amplification_limit:g} (1.0 permits only splits that cost nothing)"
+        )
+    if cluster.gpus > global_batch:
+        raise PlanError(
+            f"{cluster.gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
+            f"(at most {global_batch} GPUs, or a larger batch)"
+        )
+    costs = price(profile, Network(cluster, network_model), global_batch, gpu_counts_to_search(cluster.gpus))
+    started = time.perf_counter()
+    result = search(costs, amplification_limit)
+    search_time = time.perf_counter() - started
+    layers = _assignments(costs, result, amplification_limit)
+    gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
+    extrapolated = costs.extrapolated[:, 0] | costs.extrapolated[np.arange(len(layers)), result.choices]
+    return Plan(
+        model=profile.graph.model,
+        input_shape=profile.graph.input_shape,
+        graph_fingerprint=profile.graph.fingerprint,
+        profile_fingerprint=hashlib.sha256(repr(profile.measurements).encode()).hexdigest()[:16],
+        device=profile.device,
+        device_name=profile.device_name,
+        precision=profile.precision,
+        provenance=profile.provenance,
+        extrapolated_layers=tuple(x.name for x, far in zip(layers, extrapolated, strict=True) if far),
+        cluster=cluster,
+        network_model=network_model,
+        gpus=cluster.gpus,
+        global_batch=global_batch,
+        amplification_limit=amplification_limit,
+        limit_scope="layer",
+        layers=layers,
+        iteration_time=sum(layer.time for layer in layers),
+        data_parallel_iteration_time=data_parallel_time(costs),
+        single_gpu_iteration_time=costs.single_gpu_time,
+        gpu_seconds=gpu_seconds,
+        amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
+        # One GPU keeps any limit for every layer, so none is exempt while one GPU is a choice.
+        exempt_layers=(),
+        optimality="exact" if result.exact else f"bound {_bound(costs, result, amplification_limit):.3f}",
+        search_time=search_time,
+        origin=profile.origin,
+    )
+
+
+def gpu_counts_to_search(gpus: int) -> tuple[int, ...]:
+    """Powers of two, as in the paper, and all GPUs."""
+    powers = [2**exponent for exponent in range(gpus.bit_length()) if 2**exponent <= gpus]
+    return tuple(sorted({*powers, gpus}))
+
+
+def _assignments(costs: CostTable, result: SearchResult, limit: float | None) -> tuple[LayerAssignment, ...]:
+    incoming = incoming_times(costs, result.choices)
+    found = []
+    for index, (layer, choice) in enumerate(zip(costs.graph.layers, result.choices, strict=True)):
+        count = costs.gpu_counts[choice]
+        total = float(incoming[index] + costs.compute[index, choice] + costs.sync[index, choice])
+        single = float(costs.compute[index, 0])
+        found.append(
+            LayerAssignment(
+                name=layer.name,
+                gpu_count=count,
+                gpus=tuple(range(count)),
+                time=total,
+                amplification=amplification(total, count, single),
+                reshard=float(incoming[index]),
+                forward=float(costs.forward[index, choice]),
+                backward=float(costs.backward[index, choice]),
+                sync=float(costs.sync[index, choice]),
+                single_gpu_time=single,
+                alternatives=alternatives(costs, result.choices, index, limit),
+            )
+        )
+    return tuple(found)
+
+
+def _bound(costs: CostTable, result: SearchResult, limit: float | None) -> float:
+    """Plan time over a lower bound: every layer on its best GPU count, transfers free."""
+    own = costs.compute + costs.sync
+    counts = np.array(costs.gpu_counts, dtype=float)
+    allowed = [own[i] <= time_allowance(np.inf if limit is None else limit, counts, costs.compute[i, 0]) for i in range(len(own))]
+    least = float(np.where(allowed, own, np.inf).min(axis=1).sum())
+    return result.iteration_time / least

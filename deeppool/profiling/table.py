@@ -1,0 +1,118 @@
+"""Profile: what every layer costs at several per-GPU batch sizes, and where the times come from."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from deeppool.errors import InvalidValueError, MissingProfileError
+from deeppool.graph.layer import LayerGraph
+from deeppool.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """Seconds of one layer at one per-GPU batch size."""
+
+    forward: float
+    backward: float
+    spread: float = 0.0
+    """Half the interquartile range of forward + backward over the repetitions, as a fraction of their median."""
+    extrapolated: bool = False
+    """The batch lies above the largest measured one: the last two sizes were continued in a straight line."""
+
+    @property
+    def total(self) -> float:
+        """Forward plus backward."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One distinct layer signature at the profile's batch sizes, in their order."""
+
+    signature: str
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    spread: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Layer times of one model on one device: what a plan is made of."""
+
+    KIND: ClassVar[str] = "profile"
+
+    graph: LayerGraph
+    batch_sizes: tuple[int, ...]
+    """Per-GPU batch sizes, ascending."""
+    measurements: tuple[Measurement, ...]
+    """One per distinct signature of the graph."""
+    device: str
+    """``cpu`` or ``cuda``."""
+    device_name: str
+    precision: Literal["fp32", "bf16", "fp16"]
+    threads: int
+    """CPU threads that one GPU's worth of work used."""
+    provenance: Literal["measured", "estimated"]
+    method: str
+    date: str
+    versions: dict[str, str]
+    origin: Any = field(default=None, compare=False, repr=False)
+    """The CapturedModel it was measured on, in the process that did; never saved."""
+
+    def __post_init__(self) -> None:
+        if not self.batch_sizes or list(self.batch_sizes) != sorted(set(self.batch_sizes)) or self.batch_sizes[0] < 1:
+            raise InvalidValueError(
+                f"batch_sizes must be ascending positive numbers, got {list(self.batch_sizes)} (for example 1,2,4,8)"
+            )
+        known = {measurement.signature for measurement in self.measurements}
+        for layer in self.graph.layers:
+            if layer.signature not in known:
+                raise InvalidValueError(f"measurements hold no times for layer '{layer.name}' (profile the model again)")
+        for measurement in self.measurements:
+            for times in (measurement.forward, measurement.backward):
+                if len(times) != len(self.batch_sizes) or min(times) < 0:
+                    raise InvalidValueError(
+                        f"measurement {measurement.signature} needs {len(self.batch_sizes)} times >= 0, got {list(times)}"
+                    )
+        object.__setattr__(self, "_by_signature", {m.signature: m for m in self.measurements})
+
+    def time(self, layer: int, batch: int) -> LayerTime:
+        """Time of a layer at a per-GPU batch size: measured, interpolated between two sizes, or continued above.
+
+        Raises:
+            MissingProfileError: below the smallest measured size, where a straight line would be a guess.
+        """
+        sizes = self.batch_sizes
+        if batch < sizes[0]:
+            raise MissingProfileError(
+                f"no time for layer '{self.graph.layers[layer].name}' at per-GPU batch {batch}: the profile of "
+                f"{self.graph.model} has {', '.join(map(str, sizes))} (profile with --batch-sizes {batch},…, "
+                "or use fewer GPUs)"
+            )
+        measurement: Measurement = self._by_signature[self.graph.layers[layer].signature]  # type: ignore[attr-defined]
+        upper = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
+        if len(sizes) == 1:
+            scale = batch / sizes[0]
+            return LayerTime(measurement.forward[0] * scale, measurement.backward[0] * scale, measurement.spread[0], batch > sizes[0])
+        lower = upper - 1
+        share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
+
+        def along(times: tuple[float, ...]) -> float:
+            return max(times[lower] + share * (times[upper] - times[lower]), times[lower] if share > 1 else 0.0)
+
+        return LayerTime(
+            along(measurement.forward), along(measurement.backward), max(measurement.spread[lower : upper + 1]), batch > sizes[-1]
+        )
+
+    def iteration_time(self, batch: int) -> float:
+        """Seconds of forward and backward of all layers on one GPU."""
+        return sum(self.time(index, batch).total for index in range(len(self.graph.layers)))
+
+    def __str__(self) -> str:
+        smallest, largest = self.batch_sizes[0], self.batch_sizes[-1]
+        return (
+            f"{self.graph}; {self.provenance} on {self.device_name} ({self.device}, {self.precision}, "
+            f"{self.threads} thread{'s' * (self.threads > 1)}): {format_seconds(self.iteration_time(smallest))} "
+            f"at batch {smallest}, {format_seconds(self.iteration_time(largest))} at batch {largest}"
+        )

@@ -1,0 +1,50 @@
+"""What each GPU did or would do, when: the record that every timeline is drawn from."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+SpanKind = Literal["forward", "backward", "reshard", "sync", "update", "idle", "background"]
+Provenance = Literal["predicted", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing that one GPU does without a break."""
+
+    gpu: int
+    kind: SpanKind
+    name: str
+    """The layer, stage or job."""
+    start: float
+    """Seconds from the start of the iteration."""
+    end: float
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Spans of one iteration on every GPU; spans of one GPU and one job do not overlap."""
+
+    KIND: ClassVar[str] = "timeline"
+
+    title: str
+    provenance: Provenance
+    """Where the times come from; a figure never mixes the two without saying so."""
+    gpus: int
+    spans: tuple[Span, ...]
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first start to the last end."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    def busy(self, gpu: int) -> float:
+        """Seconds in which the foreground holds a GPU."""
+        return sum(span.duration for span in self.spans if span.gpu == gpu and span.kind not in ("idle", "background"))
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.provenance}): {self.gpus} GPUs, {len(self.spans)} spans, {self.duration:.4g} s"
