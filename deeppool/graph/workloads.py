@@ -33,6 +33,8 @@ def _torchvision(name: str, input_shape: tuple[int, ...], **arguments: Any) -> W
     return Workload(name, build, input_shape)
 
 
+PICKLED = ".launched"
+
 IMAGE = (3, 224, 224)
 WORKLOADS = {
     workload.name: workload
@@ -86,4 +88,29 @@ def build_model(reference: str, seed: int = 0) -> "Module":
     model = workload.build()
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"model '{reference}' returned a {type(model).__name__}, expected a torch.nn.Module")
+    return model
+
+
+def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
+    """Hands a model object to the processes of this run; returns the reference that :func:`load_model` takes.
+
+    Pickled with its code, so that models defined in a notebook arrive too. ``folder`` must be private to
+    this process: whoever can write it can run code.
+    """
+    import cloudpickle
+
+    path = os.path.join(folder, "model" + PICKLED)
+    with open(path, "wb") as stream:
+        cloudpickle.dump(model, stream)
+    return path
+
+
+def load_model(reference: str, seed: int = 0) -> "Module":
+    """Builds a model by name, or takes over one that the launcher of this very process saved."""
+    if not reference.endswith(PICKLED):
+        return build_model(reference, seed)
+    import cloudpickle
+
+    with open(reference, "rb") as stream:
+        model: Module = cloudpickle.load(stream)
     return model

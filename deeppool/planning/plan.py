@@ -53,6 +53,7 @@ class Plan:
 
     model: str
     input_shape: tuple[int, ...]
+    parameter_bytes: int
     graph_fingerprint: str
     profile_fingerprint: str
     device: str

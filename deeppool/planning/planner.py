@@ -63,6 +63,7 @@ def plan(
     return Plan(
         model=profile.graph.model,
         input_shape=profile.graph.input_shape,
+        parameter_bytes=profile.graph.parameter_bytes,
         graph_fingerprint=profile.graph.fingerprint,
         profile_fingerprint=hashlib.sha256(repr(profile.measurements).encode()).hexdigest()[:16],
         device=profile.device,

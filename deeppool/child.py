@@ -1,0 +1,162 @@
+"""A child process that is commanded by JSON lines on its standard input and answers on its standard output.
+
+Nobody outlives anybody: the parent kills its children when it closes them, and a child whose parent is
+gone reads the end of its input and exits, whatever it was doing.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any, TextIO
+
+from deeppool.errors import RunError
+
+Message = dict[str, Any]
+
+
+class ChildDiedError(RunError):
+    """A child ended before it was told to."""
+
+
+class Child:
+    """The parent's end: starts ``python -m module`` and talks to it. A context manager that ends it."""
+
+    def __init__(self, module: str, name: str, inbox: "queue.SimpleQueue[tuple[Child, Message | None]] | None" = None) -> None:
+        """Starts the process.
+
+        Args:
+            module: to run; its main function makes a :class:`Commands`.
+            name: for messages to people, for example ``rank 1``.
+            inbox: where answers go; several children may share one. None as an answer: the child has died.
+        """
+        self.name = name
+        self.inbox = inbox if inbox is not None else queue.SimpleQueue()
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        # A session of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its children.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.inbox.put((self, json.loads(line)))
+        self.process.wait()
+        self.inbox.put((self, None))
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Gives a command; a child that has died is noticed when its answer is awaited."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass
+
+    def receive(self, timeout: float) -> Message:
+        """The next answer of a child with an inbox of its own.
+
+        Raises:
+            ChildDiedError: it died, or said nothing for ``timeout`` seconds.
+        """
+        try:
+            _, message = self.inbox.get(timeout=timeout)
+        except queue.Empty:
+            raise ChildDiedError(f"{self.name} said nothing for {timeout:.0f} s") from None
+        if message is None:
+            raise ChildDiedError(f"{self.name} {self.fate()}")
+        return message
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self.process.poll() is None
+
+    def fate(self) -> str:
+        """How the process ended, with the last thing it said on standard error."""
+        code = self.process.poll()
+        if code is None:
+            return "is running"
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
+        return f"{how}: {lines[-1]}" if lines else how
+
+    def close(self, grace: float = 2.0) -> None:
+        """Asks the child to exit, and kills it after ``grace`` seconds."""
+        self.send("exit")
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends the child now."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Commands:
+    """The child's end. Make one first thing in main: it also keeps stray prints out of the answers."""
+
+    PARENT_GONE = 70
+
+    def __init__(self) -> None:
+        """Takes over standard input and output."""
+        self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        told_to_exit = False
+        for line in sys.stdin:
+            message = json.loads(line)
+            told_to_exit = message["command"] == "exit"
+            self._queue.put(message)
+        if not told_to_exit:
+            os._exit(self.PARENT_GONE)
+
+    def next(self) -> Message:
+        """Waits for a command."""
+        return self._queue.get()
+
+    def pending(self) -> bool:
+        """Whether a command waits."""
+        return not self._queue.empty()
+
+    def answer(self, event: str, **content: Any) -> None:
+        """Sends one line to the parent."""
+        self._answers.write(json.dumps({"event": event, **content}) + "\n")
+        self._answers.flush()
+
+
+def close_all(children: list[Child], grace: float = 2.0) -> None:
+    """Ends several children, all of them within ``grace`` seconds and a kill."""
+    for child in children:
+        child.send("exit")
+    deadline = time.monotonic() + grace
+    for child in children:
+        child.close(max(0.0, deadline - time.monotonic()))
+

@@ -1,0 +1,5 @@
+"""A background job in the gaps that the foreground leaves.
+
+background   the process of one background job
+neighbours   the background jobs of all ranks, and what they got done
+"""

@@ -1,0 +1,91 @@
+"""The process of a background job: trains, spins or rests, as it is told.
+
+Commands: ``setup`` (once), ``train`` and ``spin``, which go on until the next command, ``rest``, ``exit``.
+Answers: ``ready`` with the priority that the operating system granted; after ``train`` the log of its
+steps, when the next command has come and the step under way is done; ``resting`` after ``rest``.
+"""
+
+import sys
+import time
+
+import torch
+
+from deeppool.child import Commands
+from deeppool.device.cpu import lower_priority, pin_to_core
+from deeppool.errors import DeeppoolError
+from deeppool.graph.losses import classification_loss, main_output
+from deeppool.graph.synthetic import SyntheticTask
+from deeppool.graph.workloads import build_model
+from deeppool.job import Job
+
+SPIN_SECONDS = 0.001
+
+
+class Background:
+    """One background job in this process."""
+
+    def __init__(self, job: Job) -> None:
+        """Builds the model and its data, and takes one step to warm up."""
+        torch.set_num_threads(1)
+        self.model = build_model(job.model, job.seed).train()
+        example = torch.zeros(2, *job.input_shape)
+        with torch.no_grad():
+            scores = main_output(self.model(example))
+        target = torch.zeros(1, *scores.shape[2:], dtype=torch.int64)
+        self.task = SyntheticTask(example, target, job.batch, job.seed)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=job.learning_rate, momentum=job.momentum)
+        self.batch = job.batch
+        self.steps = 0
+        self.step()
+
+    def step(self) -> float:
+        """One forward, backward and update."""
+        inputs, targets = self.task.shard(self.steps, 0, self.batch)
+        loss = classification_loss(self.model(inputs), targets)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        return float(loss.detach())
+
+
+def train(background: Background, commands: Commands) -> None:
+    """Steps until the next command; then tells when each step ended, what CPU time it had used, and its loss."""
+    log = [(time.perf_counter(), time.process_time(), 0.0)]
+    while not commands.pending():
+        loss = background.step()
+        log.append((time.perf_counter(), time.process_time(), loss))
+    commands.answer("trained", log=log)
+
+
+def spin(commands: Commands) -> None:
+    """Keeps the core awake until the next command."""
+    while not commands.pending():
+        until = time.perf_counter() + SPIN_SECONDS
+        while time.perf_counter() < until:
+            pass
+
+
+def main() -> None:
+    """Obeys the launcher until it is told to exit."""
+    commands = Commands()
+    setup = commands.next()
+    if setup["core"] is not None:
+        pin_to_core(setup["core"])
+    try:
+        background = Background(Job(**{**setup["job"], "input_shape": tuple(setup["job"]["input_shape"])}))
+    except DeeppoolError as error:
+        sys.exit(str(error))
+    # Only now: a job that starts at the lowest priority beside a busy core may never be ready.
+    commands.answer("ready", priority=lower_priority(setup["policy"]))
+    while (command := commands.next()["command"]) != "exit":
+        if command == "train":
+            train(background, commands)
+        elif command == "spin":
+            spin(commands)
+        else:
+            commands.answer("resting")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The background jobs of all ranks: started, switched between training, spinning and resting, and counted.
+
+A background job that dies is noted and left behind; the foreground goes on.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import psutil
+
+from deeppool.child import Child, ChildDiedError, Message, close_all
+from deeppool.job import Job, Policy
+from deeppool.timeline import Span
+
+START_SECONDS = 300.0
+SWITCH_SECONDS = 60.0
+"""A step under way ends first, and at the lowest priority it may have to wait for the core."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What the background jobs got done in the phases of one kind."""
+
+    steps: float = 0.0
+    """Over all jobs; a step cut by the end of a phase counts by its share of CPU time."""
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    """Steps of the last phase, on the clock of ``time.perf_counter``."""
+
+
+class Neighbours:
+    """One background process per core. Leaving its ``with`` block ends them all."""
+
+    def __init__(self, job: Job, cores: Sequence[int | None], policy: Policy) -> None:
+        """Starts a process beside each rank.
+
+        Args:
+            job: what each of them trains.
+            cores: of the ranks, in their order; None where ranks are not pinned.
+            policy: see :data:`deeppool.job.Policy`.
+        """
+        self.job = job
+        self.priority = "unknown"
+        self.ended = "stopped"
+        self._living: dict[int, Child] = {}
+        try:
+            for rank, core in enumerate(cores):
+                child = Child("deeppool.collocation.background", f"background job of rank {rank}")
+                self._living[rank] = child
+                child.send("setup", job=asdict(job), core=core, policy=policy)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_until_ready(self) -> None:
+        """Returns when every living job has taken its first step.
+
+        Raises:
+            ChildDiedError: none could start.
+        """
+        for rank in list(self._living):
+            message = self._receive(rank, START_SECONDS)
+            if message is not None:
+                self.priority = message["priority"]
+        if not self._living:
+            raise ChildDiedError(f"the background job {self.job.model} cannot start: {self.ended}")
+
+    def begin(self, command: str) -> dict[int, float]:
+        """Sends ``train``, ``spin`` or ``rest`` to all that live; returns their CPU seconds so far."""
+        for child in self._living.values():
+            child.send(command)
+        return self._cpu()
+
+    def measure(self, work: Work, started: float) -> None:
+        """Ends a training phase that began at ``started``, and adds what was done by now to ``work``."""
+        ended = time.perf_counter()
+        cpu = self._cpu()
+        self.begin("rest")
+        work.spans.clear()
+        for rank in list(self._living):
+            trained = self._receive(rank, SWITCH_SECONDS)
+            if trained is None or self._receive(rank, SWITCH_SECONDS) is None or rank not in cpu:
+                continue
+            log = trained["log"]
+            work.steps += steps_done(log, ended, cpu[rank])
+            work.losses += [loss for _, _, loss in log[1:]]
+            work.spans += [
+                Span(rank, "background", f"{self.job.model} step", before, after)
+                for (before, *_), (after, *_) in zip(log, log[1:], strict=False)
+                if before < ended
+            ]
+        work.seconds += ended - started
+
+    def rest(self) -> None:
+        """Ends a spinning phase."""
+        self.begin("rest")
+        for rank in list(self._living):
+            self._receive(rank, SWITCH_SECONDS)
+
+    def _receive(self, rank: int, timeout: float) -> Message | None:
+        child = self._living[rank]
+        try:
+            return child.receive(timeout)
+        except ChildDiedError as error:
+            self.ended = str(error)
+            child.kill()
+            del self._living[rank]
+            return None
+
+    def _cpu(self) -> dict[int, float]:
+        found = {}
+        for rank, child in self._living.items():
+            try:
+                times = psutil.Process(child.process.pid).cpu_times()
+                found[rank] = times.user + times.system
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def close(self) -> None:
+        """Ends all that live."""
+        close_all(list(self._living.values()), grace=1.0)
+
+    def __enter__(self) -> "Neighbours":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def steps_done(log: Sequence[Sequence[float]], ended: float, cpu: float) -> float:
+    """Steps finished by ``ended``, and of the one under way the share of its CPU seconds used by then.
+
+    Args:
+        log: (clock, CPU seconds, loss) at the start and at the end of each step.
+        ended: clock at the end of the phase.
+        cpu: CPU seconds that the process had used by then.
+    """
+    finished = sum(1 for clock, *_ in log[1:] if clock <= ended)
+    if finished == len(log) - 1:
+        return float(finished)
+    before, after = log[finished][1], log[finished + 1][1]
+    return finished + float(np.clip((cpu - before) / (after - before), 0.0, 1.0)) if after > before else float(finished)

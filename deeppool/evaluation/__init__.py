@@ -1,0 +1,4 @@
+"""The project's notebooks, run by papermill.
+
+notebooks   finds, runs, converts and copies them
+"""

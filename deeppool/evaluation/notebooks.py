@@ -1,0 +1,177 @@
+"""Finds the project's notebooks, runs them by papermill, and leaves HTML that needs no network."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from deeppool.documents import write_text
+from deeppool.errors import DocumentError, InvalidValueError, RunError
+
+SUMMARY_TAG = "summary"
+"""The text that a cell with this tag prints is the notebook's summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One executed notebook."""
+
+    name: str
+    notebook: str
+    """Path of the executed notebook."""
+    html: str
+    """Path of the report."""
+    seconds: float
+    summary: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.summary.rstrip()}\nreport       {self.html} ({self.seconds:.0f} s)"
+
+
+def notebooks_folder() -> Path:
+    """Where the notebooks are: beside the package in a checkout, inside it when installed."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "notebooks", package.parent / "notebooks"):
+        if folder.is_dir():
+            return folder
+    raise RunError(f"the notebooks are neither in {package} nor beside it (install deeppool again)")
+
+
+def find_notebooks() -> dict[str, Path]:
+    """Notebooks by name: ``01-burst-parallel.ipynb`` is ``burst-parallel``."""
+    return {path.stem.lstrip("0123456789-"): path for path in sorted(notebooks_folder().glob("[0-9]*.ipynb"))}
+
+
+def evaluate(
+    names: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    preset: Literal["quick", "full"] = "quick",
+    parameters: Mapping[str, Any] | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
+) -> list[Result]:
+    """Runs notebooks, all of them when no name is given.
+
+    Args:
+        names: see :func:`find_notebooks`.
+        folder: gets a folder per notebook; made where it is missing.
+        preset: of the parameters, kept in each notebook's metadata.
+        parameters: override the preset's.
+        on_progress: called with what runs, and the share that is done.
+
+    Raises:
+        InvalidValueError: an unknown notebook or parameter; before anything runs.
+        RunError: a notebook failed; it is kept, executed up to its error.
+    """
+    known = find_notebooks()
+    for name in names:
+        if name not in known:
+            raise InvalidValueError(f"no notebook '{name}': there are {', '.join(known)}")
+    chosen = {name: known[name] for name in names or known}
+    arguments = {name: _arguments(path, preset, parameters or {}) for name, path in chosen.items()}
+    results = []
+    for index, (name, path) in enumerate(chosen.items()):
+        if on_progress is not None:
+            on_progress(f"running {name}", index / len(chosen))
+        results.append(_run(name, path, Path(folder) / name, arguments[name]))
+    return results
+
+
+def _arguments(path: Path, preset: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset with the overrides. papermill only logs a name that it does not know, so names are checked here."""
+    import nbformat
+    import papermill
+
+    known = papermill.inspect_notebook(str(path))
+    for name in parameters:
+        if name not in known:
+            raise InvalidValueError(f"{path.name} has no parameter '{name}': it has {', '.join(known)}")
+    presets = nbformat.read(path, as_version=4).metadata.get("deeppool", {})
+    return {**presets.get(preset, {}), **parameters}
+
+
+def _run(name: str, path: Path, folder: Path, arguments: dict[str, Any]) -> Result:
+    import papermill
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
+    executed = folder / path.name
+    started = time.monotonic()
+    # The one renderer whose figures show in HTML with the network blocked: it carries plotly along.
+    before = os.environ.get("PLOTLY_RENDERER")
+    os.environ["PLOTLY_RENDERER"] = "notebook"
+    try:
+        papermill.execute_notebook(
+            str(path),
+            str(executed),
+            {**arguments, "output": str(folder)},
+            kernel_name="python3",
+            cwd=str(Path.cwd()),
+            progress_bar=False,
+            store_widget_state=False,
+        )
+    except papermill.PapermillExecutionError as error:
+        raise RunError(f"notebook {name} failed in cell {error.exec_count}: {error.ename}: {error.evalue} (see {executed})") from error
+    finally:
+        if before is None:
+            del os.environ["PLOTLY_RENDERER"]
+        else:
+            os.environ["PLOTLY_RENDERER"] = before
+    html = _to_html(executed)
+    return Result(name, str(executed), str(html), time.monotonic() - started, _summary(executed))
+
+
+def _to_html(executed: Path) -> Path:
+    """One file with everything in it."""
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    # Code is for the notebook; the report shows prose, results and figures. No URLs: nothing is fetched.
+    exporter = HTMLExporter(config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}}))
+    body, _ = exporter.from_filename(str(executed))
+    return write_text(body, executed.with_suffix(".html"))
+
+
+def _summary(executed: Path) -> str:
+    import nbformat
+
+    lines = []
+    for cell in nbformat.read(executed, as_version=4).cells:
+        if SUMMARY_TAG in cell.metadata.get("tags", []):
+            lines += [output.text for output in cell.outputs if output.output_type == "stream"]
+    return "".join(lines)
+
+
+def copy_notebooks(folder: str | os.PathLike[str]) -> Path:
+    """Copies the notebooks into a folder of the user's; one that is there already is theirs, and is kept."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for path in find_notebooks().values():
+            if not (target / path.name).exists():
+                shutil.copy(path, target)
+    except OSError as error:
+        raise DocumentError(f"cannot write {target}: {error.strerror} (choose another folder)") from error
+    return target
+
+
+def start_lab(folder: Path) -> int:
+    """Runs JupyterLab on a folder until it is ended; loopback only, token kept. Returns its exit code."""
+    command = [sys.executable, "-m", "jupyter", "lab", "--ip=127.0.0.1", f"--ServerApp.root_dir={folder.resolve()}"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")
+    try:
+        return subprocess.call(command)
+    except KeyboardInterrupt:
+        return 0

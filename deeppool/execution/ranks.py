@@ -1,0 +1,158 @@
+"""Starts, commands and ends the ranks of a live run."""
+
+import contextlib
+import os
+import queue
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from deeppool import documents
+from deeppool.child import Child, Message, close_all
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import RankFailedError, RunError
+from deeppool.job import Job
+from deeppool.planning.plan import Plan
+from deeppool.units import format_bytes
+
+START_SECONDS = 300.0
+"""For importing torch, building and capturing the model, and meeting the others."""
+SILENCE_SECONDS = 180.0
+"""A running rank that reports nothing for so long hangs."""
+RUNTIME_BYTES = 300 * 2**20
+"""Memory of a rank before its model: the interpreter and torch."""
+
+OnStep = Callable[[int, float], None]
+"""Called with the step and rank 0's part of its loss."""
+
+
+class Ranks:
+    """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
+
+    def __init__(self, plan: Plan, job: Job, folder: Path) -> None:
+        """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
+
+        Args:
+            plan: what to run.
+            job: the model and its training.
+            folder: private and empty, for the plan and the rendezvous of this run.
+
+        Raises:
+            RunError: the plan needs more than this machine has.
+        """
+        check_capacity(plan)
+        self._inbox: queue.SimpleQueue[tuple[Child, Message | None]] = queue.SimpleQueue()
+        self.children: list[Child] = []
+        plan_file = documents.write(plan, folder / "plan.json")
+        cores = usable_cores()
+        try:
+            for rank in range(plan.gpus):
+                child = Child("deeppool.execution.worker", f"rank {rank}", self._inbox)
+                self.children.append(child)
+                child.send(
+                    "setup",
+                    rank=rank,
+                    ranks=plan.gpus,
+                    job=asdict(job),
+                    plan=str(plan_file),
+                    rendezvous=str(folder / "rendezvous"),
+                    core=cores[rank % len(cores)] if plan.device == "cpu" else None,
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_until_ready(self) -> None:
+        """Returns when every rank has captured the model and met the others."""
+        self._collect("ready", START_SECONDS, "while it started", None)
+
+    def train(self, steps: int, on_step: OnStep | None = None) -> list[Message]:
+        """Trains some iterations on all ranks; returns each rank's measurements."""
+        for child in self.children:
+            child.send("train", steps=steps)
+        return self._collect("done", SILENCE_SECONDS, "while it trained", on_step)
+
+    def _collect(self, event: str, patience: float, when: str, on_step: OnStep | None) -> list[Message]:
+        """One answer of each rank, in the order of ranks.
+
+        Raises:
+            RankFailedError: a rank died, or all were silent for too long; all are ended by then.
+        """
+        answers: dict[Child, Message] = {}
+        while len(answers) < len(self.children):
+            try:
+                child, message = self._inbox.get(timeout=patience)
+            except queue.Empty:
+                silent = ", ".join(child.name for child in self.children if child not in answers)
+                self.close(grace=0)
+                raise RankFailedError(
+                    f"{silent} said nothing for {patience:.0f} s {when}; all ranks were stopped (a rank hangs: is memory short?)"
+                ) from None
+            if message is None:
+                self._fail(child, when)
+            elif message["event"] == event:
+                answers[child] = message
+            elif message["event"] == "step" and on_step is not None:
+                on_step(message["step"], message["loss"])
+        return [answers[child] for child in self.children]
+
+    def _fail(self, first: Child, when: str) -> None:
+        """Ends all ranks and blames the one that did not die of another's death."""
+        culprit = first
+        deadline = time.monotonic() + 1.0
+        # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
+        while time.monotonic() < deadline:
+            killed = [child for child in self.children if (child.process.poll() or 0) < 0]
+            if killed:
+                culprit = killed[0]
+                break
+            time.sleep(0.05)
+        fate = culprit.fate()
+        self.close(grace=0)
+        raise RankFailedError(f"{culprit.name} {fate} {when}; the other ranks were stopped (run again, or see its last words)")
+
+    def close(self, grace: float = 2.0) -> None:
+        """Ends every rank."""
+        if grace == 0:
+            for child in self.children:
+                child.process.kill()
+        close_all(self.children, grace)
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(grace=2.0 if kind is None else 0)
+
+
+def check_capacity(plan: Plan) -> None:
+    """Raises RunError where the plan needs more ranks than can start here."""
+    import psutil
+
+    if plan.device == "cuda":
+        import torch
+
+        if plan.gpus > torch.cuda.device_count():
+            raise RunError(
+                f"the plan needs {plan.gpus} GPUs, this machine has {torch.cuda.device_count()} (plan with --gpus {max(1, torch.cuda.device_count())})"
+            )
+        return
+    cores, memory = len(usable_cores()), psutil.virtual_memory().available
+    # Weights, gradients and momentum.
+    needed = plan.gpus * (RUNTIME_BYTES + 3 * plan.parameter_bytes)
+    if needed > memory:
+        raise RunError(
+            f"the plan needs {plan.gpus} ranks of {plan.model}, about {format_bytes(needed)} of memory; this machine has "
+            f"{format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
+        )
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """A temporary folder that only this user can enter."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="deeppool-") as name:
+        os.chmod(name, 0o700)
+        yield Path(name)

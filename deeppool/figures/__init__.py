@@ -1,0 +1,19 @@
+"""Records in, plotly figures out; nothing here shows or writes a figure by itself.
+
+    figures.timeline(plan)                 what each GPU does when, one panel per timeline
+    figures.timeline(run)                  the prediction above what was measured, on one time axis
+    figures.layers(plan)                   GPUs, time and amplification of every layer
+    figures.collocation(run)               the foreground alone and collocated, and what the background harvested
+    figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
+
+theme       one colour per span kind, the light and dark templates
+labels      the words: provenance, units, GPU ranges
+timeline    layers   collocation   trace
+"""
+
+from deeppool.figures.collocation import collocation
+from deeppool.figures.layers import layers
+from deeppool.figures.timeline import timeline
+from deeppool.figures.trace import chrome_trace, write_trace
+
+__all__ = ["chrome_trace", "collocation", "layers", "timeline", "write_trace"]

@@ -1,0 +1,132 @@
+"""What a background job cost the foreground of a live run, and what it got for it."""
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import TimeUnit, escape, time_unit
+from deeppool.job import BackgroundResult, RunRecord, TimeSummary
+from deeppool.timeline import SpanKind
+from deeppool.units import format_percent, format_seconds
+
+
+def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
+    """Left, the foreground's iteration time alone and collocated; right, idle time and what was harvested of it.
+
+    Args:
+        run: a live run; without a background its right panel shows the idle time alone.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: not a run's record.
+    """
+    if not isinstance(run, RunRecord):
+        raise InvalidValueError(
+            f"collocation cannot draw a {type(run).__name__}, it accepts a RunRecord (of a live run)"
+        )
+    figure = make_subplots(
+        cols=2,
+        column_widths=[0.6, 0.4],
+        horizontal_spacing=0.1,
+        subplot_titles=["Foreground iteration time", "Idle time and background harvest"],
+    )
+    conditions = _conditions(run)
+    unit = time_unit(max(times.p99 for times in conditions.values()))
+    figure.add_trace(_iteration_times("p50", conditions, unit, theme.neutral(dark=dark)), row=1, col=1)
+    figure.add_trace(_iteration_times("p99", conditions, unit, theme.soft(dark=dark)), row=1, col=1)
+    for trace in _shares(run, dark):
+        figure.add_trace(trace, row=1, col=2)
+    figure.update_xaxes(showgrid=False)
+    figure.update_yaxes(title_text=f"time of an iteration ({unit.name})", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title_text="share (%)", range=[0, 104], tickvals=[0, 25, 50, 75, 100], row=1, col=2)
+    theme.dress(figure, title=_title(run), subtitle=_subtitle(run), plot_height=300, heading_height=24, dark=dark)
+    return figure.update_layout(barmode="group", bargap=0.35)
+
+
+def _conditions(run: RunRecord) -> dict[str, TimeSummary]:
+    front = run.foreground
+    found = {"alone": front.alone.iteration_time}
+    if front.alone_asleep is not None:
+        found = {"alone,<br>cores asleep": front.alone_asleep.iteration_time, **found}
+    if run.background is not None:
+        found["collocated"] = front.iteration_time
+    return found
+
+
+def _iteration_times(quantile: str, conditions: dict[str, TimeSummary], unit: TimeUnit, colour: str) -> go.Bar:
+    seconds = [getattr(times, quantile) for times in conditions.values()]
+    return go.Bar(
+        name=f"{quantile} of iterations",
+        x=list(conditions),
+        y=[unit.of(value) for value in seconds],
+        marker={"color": colour},
+        text=[format_seconds(value) for value in seconds],
+        textposition="outside",
+        cliponaxis=False,
+        customdata=[[times.count, format_seconds(times.mean)] for times in conditions.values()],
+        hovertemplate=f"<b>%{{x}}</b><br>{quantile} %{{text}}, mean %{{customdata[1]}}<br>"
+        "measured over %{customdata[0]} iterations<extra></extra>",
+    )
+
+
+def _shares(run: RunRecord, dark: bool) -> list[go.Bar | go.Scatter]:
+    idle = run.foreground.alone.idle_share
+    mean = sum(idle) / len(idle) if idle else 0.0
+    place = _place("idle when the<br>foreground is alone", mean)
+    ranks = go.Scatter(
+        name="idle, each rank",
+        mode="markers",
+        x=[place] * len(idle),
+        y=[100 * share for share in idle],
+        marker={"color": theme.neutral(dark=dark), "size": 7},
+        customdata=list(range(len(idle))),
+        hovertemplate="rank %{customdata}: %{y:.1f} % idle, measured<extra></extra>",
+    )
+    traces = [_share_bar("idle", place, mean, f"mean of {len(idle)} ranks", dark), ranks]
+    if run.background is not None:
+        harvest = run.background.harvest
+        place = _place("harvested by<br>the background", harvest)
+        traces.append(_share_bar("background", place, harvest, _harvest(run.background), dark))
+    return traces
+
+
+def _place(what: str, share: float) -> str:
+    """The value stands under the bar, where no rank's mark covers it."""
+    return f"{what}<br><b>{100 * share:.0f} %</b>"
+
+
+def _share_bar(kind: SpanKind, place: str, share: float, note: str, dark: bool) -> go.Bar:
+    return go.Bar(
+        name=kind,
+        x=[place],
+        y=[100 * share],
+        marker={"color": theme.colour(kind, dark=dark)},
+        customdata=[note],
+        hovertemplate=f"<b>{kind}</b> %{{y:.1f}} %, measured<br>%{{customdata}}<extra></extra>",
+    )
+
+
+def _harvest(back: BackgroundResult) -> str:
+    return (
+        f"{back.throughput:.3g} samples/s beside the foreground, {back.alone_throughput:.3g} alone; "
+        f"{100 * back.harvest_of_idle:.0f} % of the idle time"
+    )
+
+
+def _title(run: RunRecord) -> str:
+    if run.background is None:
+        return f"{escape(run.model)} without a background job"
+    back = run.background
+    return (
+        f"{escape(run.model)} with {escape(back.model)} in the gaps: "
+        f"iterations {format_percent(run.foreground.slowdown)}, background at {100 * back.harvest:.0f} % of its speed alone"
+    )
+
+
+def _subtitle(run: RunRecord) -> str:
+    granted = "" if run.background is None else f" ({escape(run.background.priority)})"
+    return (
+        f"<b>measured</b> with {run.ranks} ranks on {run.cores} cores of {escape(run.device_name)} ({run.backend}), "
+        f"policy {run.policy}{granted}, {run.date}"
+    )

@@ -1,0 +1,61 @@
+"""The words of every figure: where times come from, units, GPU ranges, names that fit."""
+
+import html
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deeppool.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUnit:
+    """What a time axis counts in."""
+
+    name: str
+    seconds: float
+
+    def of(self, seconds: float) -> float:
+        """Seconds in this unit."""
+        return seconds / self.seconds
+
+
+def time_unit(longest: float) -> TimeUnit:
+    """The unit in which an axis up to ``longest`` seconds is easy to read: s, ms or us."""
+    for unit in (TimeUnit("s", 1.0), TimeUnit("ms", 1e-3)):
+        if longest >= unit.seconds:
+            return unit
+    return TimeUnit("us", 1e-6)
+
+
+def escape(text: str) -> str:
+    """Text that plotly shows as it is: it would read ``<lambda>`` as a tag and drop it."""
+    return html.escape(text, quote=False)
+
+
+def shorten(name: str, limit: int = 26) -> str:
+    """Cuts the middle out of a long name: both ends of ``Mixed_5b.branch3x3dbl_1.conv`` matter."""
+    if len(name) <= limit:
+        return name
+    head = (limit - 1) // 2
+    return f"{name[:head]}…{name[head + 1 - limit :]}"
+
+
+def gpu_ranges(gpus: Iterable[int]) -> str:
+    """``GPU 4–7, 12`` for 4, 5, 6, 7 and 12."""
+    runs: list[tuple[int, int]] = []
+    for gpu in sorted(gpus):
+        if runs and runs[-1][1] == gpu - 1:
+            runs[-1] = (runs[-1][0], gpu)
+        else:
+            runs.append((gpu, gpu))
+    return "GPU " + ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def provenance(plan: Plan) -> str:
+    """What a plan's predicted times lean on."""
+    far = len(plan.extrapolated_layers)
+    note = f", {far} of {len(plan.layers)} extrapolated" if far else ""
+    return (
+        f"from {plan.provenance} layer times{note} ({escape(plan.device_name)}); "
+        f"transfers computed from the links of {escape(plan.cluster.name)}"
+    )

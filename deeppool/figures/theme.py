@@ -1,0 +1,123 @@
+"""How every figure looks: one colour per span kind, a light and a dark template."""
+
+from typing import get_args
+
+import plotly.graph_objects as go
+
+from deeppool.timeline import SpanKind
+
+KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
+"""In the order of a legend."""
+
+# Okabe and Ito's palette (jfly.uni-koeln.de/color): told apart by readers with any colour-blindness.
+# The two halves of computing are two blues, the two transfers two warm colours, what is not the
+# foreground's own stands apart.
+SKY_BLUE, BLUE, ORANGE, VERMILLION, PURPLE, GREEN = "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73"
+
+_INK = {False: "#24292F", True: "#D7DCE2"}
+_PAPER = {False: "#FFFFFF", True: "#16181C"}
+_GRID = {False: "#D9DDE2", True: "#33383F"}
+_IDLE = {False: "#E4E7EB", True: "#3A3F47"}
+_NEUTRAL = {False: "#6E7781", True: "#9AA4AF"}
+_SOFT = {False: "#B4BCC5", True: "#59626C"}
+_BOTTOM = 56
+"""Pixels for the time axis."""
+
+
+def colour(kind: SpanKind, *, dark: bool = False) -> str:
+    """The colour that means this kind in every figure."""
+    return {
+        "forward": SKY_BLUE,
+        "backward": BLUE,
+        "reshard": ORANGE,
+        "sync": VERMILLION,
+        "update": PURPLE,
+        "idle": _IDLE[dark],
+        "background": GREEN,
+    }[kind]
+
+
+def paper(*, dark: bool = False) -> str:
+    """The colour behind everything; also the hairline between two spans."""
+    return _PAPER[dark]
+
+
+def neutral(*, dark: bool = False) -> str:
+    """For what is of no span kind: counts, whole iterations."""
+    return _NEUTRAL[dark]
+
+
+def soft(*, dark: bool = False) -> str:
+    """Beside :func:`neutral`, for a second such series."""
+    return _SOFT[dark]
+
+
+def template(*, dark: bool = False) -> go.layout.Template:
+    """A plotly template: thin grids, the legend above the panels, room for long names."""
+    axis = {
+        "gridcolor": _GRID[dark],
+        "linecolor": _GRID[dark],
+        "zeroline": False,
+        "automargin": True,
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": _GRID[dark],
+        "title": {"standoff": 8},
+    }
+    return go.layout.Template(
+        layout={
+            "font": {"family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif", "size": 12, "color": _INK[dark]},
+            "title": {
+                "x": 0,
+                "xref": "paper",
+                "xanchor": "left",
+                "yref": "container",
+                "yanchor": "top",
+                "font": {"size": 17},
+            },
+            "paper_bgcolor": _PAPER[dark],
+            "plot_bgcolor": _PAPER[dark],
+            "colorway": [SKY_BLUE, BLUE, ORANGE, VERMILLION, PURPLE, GREEN],
+            "xaxis": axis,
+            "yaxis": axis,
+            "hovermode": "closest",
+            "hoverlabel": {"align": "left", "font": {"size": 12}},
+            "barmode": "overlay",
+            "margin": {"l": 64, "r": 24},
+        }
+    )
+
+
+def dress(
+    figure: go.Figure, *, title: str, subtitle: str = "", plot_height: int, heading_height: int, dark: bool
+) -> go.Figure:
+    """Gives a figure the template, and above its panels a title, a subtitle and the legend, none over another.
+
+    Args:
+        figure: changed in place, and returned.
+        title: escaped already.
+        subtitle: escaped; where provenance stands.
+        plot_height: pixels of all panels and what is between them.
+        heading_height: pixels that the first panel's own heading needs above it.
+        dark: for a dark page.
+    """
+    legend = 66 if subtitle else 44
+    top = legend + 24 + heading_height + 6
+    height = top + plot_height + _BOTTOM
+    # Plotly takes fractions of the height where pixels from the top are meant.
+    figure.update_layout(
+        template=template(dark=dark),
+        title={"text": title, "y": 1 - 14 / height, "subtitle": {"text": subtitle, "font": {"size": 12}}},
+        legend={
+            "orientation": "h",
+            "traceorder": "normal",
+            "x": 0,
+            "xanchor": "left",
+            "yref": "container",
+            "y": 1 - legend / height,
+            "yanchor": "top",
+        },
+        margin={"t": top, "b": _BOTTOM},
+        height=height,
+    )
+    return figure

@@ -1,0 +1,257 @@
+"""One live run: a plan's ranks, the background jobs beside them, and what each costs the other.
+
+All conditions are measured in the same processes, in rounds, so that a machine that grows slower during
+the run does so for every one of them:
+
+    warm-up │ asleep  awake  collocated  background alone │ … as many rounds as fit
+
+*awake* is the foreground alone with an idle-priority spinner on each core; it is the baseline, because a
+foreground with gaps runs up to 10 % faster when anything at all keeps its core awake.
+"""
+
+import datetime
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from deeppool.child import Message
+from deeppool.collocation.neighbours import Neighbours, Work
+from deeppool.device.cpu import usable_cores
+from deeppool.env import package_versions
+from deeppool.errors import InvalidValueError, RunError
+from deeppool.execution.monitor import stage_times, timeline
+from deeppool.execution.ranks import Ranks, private_folder
+from deeppool.execution.stages import stages_of
+from deeppool.graph.workloads import find_workload, save_model
+from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Policy, Progress, RunRecord, summarise
+from deeppool.planning.plan import Plan
+from deeppool.simulation.replay import simulate
+
+WARM_UP_STEPS = 3
+ROUNDS = 3
+BACKGROUND_BATCH = 4
+POLICIES = ("none", "naive", "nice", "priority")
+
+
+@dataclass(slots=True)
+class _Measured:
+    """The foreground under one condition, over all rounds."""
+
+    times: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, answers: list[Message]) -> None:
+        self.times += answers[0]["times"]
+        self.cpu = [a + b["cpu"] for a, b in zip(self.cpu or [0.0] * len(answers), answers, strict=True)]
+        self.seconds += max(answer["wall"] for answer in answers)
+
+    def phase(self, batch: int) -> Phase:
+        idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
+        return Phase(summarise(self.times), batch * len(self.times) / sum(self.times), idle)
+
+
+def launch(
+    plan: Plan,
+    *,
+    background: str | Job | None = None,
+    policy: Policy | None = None,
+    seconds: float | None = None,
+    steps: int | None = None,
+    learning_rate: float = 0.01,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> RunRecord:
+    """Runs a plan for real on this machine, and measures it alone and beside a background job.
+
+    Args:
+        plan: made by :func:`deeppool.plan`, or loaded from a file.
+        background: a model to train beside every rank, by name, or a :class:`deeppool.job.Job` with its own
+            batch; None for none.
+        policy: how the background shares a core; ``priority`` unless given. See :data:`deeppool.job.Policy`.
+        seconds: to spend measuring, start-up not counted; 30 unless given. At least two iterations per condition.
+        steps: iterations per condition, instead of ``seconds``.
+        learning_rate: of the foreground's SGD.
+        seed: of weights and data.
+        on_progress: see :data:`deeppool.job.Progress`.
+
+    Raises:
+        RunError: the plan cannot start here, or the background cannot.
+        RankFailedError: a rank died or hung; every process has ended by then.
+    """
+    policy = policy or ("none" if background is None else "priority")
+    _check(policy, background, seconds, steps)
+    report = on_progress or (lambda what, share: None)
+    cores: list[int | None] = [None] * plan.gpus
+    if plan.device == "cpu":
+        usable = usable_cores()
+        cores = [usable[rank % len(usable)] for rank in range(plan.gpus)]
+    neighbour = _background_job(background, plan) if policy != "none" else None
+    with ExitStack() as stack:
+        folder = stack.enter_context(private_folder())
+        model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
+        if plan.origin is None:
+            find_workload(model)
+        report("starting", 0.0)
+        ranks = stack.enter_context(Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder))
+        neighbours = None if neighbour is None else stack.enter_context(Neighbours(neighbour, cores, policy))
+        ranks.wait_until_ready()
+        if neighbours is not None:
+            neighbours.wait_until_ready()
+        run = _Run(plan, ranks, neighbours, report)
+        run.measure(seconds, steps)
+        return run.record(policy, neighbour)
+
+
+def _check(policy: str, background: object, seconds: float | None, steps: int | None) -> None:
+    if policy not in POLICIES:
+        raise InvalidValueError(f"policy must be one of {', '.join(POLICIES)}, got '{policy}'")
+    if policy != "none" and background is None:
+        raise InvalidValueError(f"policy '{policy}' needs a background job (give background=, for example resnet18)")
+    if seconds is not None and steps is not None:
+        raise InvalidValueError(f"give seconds or steps, not both: got {seconds:g} s and {steps} steps")
+    if seconds is not None and not seconds > 0:
+        raise InvalidValueError(f"seconds must be positive, got {seconds:g}")
+    if steps is not None and steps < 1:
+        raise InvalidValueError(f"steps must be at least 1, got {steps}")
+
+
+def _background_job(background: str | Job | None, plan: Plan) -> Job:
+    """A job on samples of the foreground's shape, unless the caller says otherwise."""
+    if isinstance(background, Job):
+        find_workload(background.model)
+        return background
+    assert background is not None
+    find_workload(background)
+    return Job(background, plan.input_shape, BACKGROUND_BATCH)
+
+
+class _Run:
+    """The phases of one run."""
+
+    def __init__(self, plan: Plan, ranks: Ranks, neighbours: Neighbours | None, report: Progress) -> None:
+        self.plan = plan
+        self.ranks = ranks
+        self.neighbours = neighbours
+        self.report = report
+        self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
+        self.beside, self.alone = Work(), Work()
+        self.losses: list[float] = []
+        self.last: list[Message] = []
+
+    def measure(self, seconds: float | None, steps: int | None) -> None:
+        """Warms up, then runs the rounds."""
+        self.report("warming up", 0.05)
+        warm_up = self._train(WARM_UP_STEPS)
+        iteration = min(warm_up[0]["times"][1:])
+        conditions = 1 if self.neighbours is None else 4
+        budget = (30.0 if seconds is None else seconds) / conditions
+        total = steps or max(2, int(budget / iteration))
+        rounds = min(ROUNDS, total)
+        shares = [total // rounds + (index < total % rounds) for index in range(rounds)]
+        for index, count in enumerate(shares):
+            self.report(f"measuring, round {index + 1} of {rounds}", 0.1 + 0.9 * index / rounds)
+            self._round(count, count * iteration)
+        self.report("done", 1.0)
+
+    def _round(self, count: int, seconds: float) -> None:
+        if self.neighbours is None:
+            self.last = self._train(count)
+            self.awake.add(self.last)
+            return
+        self.asleep.add(self._train(count))
+        self.neighbours.begin("spin")
+        self.awake.add(self._train(count))
+        self.neighbours.rest()
+        with self._background(self.beside):
+            self.last = self._train(count)
+        self.collocated.add(self.last)
+        with self._background(self.alone):
+            time.sleep(seconds)
+
+    @contextmanager
+    def _background(self, work: Work) -> Iterator[None]:
+        assert self.neighbours is not None
+        started = time.perf_counter()
+        self.neighbours.begin("train")
+        yield
+        self.neighbours.measure(work, started)
+
+    def _train(self, count: int) -> list[Message]:
+        answers = self.ranks.train(count)
+        # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
+        self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
+        return answers
+
+    def record(self, policy: Policy, job: Job | None) -> RunRecord:
+        """Everything that was measured."""
+        plan, batch = self.plan, self.plan.global_batch
+        alone = self.awake.phase(batch)
+        beside = alone if job is None else self.collocated.phase(batch)
+        window = max(1, min(3, len(self.losses) // 2))
+        foreground = ForegroundResult(
+            iteration_time=beside.iteration_time,
+            throughput=beside.throughput,
+            idle_share=beside.idle_share,
+            alone=alone,
+            alone_asleep=None if job is None else self.asleep.phase(batch),
+            slowdown=beside.iteration_time.mean / alone.iteration_time.mean - 1,
+            first_loss=sum(self.losses[:window]) / window,
+            last_loss=sum(self.losses[-window:]) / window,
+        )
+        return RunRecord(
+            model=plan.model,
+            plan_iteration_time=plan.iteration_time,
+            global_batch=batch,
+            ranks=plan.gpus,
+            cores=min(plan.gpus, len(usable_cores())) if plan.device == "cpu" else plan.gpus,
+            device=plan.device,
+            device_name=plan.device_name,
+            backend="gloo" if plan.device == "cpu" else "nccl",
+            policy=policy,
+            foreground=foreground,
+            background=None if job is None else self._background_result(job, alone),
+            stages=stage_times(plan, stages_of(plan), self.last),
+            timeline=timeline(plan, self.last, -1, self.beside.spans),
+            plan_timeline=simulate(plan).timeline,
+            notes=_notes(plan),
+            date=datetime.datetime.now().isoformat(timespec="seconds"),
+            versions=package_versions("deeppool", "torch"),
+        )
+
+    def _background_result(self, job: Job, alone: Phase) -> BackgroundResult:
+        assert self.neighbours is not None
+        beside, by_itself = self.beside, self.alone
+        losses = beside.losses + by_itself.losses
+        if not losses or by_itself.steps == 0:
+            raise RunError(f"the background job {job.model} finished no step ({self.neighbours.ended}); try a smaller batch")
+        throughput = job.batch * beside.steps / beside.seconds
+        alone_throughput = job.batch * by_itself.steps / by_itself.seconds
+        harvest = throughput / alone_throughput
+        idle = sum(alone.idle_share) / len(alone.idle_share)
+        return BackgroundResult(
+            model=job.model,
+            batch=job.batch,
+            priority=self.neighbours.priority,
+            throughput=throughput,
+            alone_throughput=alone_throughput,
+            harvest=harvest,
+            harvest_of_idle=harvest / idle if idle else 0.0,
+            first_loss=losses[0],
+            last_loss=losses[-1],
+            ended=self.neighbours.ended,
+        )
+
+
+def _notes(plan: Plan) -> tuple[str, ...]:
+    notes = [
+        "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
+        "statistics of each shard, as in DDP, and dropout draws its own masks on each rank"
+    ]
+    cores = len(usable_cores())
+    if plan.device == "cpu" and plan.gpus > cores:
+        notes.append(f"{plan.gpus} ranks shared {cores} cores: the times say nothing about {plan.gpus} GPUs")
+    return tuple(notes)
+
+

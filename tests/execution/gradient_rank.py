@@ -1,0 +1,61 @@
+"""One rank of a gradient test, started by the launcher of torch.multiprocessing: see test_gradients.py."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from deeppool.collectives.layout import Layout
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import Trainer
+from deeppool.graph.capture import capture
+
+
+class Branches(nn.Module):
+    """A branch and a join, a residual connection, in-place ReLU, a parameter tied between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.left = nn.Sequential(nn.Conv2d(8, 8, 1), nn.ReLU(inplace=True))
+        self.right = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 1))
+        self.tied = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = x + torch.cat([self.left(x)[:, :4], self.right(x)[:, 4:]], dim=1)
+        x = x.mean((2, 3))
+        x = torch.tanh(self.tied(x))
+        x = torch.tanh(self.tied(x))
+        return self.head(x)
+
+
+def make_model(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(0)
+    return Branches().to(dtype)
+
+
+def make_batch(batch: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(batch, 3, 6, 6, generator=generator, dtype=torch.float64).to(dtype)
+    return inputs, torch.randint(10, (batch,), generator=generator)
+
+
+def run_rank(
+    rank: int, ranks: int, assignment: list[tuple[int, ...]], batch: int, dtype: torch.dtype, folder: str
+) -> None:
+    """Computes one iteration's gradients and saves those that this rank owns, with its part of the loss."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
+    captured = capture(make_model(dtype), (3, 6, 6), input_dtype=dtype)
+    stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
+    trainer = Trainer(captured, stages, rank, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    inputs, targets = make_batch(batch, dtype)
+    loss = trainer.gradients(lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop]))
+    gradients = {
+        name: parameter.grad for name, parameter in captured.source.named_parameters() if parameter.grad is not None
+    }
+    torch.save({"loss": torch.tensor(loss, dtype=torch.float64), "gradients": gradients}, Path(folder, f"rank{rank}.pt"))
+    dist.destroy_process_group()
