@@ -4,6 +4,7 @@ Nobody outlives anybody: the parent kills its children when it closes them, and 
 gone reads the end of its input and exits, whatever it was doing.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -26,7 +27,9 @@ class ChildDiedError(RunError):
 class Child:
     """The parent's end: starts ``python -m module`` and talks to it. A context manager that ends it."""
 
-    def __init__(self, module: str, name: str, inbox: "queue.SimpleQueue[tuple[Child, Message | None]] | None" = None) -> None:
+    def __init__(
+        self, module: str, name: str, inbox: "queue.SimpleQueue[tuple[Child, Message | None]] | None" = None
+    ) -> None:
         """Starts the process.
 
         Args:
@@ -36,7 +39,7 @@ class Child:
         """
         self.name = name
         self.inbox = inbox if inbox is not None else queue.SimpleQueue()
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  outlives this call
         # A session of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its children.
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
@@ -58,11 +61,9 @@ class Child:
     def send(self, command: str, **arguments: Any) -> None:
         """Gives a command; a child that has died is noticed when its answer is awaited."""
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
             self.process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            pass
 
     def receive(self, timeout: float) -> Message:
         """The next answer of a child with an inbox of its own.
@@ -96,10 +97,8 @@ class Child:
         """Asks the child to exit, and kills it after ``grace`` seconds."""
         self.send("exit")
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             self.process.wait(grace)
         except subprocess.TimeoutExpired:
@@ -159,4 +158,3 @@ def close_all(children: list[Child], grace: float = 2.0) -> None:
     deadline = time.monotonic() + grace
     for child in children:
         child.close(max(0.0, deadline - time.monotonic()))
-

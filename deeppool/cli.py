@@ -37,7 +37,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Policy = Literal["none", "naive", "nice", "priority"]
-ModelArgument = Annotated[str, typer.Argument(help="A named model (vgg16, resnet50, …) or your own: package.module:callable.")]
+ModelArgument = Annotated[
+    str, typer.Argument(help="A named model (vgg16, resnet50, …) or your own: package.module:callable.")
+]
 ShapeOption = Annotated[
     str | None, typer.Option(help="Shape of one sample, for example 3,224,224; named models have their own.")
 ]
@@ -94,7 +96,9 @@ def profile(
                 on_progress=lambda done, count, what: report(what, done / count),
             )
         except KeyboardInterrupt:
-            raise RunError(f"interrupted; what was measured is in {output}.partial (the same command goes on)") from None
+            raise RunError(
+                f"interrupted; what was measured is in {output}.partial (the same command goes on)"
+            ) from None
     _show(found, as_json)
 
 
@@ -141,7 +145,8 @@ def plan(
 def simulate(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Made by: deeppool plan -o FILE.")],
     background: Annotated[
-        Path | None, typer.Option(help="Profile of a background job that fills the idle time (no interference modelled).")
+        Path | None,
+        typer.Option(help="Profile of a background job that fills the idle time (no interference modelled)."),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace.")] = None,
     as_json: AsJson = False,
@@ -168,19 +173,27 @@ def simulate(
 
 @app.command()
 def run(
-    what: Annotated[str, typer.Argument(metavar="PLAN|MODEL", help="A plan file, or a model to profile and plan first.")],
+    what: Annotated[
+        str, typer.Argument(metavar="PLAN|MODEL", help="A plan file, or a model to profile and plan first.")
+    ],
     ranks: Annotated[int | None, typer.Option(help="Processes to start; a plan has its own number.")] = None,
     background: Annotated[str | None, typer.Option(help="Model to train beside every rank.")] = None,
     steps: Annotated[int | None, typer.Option(help="Iterations to measure per condition.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Seconds to measure, instead of steps (30 unless given).")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds to measure, instead of steps (30 unless given).")
+    ] = None,
     policy: Annotated[
         Policy | None,
-        typer.Option(help="How the background shares a core: as an equal (naive), at nice 19, or at the lowest priority."),
+        typer.Option(
+            help="How the background shares a core: as an equal (naive), at nice 19, or at the lowest priority."
+        ),
     ] = None,
     input_shape: ShapeOption = None,
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, when a MODEL is given.")] = 16,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace, planned and measured.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace, planned and measured.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a plan on this machine, alone and beside a background job, and say what each cost the other.
@@ -230,7 +243,11 @@ def evaluate(
     with _progress() as report:
         try:
             results = run_notebooks(
-                names or [], output, preset="full" if full else "quick", parameters=_assignments(parameter), on_progress=report
+                names or [],
+                output,
+                preset="full" if full else "quick",
+                parameters=_assignments(parameter),
+                on_progress=report,
             )
         except KeyboardInterrupt:
             raise RunError(f"interrupted; finished notebooks are in {output}") from None
@@ -242,7 +259,9 @@ def evaluate(
 
 @app.command()
 def lab(
-    folder: Annotated[Path, typer.Argument(help="Where your copies of the notebooks are, or shall be.")] = Path("deeppool-notebooks"),
+    folder: Annotated[Path, typer.Argument(help="Where your copies of the notebooks are, or shall be.")] = Path(
+        "deeppool-notebooks"
+    ),
 ) -> None:
     """Open JupyterLab on your own copy of the notebooks: on this machine only, behind its token."""
     from deeppool.evaluation.notebooks import copy_notebooks, start_lab
@@ -266,7 +285,13 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    bar = Progress(BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn(), TextColumn("{task.description}"), console=console)
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+    )
     task = bar.add_task("", total=1.0)
     with bar:
         yield lambda what, share: bar.update(task, description=what, completed=share)
@@ -315,11 +340,15 @@ def _plan_for(
     if Path(what).exists():
         found = documents.read(what, Plan)
         if ranks is not None and ranks != found.gpus:
-            raise RunError(f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})")
+            raise RunError(
+                f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})"
+            )
         return found
     count = ranks or min(len(usable_cores()), global_batch)
     sizes = sorted({max(1, global_batch // count), global_batch})
-    times = measure(what, shape, batch_sizes=sizes, on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of))
+    times = measure(
+        what, shape, batch_sizes=sizes, on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of)
+    )
     return make_plan(times, find_cluster(_default_cluster(times.device), count), global_batch)
 
 

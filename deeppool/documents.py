@@ -59,8 +59,9 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
             os.fsync(stream.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DocumentError(f"cannot write {target}: {error.strerror} (choose another path)") from error
+    finally:
+        temporary.unlink(missing_ok=True)
     return target
 
 

@@ -29,7 +29,7 @@ class Job:
     input_shape: tuple[int, ...]
     batch: int
     """Global batch of a foreground, per-process batch of a background."""
-    learning_rate: float = 0.01
+    learning_rate: float = 0.001
     momentum: float = 0.9
     seed: int = 0
 
@@ -158,27 +158,30 @@ class RunRecord:
 
     def __str__(self) -> str:
         front = self.foreground
+        idle = ", ".join(f"rank {rank} {100 * share:.0f} %" for rank, share in enumerate(front.alone.idle_share))
         lines = [
             f"{self.model}: {self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend}), "
             f"batch {self.global_batch}, policy {self.policy}",
-            f"foreground   {format_seconds(front.iteration_time.p50)} an iteration (p99 {format_seconds(front.iteration_time.p99)}), "
-            f"{front.throughput:.3g} samples/s; alone {format_seconds(front.alone.iteration_time.p50)}; "
-            f"slowdown {format_percent(front.slowdown)}",
-            f"plan         predicted {format_seconds(self.plan_iteration_time)} an iteration, update not counted",
-            "idle         " + ", ".join(f"rank {rank} {100 * share:.0f} %" for rank, share in enumerate(front.alone.idle_share)),
-            f"loss         {front.first_loss:.3f} → {front.last_loss:.3f}",
+            f"foreground   {format_seconds(front.iteration_time.p50)} an iteration "
+            f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
+            f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}; "
+            f"planned {format_seconds(self.plan_iteration_time)} and the update",
+            f"idle alone   {idle}; loss {front.first_loss:.3f} → {front.last_loss:.3f}",
         ]
         if self.background is not None:
             back = self.background
             lines.append(
-                f"background   {back.model} at {back.priority}: {back.throughput:.3g} samples/s, alone {back.alone_throughput:.3g}; "
-                f"harvest {100 * back.harvest:.0f} %, which is {100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
+                f"background   {back.model} at {back.priority}: {back.throughput:.3g} samples/s, alone "
+                f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %, which is "
+                f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
         for stage in self.stages:
+            times = ", ".join(
+                f"{kind} {format_seconds(getattr(stage, kind))}" for kind in ("forward", "backward", "reshard", "sync")
+            )
             gpus = ",".join(map(str, stage.gpus))
             lines.append(
-                f"stage        {stage.name} ({stage.layers} layers) on {gpus}: forward {format_seconds(stage.forward)}, "
-                f"backward {format_seconds(stage.backward)}, reshard {format_seconds(stage.reshard)}, "
-                f"sync {format_seconds(stage.sync)}; planned {format_seconds(stage.predicted)}"
+                f"stage        {stage.name} ({stage.layers} layers) on {gpus}: {times}; "
+                f"planned {format_seconds(stage.predicted)}"
             )
         return "\n".join(lines)

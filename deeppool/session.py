@@ -59,7 +59,7 @@ def launch(
     policy: Policy | None = None,
     seconds: float | None = None,
     steps: int | None = None,
-    learning_rate: float = 0.01,
+    learning_rate: float = 0.001,
     seed: int = 0,
     on_progress: Progress | None = None,
 ) -> RunRecord:
@@ -94,7 +94,9 @@ def launch(
         if plan.origin is None:
             find_workload(model)
         report("starting", 0.0)
-        ranks = stack.enter_context(Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder))
+        ranks = stack.enter_context(
+            Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder)
+        )
         neighbours = None if neighbour is None else stack.enter_context(Neighbours(neighbour, cores, policy))
         ranks.wait_until_ready()
         if neighbours is not None:
@@ -225,7 +227,9 @@ class _Run:
         beside, by_itself = self.beside, self.alone
         losses = beside.losses + by_itself.losses
         if not losses or by_itself.steps == 0:
-            raise RunError(f"the background job {job.model} finished no step ({self.neighbours.ended}); try a smaller batch")
+            raise RunError(
+                f"the background job {job.model} finished no step ({self.neighbours.ended}); try a smaller batch"
+            )
         throughput = job.batch * beside.steps / beside.seconds
         alone_throughput = job.batch * by_itself.steps / by_itself.seconds
         harvest = throughput / alone_throughput
@@ -253,5 +257,3 @@ def _notes(plan: Plan) -> tuple[str, ...]:
     if plan.device == "cpu" and plan.gpus > cores:
         notes.append(f"{plan.gpus} ranks shared {cores} cores: the times say nothing about {plan.gpus} GPUs")
     return tuple(notes)
-
-

@@ -3,6 +3,7 @@
 A background job that dies is noted and left behind; the foreground goes on.
 """
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -89,7 +90,7 @@ class Neighbours:
             work.losses += [loss for _, _, loss in log[1:]]
             work.spans += [
                 Span(rank, "background", f"{self.job.model} step", before, after)
-                for (before, *_), (after, *_) in zip(log, log[1:], strict=False)
+                for (before, *_), (after, *_) in itertools.pairwise(log)
                 if before < ended
             ]
         work.seconds += ended - started

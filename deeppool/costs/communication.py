@@ -29,14 +29,19 @@ class Network:
 
     def reshard_time(self, source: Layout, destination: Layout, sample_bytes: int) -> float:
         """Seconds to move activations of ``sample_bytes`` per sample one way; the gradients take the same way back."""
+        latency, per_byte = self.reshard_terms(source, destination)
+        return latency + sample_bytes * per_byte
+
+    def reshard_terms(self, source: Layout, destination: Layout) -> tuple[float, float]:
+        """Seconds however few bytes, and seconds per byte of a sample."""
         if source == destination:
-            return 0.0
+            return 0.0, 0.0
         link = self.cluster.link(1 + max(*source.gpus, *destination.gpus))
         if self.model == "paper":
             samples = max(len(source.shard(source.gpus[0])), len(destination.shard(destination.gpus[0])))
         else:
             samples = busiest_samples(source, destination)
-        return link.latency + samples * sample_bytes / link.bandwidth
+        return link.latency, samples / link.bandwidth
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:
         """Seconds to sum ``size`` bytes of gradients over the first ``gpu_count`` GPUs."""

@@ -64,8 +64,7 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
     layers = range(len(profile.graph.layers))
     times: list[list[LayerTime]] = [[profile.time(i, -(-global_batch // g)) for g in gpu_counts] for i in layers]
     layouts = [Layout(tuple(range(g)), global_batch) for g in gpu_counts]
-    latency = np.array([[network.reshard_time(a, b, 0) for b in layouts] for a in layouts])
-    with_a_byte = np.array([[network.reshard_time(a, b, 1) for b in layouts] for a in layouts])
+    reshard = np.array([[network.reshard_terms(a, b) for b in layouts] for a in layouts])
     return CostTable(
         graph=profile.graph,
         network=network,
@@ -77,6 +76,6 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
             [[network.all_reduce_time(g, layer.parameter_bytes) for g in gpu_counts] for layer in profile.graph.layers]
         ),
         extrapolated=np.array([[time.extrapolated for time in row] for row in times]),
-        reshard_latency=latency,
-        reshard_per_byte=with_a_byte - latency,
+        reshard_latency=reshard[:, :, 0],
+        reshard_per_byte=reshard[:, :, 1],
     )

@@ -122,7 +122,9 @@ def _run(name: str, path: Path, folder: Path, arguments: dict[str, Any]) -> Resu
             store_widget_state=False,
         )
     except papermill.PapermillExecutionError as error:
-        raise RunError(f"notebook {name} failed in cell {error.exec_count}: {error.ename}: {error.evalue} (see {executed})") from error
+        raise RunError(
+            f"notebook {name} failed in cell {error.exec_count}: {error.ename}: {error.evalue} (see {executed})"
+        ) from error
     finally:
         if before is None:
             del os.environ["PLOTLY_RENDERER"]
@@ -138,7 +140,9 @@ def _to_html(executed: Path) -> Path:
     from traitlets.config import Config
 
     # Code is for the notebook; the report shows prose, results and figures. No URLs: nothing is fetched.
-    exporter = HTMLExporter(config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}}))
+    exporter = HTMLExporter(
+        config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
+    )
     body, _ = exporter.from_filename(str(executed))
     return write_text(body, executed.with_suffix(".html"))
 

@@ -32,10 +32,10 @@ def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan
         entered[key] = max(entered[key], start)
     cut = []
     for rank, kind, stage, name, start, end in spans:
-        if kind in ("reshard", "sync"):
-            # A sender that has left before the receiver came was never waiting.
-            start = min(max(start, entered[kind, stage, name]), end) if entered[kind, stage, name] < end else start
-        cut.append((rank, kind, stage, name, start, end))
+        last = entered[kind, stage, name]
+        # A sender that has left before the receiver came was never waiting.
+        waited = kind in ("reshard", "sync") and last < end
+        cut.append((rank, kind, stage, name, max(start, last) if waited else start, end))
     return cut
 
 

@@ -1,7 +1,6 @@
 """Starts, commands and ends the ranks of a live run."""
 
 import contextlib
-import os
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -87,7 +86,8 @@ class Ranks:
                 silent = ", ".join(child.name for child in self.children if child not in answers)
                 self.close(grace=0)
                 raise RankFailedError(
-                    f"{silent} said nothing for {patience:.0f} s {when}; all ranks were stopped (a rank hangs: is memory short?)"
+                    f"{silent} said nothing for {patience:.0f} s {when}; all ranks were stopped "
+                    "(a rank hangs: is memory short?)"
                 ) from None
             if message is None:
                 self._fail(child, when)
@@ -110,7 +110,9 @@ class Ranks:
             time.sleep(0.05)
         fate = culprit.fate()
         self.close(grace=0)
-        raise RankFailedError(f"{culprit.name} {fate} {when}; the other ranks were stopped (run again, or see its last words)")
+        raise RankFailedError(
+            f"{culprit.name} {fate} {when}; the other ranks were stopped (run again, or see its last words)"
+        )
 
     def close(self, grace: float = 2.0) -> None:
         """Ends every rank."""
@@ -133,26 +135,24 @@ def check_capacity(plan: Plan) -> None:
     if plan.device == "cuda":
         import torch
 
-        if plan.gpus > torch.cuda.device_count():
-            raise RunError(
-                f"the plan needs {plan.gpus} GPUs, this machine has {torch.cuda.device_count()} (plan with --gpus {max(1, torch.cuda.device_count())})"
-            )
+        present = torch.cuda.device_count()
+        if plan.gpus > present:
+            raise RunError(f"the plan needs {plan.gpus} GPUs, this machine has {present} (plan with --gpus {present})")
         return
     cores, memory = len(usable_cores()), psutil.virtual_memory().available
     # Weights, gradients and momentum.
     needed = plan.gpus * (RUNTIME_BYTES + 3 * plan.parameter_bytes)
     if needed > memory:
         raise RunError(
-            f"the plan needs {plan.gpus} ranks of {plan.model}, about {format_bytes(needed)} of memory; this machine has "
-            f"{format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
+            f"the plan needs {plan.gpus} ranks of {plan.model}, about {format_bytes(needed)} of memory; this machine "
+            f"has {format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
         )
 
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder that only this user can enter."""
+    """A temporary folder that only this user can enter (mode 0700, as tempfile makes them)."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="deeppool-") as name:
-        os.chmod(name, 0o700)
         yield Path(name)

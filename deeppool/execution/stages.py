@@ -24,7 +24,9 @@ def stages_of(plan: Plan) -> tuple[Stage, ...]:
             runs[-1].append(index)
         else:
             runs.append([index])
-    return tuple(Stage(_name(plan, run), tuple(run), Layout(plan.layers[run[0]].gpus, plan.global_batch)) for run in runs)
+    return tuple(
+        Stage(_name(plan, run), tuple(run), Layout(plan.layers[run[0]].gpus, plan.global_batch)) for run in runs
+    )
 
 
 def _name(plan: Plan, run: list[int]) -> str:

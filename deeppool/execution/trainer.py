@@ -51,7 +51,7 @@ class Trainer:
         parameters = dict(captured.program.named_parameters())
         self._owners = _owners(captured, stages)
         self._sync = GradientSync(list(self._owners.values()))
-        self._synced_after = _synced_after(captured, stages, parameters)
+        self._synced_after = _synced_after(captured, stages, self._owners)
         mine = [parameters[name] for name, ranks in self._owners.items() if rank in ranks]
         self.optimizer = make_optimizer(mine)
         self._by_name = parameters
@@ -129,10 +129,9 @@ class Trainer:
                 # The shard's mean loss counts for its share of the global batch: uneven shards need no other weight.
                 seed = torch.full_like(output, len(layout.shard(self.rank)) / layout.batch)
             else:
-                seed = gradients.pop(node, None)
-            if seed is not None:
-                roots.append(output)
-                seeds.append(seed)
+                seed = gradients.pop(node) if node in gradients else torch.zeros_like(output)
+            roots.append(output)
+            seeds.append(seed)
         if roots:
             torch.autograd.backward(roots, seeds)
 
@@ -200,10 +199,9 @@ def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple
 
 
 def _synced_after(
-    captured: CapturedModel, stages: Sequence[Stage], parameters: dict[str, torch.nn.Parameter]
+    captured: CapturedModel, stages: Sequence[Stage], owners: dict[str, tuple[int, ...]]
 ) -> list[list[tuple[list[str], tuple[int, ...]]]]:
     """Per stage, the parameters whose gradients are complete once its backward is done, grouped by their ranks."""
-    owners = _owners(captured, stages)
     first: dict[str, int] = {}
     for index, stage in enumerate(stages):
         for layer in stage.layers:

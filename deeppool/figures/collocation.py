@@ -29,8 +29,9 @@ def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
         cols=2,
         column_widths=[0.6, 0.4],
         horizontal_spacing=0.1,
-        subplot_titles=["Foreground iteration time", "Idle time and background harvest"],
+        subplot_titles=_headings(run),
     )
+    figure.update_annotations(font_size=14)
     conditions = _conditions(run)
     unit = time_unit(max(times.p99 for times in conditions.values()))
     figure.add_trace(_iteration_times("p50", conditions, unit, theme.neutral(dark=dark)), row=1, col=1)
@@ -41,7 +42,7 @@ def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
     figure.update_yaxes(title_text=f"time of an iteration ({unit.name})", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(title_text="share (%)", range=[0, 104], tickvals=[0, 25, 50, 75, 100], row=1, col=2)
     theme.dress(figure, title=_title(run), subtitle=_subtitle(run), plot_height=300, heading_height=24, dark=dark)
-    return figure.update_layout(barmode="group", bargap=0.35)
+    return figure.update_layout(barmode="group", bargap=0.25)
 
 
 def _conditions(run: RunRecord) -> dict[str, TimeSummary]:
@@ -63,6 +64,7 @@ def _iteration_times(quantile: str, conditions: dict[str, TimeSummary], unit: Ti
         marker={"color": colour},
         text=[format_seconds(value) for value in seconds],
         textposition="outside",
+        textfont={"size": 11},
         cliponaxis=False,
         customdata=[[times.count, format_seconds(times.mean)] for times in conditions.values()],
         hovertemplate=f"<b>%{{x}}</b><br>{quantile} %{{text}}, mean %{{customdata[1]}}<br>"
@@ -117,16 +119,22 @@ def _harvest(back: BackgroundResult) -> str:
 def _title(run: RunRecord) -> str:
     if run.background is None:
         return f"{escape(run.model)} without a background job"
-    back = run.background
-    return (
-        f"{escape(run.model)} with {escape(back.model)} in the gaps: "
-        f"iterations {format_percent(run.foreground.slowdown)}, background at {100 * back.harvest:.0f} % of its speed alone"
-    )
+    return f"{escape(run.model)} with {escape(run.background.model)} in its idle time"
+
+
+def _headings(run: RunRecord) -> list[str]:
+    """What came of it, above each panel."""
+    if run.background is None:
+        return ["Foreground iteration", "Idle time"]
+    return [
+        f"Foreground iteration: mean {format_percent(run.foreground.slowdown)}",
+        f"Background: {100 * run.background.harvest:.0f} % of its speed alone",
+    ]
 
 
 def _subtitle(run: RunRecord) -> str:
     granted = "" if run.background is None else f" ({escape(run.background.priority)})"
     return (
         f"<b>measured</b> with {run.ranks} ranks on {run.cores} cores of {escape(run.device_name)} ({run.backend}), "
-        f"policy {run.policy}{granted}, {run.date}"
+        f"policy {run.policy}{granted}, {run.date[:10]}"
     )

@@ -54,7 +54,7 @@ def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
 
 
 def _title(plan: Plan) -> str:
-    return f"{escape(plan.model)}, batch {plan.global_batch}: GPUs, time and amplification of each layer"
+    return f"{escape(plan.model)}, batch {plan.global_batch}, layer by layer"
 
 
 def _counts(plan: Plan, dark: bool) -> go.Bar:
@@ -134,7 +134,7 @@ def _draw_limit(figure: go.Figure, plan: Plan, dark: bool) -> None:
         col=1,
     )
     # A line that shapes draw does not count for plotly's own range.
-    highest = max(plan.amplification_limit, *(layer.amplification for layer in plan.layers))
+    highest = max([plan.amplification_limit, *(layer.amplification for layer in plan.layers)])
     figure.update_yaxes(range=[0, 1.2 * highest], row=3, col=1)
 
 

@@ -60,6 +60,9 @@ class Lane:
     width: float
 
 
+_WHOLE = Lane(-0.42, 0.84)
+
+
 def timeline(*sources: Source, title: str | None = None, dark: bool = False) -> go.Figure:
     """Bars of what each GPU does, coloured by kind, one panel below the other on the same time axis.
 
@@ -73,33 +76,29 @@ def timeline(*sources: Source, title: str | None = None, dark: bool = False) -> 
         InvalidValueError: no source, or one that is none of these.
     """
     panels = [panel for source in sources for panel in _panels(source)]
-    if not panels:
-        raise InvalidValueError("timeline got nothing to draw, expected a Plan, Simulation, RunRecord or Timeline")
     rows = [rows_of(panel.timeline) for panel in panels]
+    if not panels or not all(rows):
+        raise InvalidValueError("timeline got no GPU to draw, expected a Plan, Simulation, RunRecord or Timeline")
     longest = max(panel.timeline.duration for panel in panels)
     unit = time_unit(longest)
-    pixels = _row_height(max(len(found) for found in rows))
-    plot = pixels * sum(map(len, rows)) + _GAP * (len(panels) - 1)
+    plot_height = _row_height(max(map(len, rows))) * sum(map(len, rows)) + _GAP * (len(panels) - 1)
     figure = make_subplots(
         rows=len(panels),
         shared_xaxes=True,
-        vertical_spacing=_GAP / plot,
+        vertical_spacing=_GAP / plot_height if len(panels) > 1 else 0,
         row_heights=[len(found) for found in rows],
         subplot_titles=[_heading(panel) for panel in panels],
     )
     figure.update_annotations(x=0, xanchor="left", align="left", font_size=12)
-    legend: set[SpanKind] = set()
     for number, (panel, found) in enumerate(zip(panels, rows, strict=True), start=1):
         for bar in _bars(panel.timeline, found, unit, longest, dark):
-            bar.showlegend = bar.name not in legend
-            legend.add(bar.name)
             figure.add_trace(bar, row=number, col=1)
         figure.update_yaxes(_gpu_axis(found), row=number, col=1)
-    _order_legend(figure)
+    _one_legend(figure)
     figure.update_xaxes(range=[0, unit.of(longest) * 1.005 or 1])
     figure.update_xaxes(title_text=f"time from the start of the iteration ({unit.name})", row=len(panels), col=1)
     heading = escape(title or "One iteration, GPU by GPU")
-    return theme.dress(figure, title=heading, plot_height=plot, heading_height=32, dark=dark)
+    return theme.dress(figure, title=heading, plot_height=plot_height, heading_height=32, dark=dark)
 
 
 def rows_of(source: Timeline) -> list[Row]:
@@ -190,7 +189,7 @@ def _bars(source: Timeline, rows: list[Row], unit: TimeUnit, longest: float, dar
             offset=lanes[kind].offset,
             width=lanes[kind].width,
             marker={"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, longest, dark)},
-            text=[_inscription(span, longest) for span in spans],
+            text=[_inscription(span, longest) for span in spans] if lanes[kind] == _WHOLE else None,
             textposition="inside",
             insidetextanchor="middle",
             insidetextfont={"size": 11},
@@ -207,17 +206,16 @@ def _bars(source: Timeline, rows: list[Row], unit: TimeUnit, longest: float, dar
 
 def _lanes(rows: list[Row]) -> dict[SpanKind, Lane]:
     """Foreground and background share a row's height where they run at once, else each has it all."""
-    whole = Lane(-0.42, 0.84)
     if not any(_collocated(row) for row in rows):
-        return dict.fromkeys(theme.KINDS, whole)
+        return dict.fromkeys(theme.KINDS, _WHOLE)
     lanes: dict[SpanKind, Lane] = dict.fromkeys(theme.KINDS, Lane(-0.42, 0.52))
     return {**lanes, "background": Lane(0.12, 0.3)}
 
 
 def _collocated(row: Row) -> bool:
-    """Whether a background span overlaps one of the foreground."""
-    busy = sorted((span for span in row.spans if span.kind != "idle"), key=lambda span: span.start)
-    return any(a.end > b.start and (a.kind == "background") != (b.kind == "background") for a, b in pairwise(busy))
+    """Whether a background span overlaps one of the foreground, which its idle spans belong to."""
+    # A job's own spans do not overlap, so an overlap shows between neighbours by start.
+    return any(a.end > b.start and (a.kind == "background") != (b.kind == "background") for a, b in pairwise(row.spans))
 
 
 def _hairlines(spans: list[Span], longest: float, dark: bool) -> dict[str, object]:
@@ -250,7 +248,10 @@ def _gpu_axis(rows: list[Row]) -> dict[str, object]:
     }
 
 
-def _order_legend(figure: go.Figure) -> None:
-    """By kind, also where the second panel brings a kind that the first lacks."""
+def _one_legend(figure: go.Figure) -> None:
+    """Each kind once, in the order of kinds, also where a later panel brings one that the first lacks."""
+    shown: set[str] = set()
     for bar in figure.data:
         bar.legendrank = theme.KINDS.index(bar.name) + 1
+        bar.showlegend = bar.name not in shown
+        shown.add(bar.name)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Layer, LayerGraph
@@ -32,9 +33,12 @@ EXAMPLE_BATCH = 3
 """Odd and small: a model that fixes its batch, or needs an even one, shows it."""
 
 FOLLOWERS = frozenset(
-    "relu relu6 hardtanh hardswish hardsigmoid silu gelu mish sigmoid tanh leaky_relu elu softplus dropout feature_dropout "
-    "batch_norm layer_norm group_norm instance_norm rms_norm softmax log_softmax flatten unflatten view _unsafe_view reshape "
-    "permute transpose contiguous squeeze unsqueeze clone to type_as cross_entropy_loss mean select slice getitem".split()
+    (
+        "relu relu6 hardtanh hardswish hardsigmoid silu gelu mish sigmoid tanh leaky_relu elu softplus "
+        "dropout feature_dropout batch_norm layer_norm group_norm instance_norm rms_norm softmax log_softmax "
+        "flatten unflatten view _unsafe_view reshape permute transpose contiguous squeeze unsqueeze clone to "
+        "type_as cross_entropy_loss mean select slice getitem"
+    ).split()
 )
 """Operators cheap enough beside a convolution or a product to be part of it."""
 
@@ -94,7 +98,7 @@ def capture(
     assert isinstance(program, fx.GraphModule)
     inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols = {str(inputs[0].meta["val"].shape[0])}
-    symbols |= _append_loss(program, exported, loss, name)
+    symbols |= _append_loss(program, loss, name)
     _remove_in_place(program.graph, name)
     groups = _cut_at_batch(_join_followers(_group_by_module(program.graph)), symbols)
     nodes = tuple(tuple(group) for group in groups)
@@ -114,7 +118,11 @@ def _export_model(module: nn.Module, name: str, shape: tuple[int, ...], dtype: t
     try:
         with _quiet(), _tracking(module, path):
             return torch.export.export(
-                module, (example,), strict=False, dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), prefer_deferred_runtime_asserts_over_guards=True
+                module,
+                (example,),
+                strict=False,
+                dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+                prefer_deferred_runtime_asserts_over_guards=True,
             )
     except Exception as error:
         where = f" in {path[-1]}" if path and path[-1] else ""
@@ -172,7 +180,9 @@ def _quiet() -> Iterator[None]:
 
 def _user_line(error: BaseException) -> str:
     """``file:line`` of the innermost frame outside torch."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.filename != __file__]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.filename != __file__
+    ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
 
 
@@ -188,10 +198,8 @@ class _LossModule(nn.Module):
         return self.loss(outputs, target)
 
 
-def _append_loss(program: fx.GraphModule, exported: "ExportedProgram", loss: Loss, name: str) -> set[str]:
+def _append_loss(program: fx.GraphModule, loss: Loss, name: str) -> set[str]:
     """Makes ``program`` map (inputs, target) to the loss; returns the loss's symbols for the batch."""
-    from torch.utils import _pytree as pytree
-
     graph = program.graph
     (output,) = (node for node in graph.nodes if node.op == "output")
     codegen: Any = graph._codegen
@@ -209,7 +217,9 @@ def _append_loss(program: fx.GraphModule, exported: "ExportedProgram", loss: Los
     dynamic = pytree.tree_map(lambda leaf: batch_first if isinstance(leaf, torch.Tensor) else None, (outputs, target))
     try:
         with _quiet():
-            program_of_loss = torch.export.export(_LossModule(loss), (outputs, target), dynamic_shapes=dynamic, strict=False)
+            program_of_loss = torch.export.export(
+                _LossModule(loss), (outputs, target), dynamic_shapes=dynamic, strict=False
+            )
     except Exception as error:
         raise CaptureError(
             f"the loss cannot take the outputs of {name}, of shape {tuple(scores.shape)}: "
@@ -218,7 +228,9 @@ def _append_loss(program: fx.GraphModule, exported: "ExportedProgram", loss: Los
     tail = program_of_loss.module(check_guards=False).graph
     mapping: dict[fx.Node, Any] = {}
     placeholders = [node for node in tail.nodes if node.op == "placeholder"]
-    symbols = {str(node.meta["val"].shape[0]) for node in placeholders if isinstance(node.meta.get("val"), torch.Tensor)}
+    symbols = {
+        str(node.meta["val"].shape[0]) for node in placeholders if isinstance(node.meta.get("val"), torch.Tensor)
+    }
     mapping.update(zip(placeholders[:-1], values, strict=True))
     last_input = [node for node in graph.nodes if node.op == "placeholder"][-1]
     with graph.inserting_after(last_input):
@@ -267,10 +279,19 @@ def _remove_in_place(graph: fx.Graph, name: str) -> None:
         written = node.args[0]
         if functional is None or not isinstance(written, fx.Node):
             raise CaptureError(f"{name} has an in-place operator, {target}, that has no functional form (avoid it)")
-        order = {other: index for index, other in enumerate(graph.nodes)}
         node.target = functional
-        written.replace_all_uses_with(node, delete_user_cb=lambda user, n=node, o=order: o[user] > o[n])
+        _read_from(node, written)
     graph.lint()
+
+
+def _read_from(node: fx.Node, written: fx.Node) -> None:
+    """Users of ``written`` that come after ``node`` read ``node`` instead: it holds what they saw in place."""
+    following = set()
+    after = node.next
+    while after.op != "root":
+        following.add(after)
+        after = after.next
+    written.replace_all_uses_with(node, delete_user_cb=lambda user: user in following)
 
 
 # -- layers -----------------------------------------------------------------------------------------
@@ -287,9 +308,9 @@ def _compute_nodes(graph: fx.Graph) -> list[fx.Node]:
     """Nodes that depend on the data: not parameters, sizes, or what is made of these alone."""
     found: dict[fx.Node, None] = {}
     for node in graph.nodes:
-        if node.op == "call_function" and is_tensor(node):
-            if any(arg.op == "placeholder" or arg in found for arg in node.all_input_nodes):
-                found[node] = None
+        depends = any(arg.op == "placeholder" or arg in found for arg in node.all_input_nodes)
+        if node.op == "call_function" and is_tensor(node) and depends:
+            found[node] = None
     return list(found)
 
 
@@ -393,7 +414,9 @@ def _describe_layers(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...],
     owner = {node: index for index, group in enumerate(groups) for node in group}
     trainable = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
     # A parameter tied under two names is one parameter of the state dict; get_attr finds it by either.
-    canonical = {id(parameter): name for name, parameter in reversed(list(program.named_parameters(remove_duplicate=False)))}
+    canonical = {
+        id(parameter): name for name, parameter in reversed(list(program.named_parameters(remove_duplicate=False)))
+    }
     names: dict[str, int] = {}
     layers = []
     for index, group in enumerate(groups):
@@ -470,10 +493,10 @@ def _signature(program: fx.GraphModule, group: tuple[fx.Node, ...], owner: dict[
         kind = "activation" if node in owner else node.op
         return f"{kind}{tuple(value.shape)}{value.dtype}" if isinstance(value, torch.Tensor) else f"{kind}{value}"
 
-    parts = []
-    for node in group:
-        arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: _Named(describe(n)))
-        parts.append((str(node.target), repr(arguments)))
+    def named(argument: Any) -> Any:
+        return _Named(describe(argument)) if isinstance(argument, fx.Node) else argument
+
+    parts = [(str(node.target), repr(pytree.tree_map(named, (node.args, node.kwargs)))) for node in group]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -34,8 +34,8 @@ def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
     inside = set(chosen)
     graph = fx.Graph()
     batch = graph.placeholder("batch")
-    inputs = [arg for arg in _external_inputs(captured, chosen)]
-    copies: dict[fx.Node, fx.Node] = {node: graph.placeholder(node.name) for node in inputs}
+    inputs = _external_inputs(captured, chosen)
+    copies = {node: graph.placeholder(node.name) for node in inputs}
 
     def copy(node: fx.Node) -> fx.Node:
         if node not in copies:

@@ -21,6 +21,8 @@ def define_missing() -> None:
         return
     if torch.version.cuda is None and built_for_cuda:
         for name in ("nms", "qnms"):
+            if hasattr(torch.ops.torchvision, name):
+                continue
             torch.library.define(f"torchvision::{name}", SCHEMA)
 
 

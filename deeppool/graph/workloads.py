@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deeppool.errors import CaptureError
@@ -99,10 +100,9 @@ def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
     """
     import cloudpickle
 
-    path = os.path.join(folder, "model" + PICKLED)
-    with open(path, "wb") as stream:
-        cloudpickle.dump(model, stream)
-    return path
+    path = Path(folder) / ("model" + PICKLED)
+    path.write_bytes(cloudpickle.dumps(model))
+    return str(path)
 
 
 def load_model(reference: str, seed: int = 0) -> "Module":
@@ -111,6 +111,5 @@ def load_model(reference: str, seed: int = 0) -> "Module":
         return build_model(reference, seed)
     import cloudpickle
 
-    with open(reference, "rb") as stream:
-        model: Module = cloudpickle.load(stream)
+    model: Module = cloudpickle.loads(Path(reference).read_bytes())
     return model

@@ -29,7 +29,8 @@ def alternatives(
 
     def times(picked: tuple[int, ...]) -> dict[int, float]:
         return {
-            i: _incoming(costs, picked, i) + float(costs.compute[i, picked[i]] + costs.sync[i, picked[i]]) for i in touched
+            i: _incoming(costs, picked, i) + float(costs.compute[i, picked[i]] + costs.sync[i, picked[i]])
+            for i in touched
         }
 
     now = sum(times(choices).values())

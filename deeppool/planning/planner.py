@@ -1,6 +1,7 @@
 """A profile, a cluster and a limit → :class:`Plan`."""
 
 import hashlib
+import math
 import time
 
 import numpy as np
@@ -46,7 +47,8 @@ def plan(
         raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
     if amplification_limit is not None and not amplification_limit >= 1:
         raise InvalidValueError(
-            f"amplification_limit must be at least 1.0, got {amplification_limit:g} (1.0 permits only splits that cost nothing)"
+            f"amplification_limit must be at least 1.0, got {amplification_limit:g} "
+            "(1.0 permits only splits that cost nothing)"
         )
     if cluster.gpus > global_batch:
         raise PlanError(
@@ -85,7 +87,7 @@ def plan(
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
         # One GPU keeps any limit for every layer, so none is exempt while one GPU is a choice.
         exempt_layers=(),
-        optimality="exact" if result.exact else f"bound {_bound(costs, result, amplification_limit):.3f}",
+        optimality="exact" if result.exact else _bound(costs, result, amplification_limit),
         search_time=search_time,
         origin=profile.origin,
     )
@@ -122,10 +124,14 @@ def _assignments(costs: CostTable, result: SearchResult, limit: float | None) ->
     return tuple(found)
 
 
-def _bound(costs: CostTable, result: SearchResult, limit: float | None) -> float:
+def _bound(costs: CostTable, result: SearchResult, limit: float | None) -> str:
     """Plan time over a lower bound: every layer on its best GPU count, transfers free."""
     own = costs.compute + costs.sync
     counts = np.array(costs.gpu_counts, dtype=float)
-    allowed = [own[i] <= time_allowance(np.inf if limit is None else limit, counts, costs.compute[i, 0]) for i in range(len(own))]
+    allowed = [
+        own[i] <= time_allowance(np.inf if limit is None else limit, counts, costs.compute[i, 0])
+        for i in range(len(own))
+    ]
     least = float(np.where(allowed, own, np.inf).min(axis=1).sum())
-    return result.iteration_time / least
+    # Rounded up: a bound that is printed too small is none.
+    return f"bound {math.ceil(1000 * result.iteration_time / least) / 1000:.3f}"

@@ -129,11 +129,14 @@ class _Solver:
     def _entry(self, branch: Series | Tangle, join: int) -> Floats:
         """(last of the branch, join) seconds to bring a branch's results to the join."""
         sources = set(self.costs.graph.layers[join].predecessors) & set(branch.layers)
-        return np.sum([self._edge(source, join) for source in sorted(sources)], axis=0)
+        entry: Floats = np.sum([self._edge(source, join) for source in sorted(sources)], axis=0)
+        return entry
 
     def _join(self, passages: list[Passage], entries: list[Floats], own: Floats, allowance: Floats) -> Passage:
         free = [_product(passage.time, entry) for passage, entry in zip(passages, entries, strict=True)]
-        incoming = sum(np.take_along_axis(entry, middle, axis=0) for entry, (_, middle) in zip(entries, free, strict=True))
+        incoming = sum(
+            np.take_along_axis(entry, middle, axis=0) for entry, (_, middle) in zip(entries, free, strict=True)
+        )
         within = np.asarray(incoming + own <= allowance)
         time = np.where(within, sum(time for time, _ in free) + own, np.inf)
         lasts = np.stack([middle for _, middle in free])

@@ -68,12 +68,15 @@ class Profile:
         known = {measurement.signature for measurement in self.measurements}
         for layer in self.graph.layers:
             if layer.signature not in known:
-                raise InvalidValueError(f"measurements hold no times for layer '{layer.name}' (profile the model again)")
+                raise InvalidValueError(
+                    f"measurements hold no times for layer '{layer.name}' (profile the model again)"
+                )
         for measurement in self.measurements:
             for times in (measurement.forward, measurement.backward):
                 if len(times) != len(self.batch_sizes) or min(times) < 0:
                     raise InvalidValueError(
-                        f"measurement {measurement.signature} needs {len(self.batch_sizes)} times >= 0, got {list(times)}"
+                        f"measurement {measurement.signature} needs {len(self.batch_sizes)} times >= 0, "
+                        f"got {list(times)}"
                     )
         object.__setattr__(self, "_by_signature", {m.signature: m for m in self.measurements})
 
@@ -94,7 +97,9 @@ class Profile:
         upper = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
         if len(sizes) == 1:
             scale = batch / sizes[0]
-            return LayerTime(measurement.forward[0] * scale, measurement.backward[0] * scale, measurement.spread[0], batch > sizes[0])
+            return LayerTime(
+                measurement.forward[0] * scale, measurement.backward[0] * scale, measurement.spread[0], batch > sizes[0]
+            )
         lower = upper - 1
         share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
 
@@ -102,7 +107,10 @@ class Profile:
             return max(times[lower] + share * (times[upper] - times[lower]), times[lower] if share > 1 else 0.0)
 
         return LayerTime(
-            along(measurement.forward), along(measurement.backward), max(measurement.spread[lower : upper + 1]), batch > sizes[-1]
+            along(measurement.forward),
+            along(measurement.backward),
+            max(measurement.spread[lower : upper + 1]),
+            batch > sizes[-1],
         )
 
     def iteration_time(self, batch: int) -> float:

@@ -37,7 +37,9 @@ class Simulation:
             f"{100 * share:.0f} % of GPU time idle"
         )
         if self.background_samples is not None:
-            text += f"; a background job would train {self.background_samples:.3g} samples in it (no interference modelled)"
+            text += (
+                f"; a background job would train {self.background_samples:.3g} samples in it (no interference modelled)"
+            )
         return text
 
 
@@ -62,7 +64,9 @@ def simulate(plan: Plan, *, background_sample_time: float | None = None) -> Simu
         gpu_seconds=held,
         idle_gpu_seconds=idle,
         background_samples=None if background_sample_time is None else idle / background_sample_time,
-        timeline=Timeline(f"{plan.model}, planned", "predicted", plan.gpus, tuple(sorted([*spans, *filled], key=_by_gpu))),
+        timeline=Timeline(
+            f"{plan.model}, planned", "predicted", plan.gpus, tuple(sorted([*spans, *filled], key=_by_gpu))
+        ),
     )
 
 

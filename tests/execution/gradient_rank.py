@@ -57,5 +57,7 @@ def run_rank(
     gradients = {
         name: parameter.grad for name, parameter in captured.source.named_parameters() if parameter.grad is not None
     }
-    torch.save({"loss": torch.tensor(loss, dtype=torch.float64), "gradients": gradients}, Path(folder, f"rank{rank}.pt"))
+    torch.save(
+        {"loss": torch.tensor(loss, dtype=torch.float64), "gradients": gradients}, Path(folder, f"rank{rank}.pt")
+    )
     dist.destroy_process_group()

@@ -1,0 +1,43 @@
+# What you can ask of this checkout; `make` alone lists it. Everything is installed into .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DELETE_ON_ERROR:
+.PHONY: help demo lab check test clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
+
+demo: .venv/.installed  ## evaluate burst parallelism on this machine; the report goes to demo/
+	$(BIN)/deeppool evaluate burst-parallel -o demo
+
+lab: .venv/.installed  ## open the workbench in JupyterLab
+	$(BIN)/deeppool lab
+
+check: .venv/.installed-test  ## lint and check types
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check  ## check, then run every test
+	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
+	$(BIN)/pytest
+
+clean:  ## remove what the targets above made, .venv too
+	rm -rf .venv demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was installed from, so a second run installs nothing.
+.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing deeppool into .venv: some minutes the first time" >&2
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing deeppool and its test tools into .venv: some minutes the first time" >&2
+	$(INSTALL) -e ".[test]"
+	@touch $@ .venv/.installed
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv

@@ -1,0 +1,216 @@
+"""A timeline's figure shows its spans: all of them, where and when they are, and what their times lean on."""
+
+import html
+import math
+import sys
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+
+from deeppool import figures
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.timeline import GROUPED_ABOVE, joined, rows_of
+from deeppool.simulation.replay import simulate
+from deeppool.timeline import Span, Timeline
+from tests.figures.records import layer, plan_of, run_of, timelines, two_layer_plan
+
+# A figure takes plotly some 20 ms.
+few = settings(max_examples=40, deadline=None)
+
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def axis_unit(figure):
+    """Seconds per unit of the time axis, from its title."""
+    title = next(axis.title.text for axis in figure.select_xaxes() if axis.title.text)
+    return UNITS[title.rsplit("(", 1)[1].rstrip(")")]
+
+
+def drawn_spans(figure):
+    """What a reader would read off the bars: (label of the row, kind, name, start, duration)."""
+    unit = axis_unit(figure)
+    for bar in figure.data:
+        axis = figure.layout["yaxis" + bar.yaxis[1:]]
+        labels = dict(zip(axis.tickvals, axis.ticktext, strict=True))
+        for y, base, x, custom in zip(bar.y, bar.base, bar.x, bar.customdata, strict=True):
+            yield labels[y], bar.name, html.unescape(custom[0]), round(base * unit, 9), round(x * unit, 9)
+
+
+def headings(figure):
+    return [annotation.text for annotation in figure.layout.annotations]
+
+
+@few
+@given(timelines())
+def test_the_bars_are_the_spans(timeline):
+    expected = Counter(
+        (f"GPU {span.gpu}", span.kind, span.name, round(span.start, 9), round(span.duration, 9))
+        for span in timeline.spans
+    )
+    assert Counter(drawn_spans(figures.timeline(timeline))) == expected
+
+
+@few
+@given(timelines())
+def test_each_kind_is_one_trace_in_its_colour(timeline):
+    figure = figures.timeline(timeline)
+    assert Counter(bar.name for bar in figure.data) == Counter({span.kind for span in timeline.spans})
+    assert all(bar.marker.color == theme.colour(bar.name) for bar in figure.data)
+
+
+@few
+@given(timelines())
+def test_bars_of_one_row_never_hide_one_another(timeline):
+    boxes = defaultdict(list)
+    for bar in figures.timeline(timeline).data:
+        lane = (bar.offset, bar.offset + bar.width)
+        assert -0.5 < lane[0] < lane[1] < 0.5
+        for y, base, x in zip(bar.y, bar.base, bar.x, strict=True):
+            boxes[y].append((base, base + x, *lane))
+    for row in boxes.values():
+        for index, (start, end, low, high) in enumerate(row):
+            for other in row[index + 1 :]:
+                shared = min(end, other[1]) - max(start, other[0])
+                assert shared < 1e-6 or high <= other[2] or other[3] <= low
+
+
+def test_a_plan_is_replayed_and_says_what_it_leans_on():
+    plan = two_layer_plan()
+    assert list(drawn_spans(figures.timeline(plan))) == list(drawn_spans(figures.timeline(simulate(plan))))
+    assert headings(figures.timeline(plan)) == [
+        "<b>predicted</b> from measured layer times (Test CPU); transfers computed from the links of dgx-a100"
+        "<br>tiny, batch 64, limit 2: 46 ms, foreground holds 76 % of GPU time"
+    ]
+
+
+def test_a_hover_text_names_layer_kind_gpu_start_and_duration():
+    bar = next(bar for bar in figures.timeline(two_layer_plan()).data if bar.name == "backward")
+    text = bar.hovertemplate
+    for index, part in enumerate(bar.customdata[1]):
+        text = text.replace(f"%{{customdata[{index}]}}", part)
+    assert text == ("<b>conv</b><br>backward on GPU 0, predicted<br>starts at 25 ms, takes 20 ms<extra></extra>")
+
+
+def test_a_run_draws_its_prediction_above_its_measurement_on_one_time_axis():
+    run = run_of()
+    figure = figures.timeline(run)
+    assert [text.split("</b>")[0] for text in headings(figure)] == ["<b>predicted", "<b>measured"]
+    upper, lower = figure.layout.yaxis.domain, figure.layout.yaxis2.domain
+    assert upper[0] > lower[1]
+    assert {bar.yaxis for bar in figure.data if "measured" in bar.hovertemplate} == {"y2"}
+    assert figure.layout.xaxis.matches == "x2"
+    assert figure.layout.xaxis.range == figure.layout.xaxis2.range
+    assert figure.layout.xaxis.range[1] * axis_unit(figure) >= run.timeline.duration
+
+
+def test_the_legend_names_each_kind_once_in_the_order_of_kinds():
+    figure = figures.timeline(run_of(), two_layer_plan())
+    named = sorted((bar.legendrank, bar.name) for bar in figure.data if bar.showlegend)
+    kinds = {bar.name for bar in figure.data}
+    assert [name for _, name in named] == [kind for kind in theme.KINDS if kind in kinds]
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(2.0, "(s)"), (0.2, "(ms)"), (2e-5, "(us)")])
+def test_the_time_axis_has_a_unit_that_suits(seconds, unit):
+    figure = figures.timeline(Timeline("t", "measured", 1, (Span(0, "forward", "conv", 0.0, seconds),)))
+    assert figure.layout.xaxis.title.text.endswith(unit)
+    assert figure.data[0].customdata[0][3] == f"{seconds / UNITS[unit[1:-1]]:.3g} {unit[1:-1]}"
+
+
+def test_gpus_run_down_from_zero():
+    axis = figures.timeline(two_layer_plan()).layout.yaxis
+    assert list(axis.ticktext) == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    assert axis.range[0] > axis.range[1]
+
+
+def test_few_gpus_each_keep_a_row():
+    rows = rows_of(simulate(two_layer_plan(gpus=GROUPED_ABOVE)).timeline)
+    assert [row.gpus for row in rows] == [(gpu,) for gpu in range(GROUPED_ABOVE)]
+
+
+def test_many_gpus_that_do_the_same_share_a_row():
+    plan = plan_of(layer("conv", 64, forward=1.0), layer("mid", 8, forward=1.0), layer("fc", 1, forward=1.0), gpus=64)
+    timeline = simulate(plan).timeline
+    rows = rows_of(timeline)
+    assert [row.label for row in rows] == ["GPU 0", "GPU 1–7", "GPU 8–63"]
+    for row in rows:
+        for gpu in row.gpus:
+            mine = [(s.kind, s.name, s.start, s.end) for s in timeline.spans if s.gpu == gpu]
+            assert mine == [(s.kind, s.name, s.start, s.end) for s in row.spans]
+    assert list(figures.timeline(plan).layout.yaxis.ticktext) == ["GPU 0", "GPU 1–7", "GPU 8–63"]
+
+
+def test_a_gpu_without_spans_keeps_its_row():
+    timeline = Timeline("t", "measured", 3, (Span(1, "forward", "conv", 0.0, 1.0),))
+    assert list(figures.timeline(timeline).layout.yaxis.ticktext) == ["GPU 0", "GPU 1", "GPU 2"]
+
+
+@given(timelines())
+def test_joining_slivers_keeps_the_time_of_every_kind(timeline):
+    for row in rows_of(timeline):
+        chain = tuple(span for span in row.spans if span.kind != "background")
+        after = joined(chain, thinnest=math.inf)
+        assert all(one.kind != two.kind for one, two in pairwise(after))
+        for kind in theme.KINDS:
+            gone = sum(s.duration for s in chain if s.kind == kind)
+            assert sum(s.duration for s in after if s.kind == kind) >= gone - 1e-9
+
+
+def test_joined_slivers_are_named_after_the_first_and_the_last():
+    chain = tuple(Span(0, "forward", name, start, start + 1.0) for start, name in enumerate("abcd"))
+    wide = Span(0, "forward", "wide", 4.0, 9.0)
+    assert joined((*chain, wide), thinnest=3.5) == (Span(0, "forward", "a … d", 0.0, 4.0), wide)
+    assert joined((*chain, wide), thinnest=0.5) == (*chain, wide)
+    assert joined((chain[3], wide), thinnest=3.5) == (chain[3], wide)
+
+
+def test_slivers_are_joined_only_where_bars_are_too_many_to_draw(monkeypatch):
+    spans = tuple(Span(0, "forward", f"l{i}", i * 1e-4, (i + 1) * 1e-4) for i in range(10))
+    timeline = Timeline("t", "measured", 1, (*spans, Span(0, "forward", "long", 1e-3, 1.0)))
+    assert len(list(drawn_spans(figures.timeline(timeline)))) == 11
+    # By the module's name in sys.modules: deeppool.figures.timeline as an attribute is the function.
+    monkeypatch.setattr(sys.modules["deeppool.figures.timeline"], "MOST_BARS", 10)
+    drawn = list(drawn_spans(figures.timeline(timeline)))
+    assert [(name, duration) for *_, name, _, duration in drawn] == [("l0 … l9", 1e-3), ("long", 0.999)]
+
+
+def test_eight_gpus_of_a_deep_network_stay_few_traces():
+    plan = plan_of(*[layer(f"l{i}", 8, forward=0.001, backward=0.002, sync=1e-4) for i in range(130)], gpus=8)
+    figure = figures.timeline(plan)
+    assert len(figure.data) <= len(theme.KINDS)
+    assert sum(len(bar.x) for bar in figure.data) == 8 * 130 * 3
+
+
+def test_a_name_in_angle_brackets_is_shown():
+    timeline = Timeline("task:<lambda>", "measured", 1, (Span(0, "forward", "<locals>", 0.0, 1.0),))
+    figure = figures.timeline(timeline, title="<b>")
+    assert "task:&lt;lambda&gt;" in headings(figure)[0]
+    assert figure.data[0].customdata[0][0] == "&lt;locals&gt;"
+    assert figure.layout.title.text == "&lt;b&gt;"
+
+
+def test_the_dark_variant_differs_only_in_what_lies_behind():
+    light, dark = figures.timeline(two_layer_plan()), figures.timeline(two_layer_plan(), dark=True)
+    assert list(drawn_spans(light)) == list(drawn_spans(dark))
+    colours = {
+        bar.name: (bar.marker.color, other.marker.color) for bar, other in zip(light.data, dark.data, strict=True)
+    }
+    assert {kind for kind, (one, other) in colours.items() if one != other} == {"idle"}
+    assert dark.layout.template.layout.paper_bgcolor == theme.paper(dark=True)
+
+
+@pytest.mark.parametrize("source", ["vgg16", None, 3])
+def test_what_cannot_be_drawn_is_answered_with_what_can(source):
+    with pytest.raises(
+        InvalidValueError, match=f"{type(source).__name__}, it accepts a Plan, Simulation, RunRecord or Ti"
+    ):
+        figures.timeline(source)
+
+
+@pytest.mark.parametrize("sources", [(), (Timeline("t", "measured", 0, ()),)])
+def test_nothing_to_draw_is_an_error(sources):
+    with pytest.raises(InvalidValueError, match="no GPU to draw"):
+        figures.timeline(*sources)

@@ -1,0 +1,27 @@
+"""Importing deeppool is cheap and has no effects."""
+
+import subprocess
+import sys
+
+HEAVY = {"torch", "torchvision", "numpy", "plotly", "ipywidgets", "pydantic", "rich", "papermill"}
+
+
+def run_python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout + done.stderr
+
+
+def test_importing_deeppool_loads_no_heavy_package() -> None:
+    loaded = run_python("import sys, deeppool; print(*{name.split('.')[0] for name in sys.modules})")
+    assert "deeppool" in loaded.split()
+    assert HEAVY & set(loaded.split()) == set()
+
+
+def test_asking_what_deeppool_offers_loads_no_heavy_package() -> None:
+    loaded = run_python("import sys, deeppool; dir(deeppool); deeppool.Cluster; print(*sys.modules)")
+    assert "deeppool.cluster" in loaded.split()
+    assert HEAVY & set(loaded.split()) == set()
+
+
+def test_importing_deeppool_prints_nothing() -> None:
+    assert run_python("import deeppool") == ""

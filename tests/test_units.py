@@ -1,0 +1,43 @@
+"""Seconds and bytes as people read them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.units import format_bytes, format_percent, format_seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (2.5e-9, "2.5 ns"),
+        (1e-6, "1 us"),
+        (0.00132, "1.32 ms"),
+        (-0.00132, "-1.32 ms"),
+        (1.0, "1 s"),
+        (90.0, "90 s"),
+        (86400.0, "86400 s"),
+    ],
+)
+def test_seconds_take_the_unit_that_keeps_the_number_short(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (15728640, "15.0 MiB"), (3 * 2**40, "3.0 TiB")],
+)
+def test_bytes_count_in_powers_of_1024(count: float, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(("fraction", "text"), [(0.0312, "+3.1 %"), (-0.5, "-50.0 %"), (0, "+0.0 %")])
+def test_percent_always_shows_its_sign(fraction: float, text: str) -> None:
+    assert format_percent(fraction) == text
+
+
+@given(st.floats(min_value=1e-9, max_value=900))
+def test_the_text_of_a_time_means_that_time_to_three_digits(seconds: float) -> None:
+    number, unit = format_seconds(seconds).split()
+    assert float(number) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit] == pytest.approx(seconds, rel=0.006)
