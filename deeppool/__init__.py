@@ -10,7 +10,7 @@
 From the surfaces down to the vocabulary; imports point down, or left inside a row:
 
     cli   evaluation                                    surfaces
-    session                                             a live run: execution and collocation together
+    session   files                                     a live run, execution and collocation together; saving, loading
     figures                                             views
     simulation   collocation   execution                systems, which meet in job
     planning                                            decisions, pure
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deeppool import figures
-    from deeppool.cluster import Cluster, Link
+    from deeppool.cluster import Cluster, Link, find_cluster
     from deeppool.env import environment
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
@@ -40,6 +40,7 @@ _HOMES = {
     "capture": "deeppool.graph.capture",
     "environment": "deeppool.env",
     "figures": "deeppool",
+    "find_cluster": "deeppool.cluster",
     "launch": "deeppool.session",
     "load": "deeppool.files",
     "plan": "deeppool.planning.planner",
@@ -54,6 +55,7 @@ __all__ = [
     "capture",
     "environment",
     "figures",
+    "find_cluster",
     "launch",
     "load",
     "plan",

@@ -40,14 +40,16 @@ class Child:
         self.name = name
         self.inbox = inbox if inbox is not None else queue.SimpleQueue()
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  outlives this call
-        # A session of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its children.
+        # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its
+        # children. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
+        # priority inside one session would get half a core from a process of another.
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,
+            process_group=0,
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
