@@ -41,7 +41,7 @@ def write(record: Record, path: str | os.PathLike[str]) -> Path:
     Raises:
         DocumentError: the path cannot be written.
     """
-    return write_text(json.dumps(to_json(record), indent=1) + "\n", path)
+    return write_text(json.dumps(to_json(record), indent=1, allow_nan=False) + "\n", path)
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> Path:

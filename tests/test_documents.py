@@ -22,6 +22,7 @@ PROFILE = Profile(
             Layer("conv", ("conv2d", "relu"), (), (), 432, ("conv.weight",), "conv 3→4"),
             Layer("fc", ("linear", "cross_entropy"), (0,), (256,), 2560, ("fc.weight", "fc.bias"), "linear 64→10"),
         ),
+        parameter_bytes=2992,
     ),
     batch_sizes=(1, 2, 8),
     measurements=(

@@ -8,10 +8,8 @@ TOLERANCE = 1e-9
 
 
 def amplification(time: float, gpu_count: int, single_gpu_time: float) -> float:
-    """time x gpu_count / single_gpu_time; 1 for a layer that costs nothing anywhere."""
-    if single_gpu_time > 0:
-        return time * gpu_count / single_gpu_time
-    return 1.0 if time == 0 else float("inf")
+    """time x gpu_count / single_gpu_time."""
+    return time * gpu_count / single_gpu_time
 
 
 def time_allowance(limit: float, gpu_count: NDArray[np.float64], single_gpu_time: float) -> NDArray[np.float64]:

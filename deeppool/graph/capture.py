@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 EXAMPLE_BATCH = 3
 """Odd and small: a model that fixes its batch, or needs an even one, shows it."""
 
+FIXED_BATCH = ("specialized", "Constraints violated", "inferred a static shape")
+"""How torch.export says that a model has its batch as a number in it."""
+
 FOLLOWERS = frozenset(
     (
         "relu relu6 hardtanh hardswish hardsigmoid silu gelu mish sigmoid tanh leaky_relu elu softplus "
@@ -99,11 +102,17 @@ def capture(
     inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols = {str(inputs[0].meta["val"].shape[0])}
     symbols |= _append_loss(program, loss, name)
+    # Export's check of the inputs knows nothing of the target.
+    program._forward_pre_hooks.clear()
+    program._forward_pre_hooks_with_kwargs.clear()
     _remove_in_place(program.graph, name)
+    program.recompile()
     groups = _cut_at_batch(_join_followers(_group_by_module(program.graph)), symbols)
     nodes = tuple(tuple(group) for group in groups)
     layers = _describe_layers(program, nodes)
-    return CapturedModel(LayerGraph(name, tuple(input_shape), layers), program, nodes, frozenset(symbols), module)
+    size = sum(p.numel() * p.element_size() for p in program.parameters() if p.requires_grad)
+    graph = LayerGraph(name, tuple(input_shape), layers, size)
+    return CapturedModel(graph, program, nodes, frozenset(symbols), module)
 
 
 # -- export -----------------------------------------------------------------------------------------
@@ -133,7 +142,7 @@ def _export_model(module: nn.Module, name: str, shape: tuple[int, ...], dtype: t
                 f"{name} has control flow that depends on data{where}, at {_user_line(error)}: "
                 "the graph must be static (replace the branch by torch.where or torch.cond)"
             ) from error
-        if "specialized" in str(error) or "Constraints violated" in str(error):
+        if any(phrase in str(error) for phrase in FIXED_BATCH):
             raise CaptureError(
                 f"{name} fixes its batch to {EXAMPLE_BATCH} samples{where}: it must take any batch "
                 "(use x.shape[0], not a number, in view and reshape)"
@@ -279,9 +288,30 @@ def _remove_in_place(graph: fx.Graph, name: str) -> None:
         written = node.args[0]
         if functional is None or not isinstance(written, fx.Node):
             raise CaptureError(f"{name} has an in-place operator, {target}, that has no functional form (avoid it)")
+        if _is_seen_elsewhere(node, written):
+            raise CaptureError(
+                f"{name} writes {written.name} in place and reads the same memory by another view: "
+                "write out of place there (relu, not relu_)"
+            )
         node.target = functional
         _read_from(node, written)
     graph.lint()
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """The node whose memory a view shows; a node that is no view, or writes in place, is its own."""
+    schema = getattr(node.target, "_schema", None)
+    is_view = schema is not None and not schema.is_mutable and any(r.alias_info for r in schema.returns)
+    source = node.args[0] if is_view and node.args else None
+    return _base(source) if isinstance(source, fx.Node) else node
+
+
+def _is_seen_elsewhere(node: fx.Node, written: fx.Node) -> bool:
+    """Whether an operator after ``node`` reads the memory that it writes, by another name than ``written``."""
+    order = {other: index for index, other in enumerate(node.graph.nodes)}
+    before = [other for other in order if order[other] < order[node] and other.op == "call_function"]
+    aliases = [other for other in before if other is not written and _base(other) is _base(written)]
+    return any(order[user] > order[node] for alias in aliases for user in alias.users)
 
 
 def _read_from(node: fx.Node, written: fx.Node) -> None:

@@ -38,12 +38,8 @@ class LayerGraph:
     input_shape: tuple[int, ...]
     """Of one sample, without the batch."""
     layers: tuple[Layer, ...]
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Bytes of all parameters, tied ones once."""
-        owned: dict[tuple[str, ...], int] = {layer.parameters: layer.parameter_bytes for layer in self.layers}
-        return sum(owned.values())
+    parameter_bytes: int
+    """Of all trainable parameters, tied ones once."""
 
     @property
     def fingerprint(self) -> str:

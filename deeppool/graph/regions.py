@@ -50,6 +50,13 @@ def decompose(graph: LayerGraph) -> Series | Tangle:
     return _series(tuple(predecessors), predecessors, -1, len(predecessors))
 
 
+def has_tangle(tree: Series | Tangle) -> bool:
+    """Whether some part of two or more layers is not series-parallel."""
+    if isinstance(tree, Tangle):
+        return len(tree.layers) > 1
+    return any(has_tangle(branch) for block in tree.blocks if block for branch in block.branches)
+
+
 Edges = dict[int, tuple[int, ...]]
 
 

@@ -85,6 +85,8 @@ def _verdict(layer: LayerAssignment, option: Alternative) -> str:
     if option.over_limit:
         names = ["itself" if name == layer.name else name for name in option.over_limit]
         text += f", but over the limit ({', '.join(names)})" if change < 0 else f", over the limit ({', '.join(names)})"
+    elif change < -1e-9 * layer.time:
+        text += " (not searched: its neighbours share one GPU count with it)"
     elif change < 0:
         # Alone it would be faster and permitted: only a tie within rounding can show here.
         text += " (within rounding)"

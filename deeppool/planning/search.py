@@ -22,7 +22,7 @@ import numpy as np
 
 from deeppool.costs.amplification import time_allowance
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.regions import Block, Series, Tangle, decompose
+from deeppool.graph.regions import Block, Series, Tangle, decompose, has_tangle
 
 Choice = tuple[int, int]
 """A layer and the index of its GPU count."""
@@ -59,13 +59,15 @@ def search(costs: CostTable, limit: float | None) -> SearchResult:
     last = int(np.argmin(passage.time[0]))
     choices = dict(passage.trace(0, last))
     ordered = tuple(choices[layer] for layer in range(len(costs.graph.layers)))
-    return SearchResult(ordered, float(passage.time[0, last]), exact=not _has_tangle(tree))
+    return SearchResult(ordered, float(passage.time[0, last]), exact=not has_tangle(tree))
 
 
-def _has_tangle(tree: Series | Tangle) -> bool:
-    if isinstance(tree, Tangle):
-        return len(tree.layers) > 1
-    return any(_has_tangle(branch) for block in tree.blocks if block for branch in block.branches)
+def lower_bound(costs: CostTable, limit: float | None) -> float:
+    """Seconds that no plan can beat: every layer on its best GPU count, transfers free."""
+    own = costs.compute + costs.sync
+    counts = np.array(costs.gpu_counts, dtype=float)
+    allowances = [time_allowance(np.inf if limit is None else limit, counts, x) for x in costs.compute[:, 0]]
+    return float(np.where(own <= np.array(allowances), own, np.inf).min(axis=1).sum())
 
 
 def _product(before: Floats, step: Floats) -> tuple[Floats, np.ndarray]:

@@ -7,6 +7,7 @@ parameters, as in training. One run warms up; then runs repeat until ``MINIMUM_R
     warm-up │ run  run  run … │ median of forward, median of backward
 """
 
+import copy
 import datetime
 import json
 import statistics
@@ -116,7 +117,7 @@ def _measure(captured: CapturedModel, layer: int, batch: int, device: Device, pr
     segment = extract(captured, [layer])
     place = device.torch_device()
     try:
-        segment = replace(segment, module=segment.module.to(place))
+        segment = replace(segment, module=copy.deepcopy(segment.module).to(place))
         inputs = example_inputs(segment, batch, place)
         return _repeat(lambda: _run_once(segment, batch, inputs, device, precision))
     except (RuntimeError, ValueError) as error:

@@ -78,6 +78,12 @@ class Profile:
                         f"measurement {measurement.signature} needs {len(self.batch_sizes)} times >= 0, "
                         f"got {list(times)}"
                     )
+            if any(f + b <= 0 for f, b in zip(measurement.forward, measurement.backward, strict=True)):
+                # Amplification is relative to a layer's time on one GPU.
+                raise InvalidValueError(
+                    f"measurement {measurement.signature} has forward {list(measurement.forward)} and backward "
+                    f"{list(measurement.backward)}: no layer takes no time at all (an estimate needs a launch cost)"
+                )
         object.__setattr__(self, "_by_signature", {m.signature: m for m in self.measurements})
 
     def time(self, layer: int, batch: int) -> LayerTime:
@@ -104,7 +110,7 @@ class Profile:
         share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
 
         def along(times: tuple[float, ...]) -> float:
-            return max(times[lower] + share * (times[upper] - times[lower]), times[lower] if share > 1 else 0.0)
+            return max(times[lower] + share * (times[upper] - times[lower]), times[upper] if share > 1 else 0.0)
 
         return LayerTime(
             along(measurement.forward),

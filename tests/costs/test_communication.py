@@ -1,0 +1,75 @@
+"""Network models against their formulas."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.cluster import Cluster, Link
+from deeppool.collectives.layout import Layout
+from deeppool.costs.communication import Network
+
+FAST = Link(100e9, 5e-6, "made by hand")
+SLOW = Link(10e9, 50e-6, "made by hand")
+CLUSTER = Cluster(16, "made by hand", 8, FAST, SLOW)
+MODELS = ("ring", "paper")
+
+
+def first(gpus, batch=16):
+    return Layout(tuple(range(gpus)), batch)
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 8, 16])
+def test_ring_all_reduce_is_its_closed_form(gpus):
+    link = FAST if gpus <= 8 else SLOW
+    size = 10**8
+    # 2 (g - 1) steps; each GPU sends 2 (g - 1) / g of the bytes.
+    expected = 2 * (gpus - 1) * link.latency + 2 * (gpus - 1) / gpus * size / link.bandwidth
+    assert Network(CLUSTER).all_reduce_time(gpus, size) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 8, 16])
+def test_papers_all_reduce_is_one_transfer_of_the_gradients(gpus):
+    link = FAST if gpus <= 8 else SLOW
+    assert Network(CLUSTER, "paper").all_reduce_time(gpus, 10**8) == pytest.approx(
+        link.latency + 10**8 / link.bandwidth
+    )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_gpu_and_no_bytes_synchronise_for_nothing(model):
+    assert Network(CLUSTER, model).all_reduce_time(1, 10**8) == 0
+    assert Network(CLUSTER, model).all_reduce_time(8, 0) == 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_samples_that_stay_cost_nothing(model):
+    assert Network(CLUSTER, model).reshard_time(first(4), first(4), 10**6) == 0
+
+
+def test_reshard_takes_as_long_as_the_busiest_port():
+    # 16 samples: GPU 0 keeps 4 of its 16 and sends 12; each of the others receives 4.
+    expected = FAST.latency + 12 * 10**6 / FAST.bandwidth
+    assert Network(CLUSTER).reshard_time(first(1), first(4), 10**6) == pytest.approx(expected)
+    assert Network(CLUSTER).reshard_time(first(4), first(1), 10**6) == pytest.approx(expected)
+
+
+def test_papers_reshard_moves_the_larger_shard_whatever_stays():
+    expected = FAST.latency + 16 * 10**6 / FAST.bandwidth
+    assert Network(CLUSTER, "paper").reshard_time(first(1), first(4), 10**6) == pytest.approx(expected)
+    assert Network(CLUSTER, "paper").reshard_time(first(4), first(1), 10**6) == pytest.approx(expected)
+
+
+def test_transfer_that_leaves_the_node_is_priced_at_the_slow_link():
+    network = Network(CLUSTER)
+    # GPU 8 is the first of the second node.
+    assert network.reshard_time(first(8), first(9), 0) == SLOW.latency
+    assert network.reshard_time(first(4), first(8), 0) == FAST.latency
+
+
+@given(st.sampled_from(MODELS), st.integers(1, 16), st.integers(1, 16), st.integers(0, 10**9))
+def test_way_back_takes_as_long_as_the_way_there(model, source, target, size):
+    # Gradients return the way the activations came; comm() in costs/table.py doubles one way.
+    network = Network(CLUSTER, model)
+    there = network.reshard_time(first(source), first(target), size)
+    assert there == network.reshard_time(first(target), first(source), size)
+    assert there >= 0

@@ -1,0 +1,266 @@
+"""The plan as a record: what it holds, what it is compared with, why each layer got its GPUs."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool import documents
+from deeppool.cluster import Cluster, Link
+from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
+from deeppool.planning.explain import reason
+from deeppool.planning.plan import Plan
+from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.units import format_seconds
+from tests.planning.test_search import LIMITS, ROUNDING, Definition, counts_of
+from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
+
+CONTRACT = {
+    "gpus",
+    "global_batch",
+    "iteration_time",
+    "data_parallel_iteration_time",
+    "single_gpu_iteration_time",
+    "gpu_seconds",
+    "amplification",
+    "amplification_limit",
+    "limit_scope",
+    "exempt_layers",
+    "optimality",
+    "search_time",
+    "layers",
+}
+LAYER_CONTRACT = {"name", "gpu_count", "gpus", "time", "amplification"}
+
+
+def small_profile(batch_sizes=(1, 2, 4, 8, 16)):
+    """A convolution that splits well, then a classifier with many parameters that does not."""
+    graph = make_graph([(), (0,)], [(), (4096,)], [2**10, 2**26])
+    return profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-4 + 1e-5 * b], batch_sizes)
+
+
+def small_plan(limit=2.0):
+    return plan(small_profile(), Cluster(4), 16, limit)
+
+
+# -- the record -------------------------------------------------------------------------------------
+
+
+def test_json_of_a_plan_holds_the_fields_of_the_contract():
+    document = documents.to_json(small_plan())
+    assert document["format"] == "deeppool/plan"
+    assert document["version"] == 1
+    assert document.keys() >= CONTRACT
+    assert all(layer.keys() >= LAYER_CONTRACT for layer in document["layers"])
+    assert (document["gpus"], document["global_batch"], document["limit_scope"]) == (4, 16, "layer")
+    assert document["amplification_limit"] == 2.0
+    assert [layer["name"] for layer in document["layers"]] == ["layer0", "layer1"]
+    assert [layer["gpus"] for layer in document["layers"]] == [[0, 1, 2, 3], [0]]
+    assert "origin" not in document
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problems(st.one_of(series_parallel_graphs(max_layers=12), tangled_graphs(max_layers=8))), st.sampled_from(LIMITS)
+)
+def test_totals_of_a_plan_are_those_of_its_layers(problem, limit):
+    made = plan(*problem, limit)
+    definition = Definition(*problem)
+    alone = sum(definition.compute(index, 1) for index in range(len(made.layers)))
+    assert made.iteration_time == pytest.approx(sum(layer.time for layer in made.layers), rel=1e-12)
+    assert made.gpu_seconds == pytest.approx(sum(layer.time * layer.gpu_count for layer in made.layers), rel=1e-12)
+    assert made.single_gpu_iteration_time == pytest.approx(alone, rel=1e-12)
+    assert made.amplification == pytest.approx(made.gpu_seconds / alone, rel=1e-12)
+    assert made.speedup == pytest.approx(alone / made.iteration_time, rel=1e-12)
+    for layer in made.layers:
+        assert layer.time == pytest.approx(layer.reshard + layer.forward + layer.backward + layer.sync, rel=1e-12)
+    # One GPU is a choice, so no layer needs an exemption and no plan is slower than one GPU.
+    assert made.exempt_layers == ()
+    assert made.iteration_time <= alone * (1 + 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_data_parallel_baseline_puts_every_layer_on_all_gpus(problem):
+    profile, cluster, batch = problem
+    gpus, shard = cluster.gpus, math.ceil(batch / cluster.gpus)
+    link = cluster.inside if gpus <= cluster.gpus_per_node else cluster.between
+    expected = 0.0
+    for index, layer in enumerate(profile.graph.layers):
+        expected += profile.time(index, shard).total
+        if gpus > 1 and layer.parameter_bytes:
+            expected += 2 * (gpus - 1) * link.latency + 2 * (gpus - 1) / gpus * layer.parameter_bytes / link.bandwidth
+    made = plan(*problem)
+    assert made.data_parallel_iteration_time == pytest.approx(expected, rel=1e-12)
+    # Data parallelism is one of the plans, so the best one is no slower.
+    assert made.iteration_time <= expected * (1 + 1e-12)
+
+
+def test_plan_of_a_number_of_gpus_is_one_of_a_dgx_a100():
+    made = plan(small_profile(), 4, 16)
+    assert made.cluster == Cluster(4)
+    assert made.cluster.name == "dgx-a100"
+
+
+def test_gpu_counts_are_powers_of_two_and_all_gpus():
+    assert [gpu_counts_to_search(gpus) for gpus in (1, 2, 3, 6, 8)] == [
+        (1,),
+        (1, 2),
+        (1, 2, 3),
+        (1, 2, 4, 6),
+        (1, 2, 4, 8),
+    ]
+
+
+def test_layers_timed_beyond_the_profile_are_listed():
+    # One GPU takes all 16 samples, which is more than the profile has: amplification leans on a guess.
+    assert plan(small_profile((1, 2, 4, 8)), 4, 16).extrapolated_layers == ("layer0", "layer1")
+    assert plan(small_profile(), 4, 16).extrapolated_layers == ()
+
+
+def test_the_papers_network_model_prices_a_plan_by_its_own_formula():
+    graph = make_graph([(), (0,)], [(), (1000,)], [0, 3000])
+    profile = profile_from_times(graph, [lambda b: 1.0 * b, lambda b: 10.0])
+    link = Link(1e4, 0.5, "made by hand")
+    made = plan(profile, Cluster(4, "made by hand", 4, link, link), 16, 1.9, network_model="paper")
+    assert counts_of(made) == (4, 1)
+    # There and back, the larger of the two per-GPU payloads: all 16 samples on one GPU.
+    assert made.layers[1].reshard == pytest.approx(2 * (0.5 + 16 * 1000 / 1e4))
+    # All on four GPUs: the gradients as one transfer.
+    assert made.data_parallel_iteration_time == pytest.approx(4 + 10 + 0.5 + 3000 / 1e4)
+    assert made.network_model == "paper"
+
+
+def test_plan_prints_itself_in_a_line():
+    text = str(small_plan())
+    assert "\n" not in text
+    assert text.startswith("drawn, batch 16 on 4 GPUs (dgx-a100), limit 2: ")
+    assert text.endswith("exact")
+    assert "no limit" in str(small_plan(None))
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0.8, 0.0, -1.0, float("nan")])
+def test_limit_below_one_is_refused(limit):
+    with pytest.raises(InvalidValueError, match=f"amplification_limit must be at least 1.0, got {limit:g}"):
+        small_plan(limit)
+
+
+def test_layer_that_takes_no_time_is_refused():
+    # An estimate may round a layer to nothing, and an amplification relative to nothing is no number.
+    with pytest.raises(InvalidValueError, match="no layer takes no time at all"):
+        profile_from_times(make_graph([()]), [lambda b: 0.0])
+
+
+def test_more_gpus_than_samples_are_refused():
+    with pytest.raises(
+        PlanError, match=r"8 GPUs cannot share a global batch of 4: .*\(at most 4 GPUs, or a larger batch\)"
+    ):
+        plan(small_profile(), 8, 4)
+
+
+def test_batch_smaller_than_any_measured_is_refused():
+    with pytest.raises(MissingProfileError, match=r"'layer0' at per-GPU batch 2: .* has 4, 8, 16 .*or use fewer GPUs"):
+        plan(small_profile((4, 8, 16)), 8, 16)
+
+
+@pytest.mark.parametrize("batch", [0, -3])
+def test_batch_without_samples_is_refused(batch):
+    with pytest.raises(InvalidValueError, match=f"global_batch must be at least 1, got {batch}"):
+        plan(small_profile(), 1, batch)
+
+
+def test_cluster_without_gpus_is_refused():
+    with pytest.raises(InvalidValueError, match="gpus must be at least 1, got 0"):
+        plan(small_profile(), 0, 16)
+
+
+# -- explain ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=6))), st.sampled_from(LIMITS))
+def test_every_alternative_is_priced_as_the_whole_plan_would_be(problem, limit):
+    made, definition = plan(*problem, limit), Definition(*problem)
+    counts = counts_of(made)
+    now = sum(definition.times(counts))
+    for index, layer in enumerate(made.layers):
+        assert [option.gpu_count for option in layer.alternatives] == [
+            g for g in definition.gpu_counts if g != counts[index]
+        ]
+        for option in layer.alternatives:
+            changed = (*counts[:index], option.gpu_count, *counts[index + 1 :])
+            amplifications = definition.amplifications(changed)
+            broken = [
+                i for i, value in enumerate(amplifications) if limit is not None and value > limit * (1 + ROUNDING)
+            ]
+            then = sum(definition.times(changed))
+            assert option.iteration_time_change == pytest.approx(then - now, rel=1e-9, abs=1e-12 * (now + then))
+            assert option.amplification == pytest.approx(amplifications[index], rel=1e-9)
+            assert list(option.over_limit) == sorted(
+                (made.layers[i].name for i in broken), key=lambda n: int(n.removeprefix("layer"))
+            )
+
+
+def test_explain_has_a_line_for_each_layer_with_the_price_of_its_neighbours():
+    made = small_plan()
+    text = made.explain()
+    for layer in made.layers:
+        (line,) = [line for line in text.splitlines() if line.strip().startswith(layer.name)]
+        neighbours = [o for o in layer.alternatives if o.gpu_count in (layer.gpu_count // 2, layer.gpu_count * 2)]
+        assert neighbours
+        for option in neighbours:
+            assert f"{option.gpu_count}: {format_seconds(option.iteration_time_change)} slower" in line
+
+
+def test_explain_says_whose_limit_forbids_a_faster_choice():
+    graph = make_graph([(), (0,)], [(), (4096,)], [0, 2**26])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-4 + 1e-5 * b])
+    splits_for_free, reader = plan(profile, Cluster(4), 16, 1.0).layers
+    # Under limit 1 the second layer can pay no transfer, which keeps the first one beside it on one GPU.
+    assert (splits_for_free.gpu_count, reader.gpu_count) == (1, 1)
+    assert "ms faster, but over the limit (layer1)" in reason(splits_for_free)
+    assert "over the limit (itself)" in reason(reader)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(tangled_graphs(max_layers=6)), st.sampled_from(LIMITS))
+def test_explain_calls_nothing_rounding_that_a_layer_would_really_gain(problem, limit):
+    # A tangle shares one GPU count, so another one can truly be better for a single layer of it.
+    made = plan(*problem, limit)
+    for layer in made.layers:
+        gains = [-option.iteration_time_change for option in layer.alternatives if not option.over_limit]
+        if "within rounding" in reason(layer):
+            assert max(gains) <= 1e-9 * made.iteration_time
+
+
+# -- as a file --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [None, 2.0])
+def test_plan_read_back_is_the_plan_written(tmp_path, limit):
+    made = small_plan(limit)
+    path = documents.write(made, tmp_path / "plan.json")
+    assert documents.read(path, Plan) == made
+
+
+def test_plan_whose_gpus_do_not_fit_names_the_layer(tmp_path):
+    document = documents.to_json(small_plan())
+    document["layers"][1]["gpus"] = [7]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises((DocumentError, InvalidValueError), match="layer 'layer1' has gpus"):
+        documents.read(path, Plan)
+
+
+def test_plan_with_a_wrong_field_names_file_field_and_value(tmp_path):
+    document = documents.to_json(small_plan())
+    document["layers"][0]["time"] = "long"
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(DocumentError, match=r"plan\.json: field 'layers\.0\.time' is 'long'"):
+        documents.read(path, Plan)

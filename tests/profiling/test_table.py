@@ -1,0 +1,132 @@
+"""Times between, at and beyond the measured batch sizes."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool import documents
+from deeppool.errors import InvalidValueError, MissingProfileError
+from deeppool.graph.layer import LayerGraph
+from deeppool.profiling.table import Measurement, Profile
+from tests.strategies import BATCH_SIZES, make_graph, make_profile, profiles
+
+SECONDS = st.floats(1e-7, 10)
+
+
+def one_layer(forward, backward=None, batch_sizes=BATCH_SIZES, spread=None):
+    backward = backward or (0.0,) * len(forward)
+    spread = spread or (0.0,) * len(forward)
+    return make_profile(
+        make_graph([()]), [Measurement("signature0", tuple(forward), tuple(backward), tuple(spread))], batch_sizes
+    )
+
+
+@given(st.lists(SECONDS, min_size=5, max_size=5), st.lists(SECONDS, min_size=5, max_size=5))
+def test_measured_sizes_give_back_what_was_measured(forward, backward):
+    profile = one_layer(forward, backward)
+    for batch, there, back in zip(BATCH_SIZES, forward, backward, strict=True):
+        time = profile.time(0, batch)
+        assert time.forward == pytest.approx(there, rel=1e-12, abs=1e-14)
+        assert time.backward == pytest.approx(back, rel=1e-12, abs=1e-14)
+        assert time.total == time.forward + time.backward
+        assert not time.extrapolated
+
+
+@given(st.lists(SECONDS, min_size=5, max_size=5), st.integers(1, 16))
+def test_between_two_sizes_times_lie_on_a_straight_line(forward, batch):
+    profile = one_layer(forward)
+    lower = max(size for size in BATCH_SIZES if size <= batch)
+    upper = min(size for size in BATCH_SIZES if size >= batch)
+    low, high = forward[BATCH_SIZES.index(lower)], forward[BATCH_SIZES.index(upper)]
+    expected = low if lower == upper else low + (high - low) * (batch - lower) / (upper - lower)
+    assert profile.time(0, batch).forward == pytest.approx(expected, rel=1e-12, abs=1e-14)
+    assert not profile.time(0, batch).extrapolated
+
+
+def test_beyond_the_largest_size_the_last_two_are_continued_and_marked():
+    # … 8: 9 ms, 16: 17 ms, so 1 ms a sample.
+    profile = one_layer([1e-3 + 1e-3 * batch for batch in BATCH_SIZES])
+    time = profile.time(0, 40)
+    assert time.forward == pytest.approx(41e-3)
+    assert time.extrapolated
+    assert not profile.time(0, 16).extrapolated
+
+
+def test_noise_that_makes_a_larger_batch_faster_is_not_continued():
+    profile = one_layer([1e-3, 2e-3, 3e-3, 5e-3, 4e-3])
+    # Neither down to nothing nor in a jump: what the largest batch took.
+    assert profile.time(0, 17).forward == pytest.approx(4e-3)
+    assert profile.time(0, 1000).forward == pytest.approx(4e-3)
+
+
+def test_single_size_is_scaled_by_samples():
+    profile = one_layer([2e-3], batch_sizes=(4,))
+    assert profile.time(0, 4).forward == pytest.approx(2e-3)
+    assert profile.time(0, 10).forward == pytest.approx(5e-3)
+    assert profile.time(0, 10).extrapolated
+    assert not profile.time(0, 4).extrapolated
+
+
+def test_spread_is_the_larger_of_the_neighbours():
+    profile = one_layer([1.0] * 5, spread=(0.01, 0.02, 0.05, 0.03, 0.04))
+    assert profile.time(0, 3).spread == 0.05
+    assert profile.time(0, 12).spread == 0.04
+
+
+def test_below_the_smallest_size_nothing_is_guessed():
+    profile = one_layer([1e-3, 2e-3], batch_sizes=(4, 8))
+    next_step = r"\(profile with --batch-sizes 3,…, or use fewer GPUs\)"
+    phrase = rf"no time for layer 'layer0' at per-GPU batch 3: .* has 4, 8 {next_step}"
+    with pytest.raises(MissingProfileError, match=phrase):
+        profile.time(0, 3)
+
+
+@given(profiles(), st.integers(1, 32))
+def test_iteration_is_the_sum_of_its_layers(profile, batch):
+    total = sum(
+        profile.time(index, batch).forward + profile.time(index, batch).backward
+        for index in range(len(profile.graph.layers))
+    )
+    assert profile.iteration_time(batch) == pytest.approx(total, rel=1e-12)
+
+
+def test_layers_of_one_signature_share_a_measurement():
+    first, second = make_graph([(), (0,)]).layers
+    twin = replace(second, signature=first.signature)
+    graph = LayerGraph("drawn", (3,), (first, twin), 0)
+    profile = make_profile(graph, [Measurement("signature0", (1.0,), (2.0,), (0.0,))], (1,))
+    assert profile.time(0, 1) == profile.time(1, 1)
+    assert profile.iteration_time(1) == 6.0
+
+
+@given(profiles())
+def test_profile_read_back_is_the_profile_written(tmp_path_factory, profile):
+    path = documents.write(profile, tmp_path_factory.mktemp("profile") / "profile.json")
+    assert documents.read(path, Profile) == profile
+
+
+@pytest.mark.parametrize("sizes", [(), (2, 1), (1, 1), (0, 1)])
+def test_batch_sizes_out_of_order_are_refused(sizes):
+    with pytest.raises(InvalidValueError, match="batch_sizes must be ascending positive numbers"):
+        one_layer([1.0] * len(sizes), batch_sizes=sizes)
+
+
+def test_layer_without_times_is_named():
+    with pytest.raises(
+        InvalidValueError, match=r"measurements hold no times for layer 'layer1' \(profile the model again\)"
+    ):
+        make_profile(make_graph([(), (0,)]), [Measurement("signature0", (1.0,), (0.0,), (0.0,))], (1,))
+
+
+@pytest.mark.parametrize("times", [(1.0,), (1.0, -1.0)])
+def test_missing_or_negative_times_are_refused(times):
+    with pytest.raises(InvalidValueError, match="needs 2 times >= 0, got"):
+        one_layer(times, (0.0, 0.0), (1, 2))
+
+
+def test_profile_prints_itself_in_a_line():
+    text = str(one_layer([1e-3 * batch for batch in BATCH_SIZES]))
+    assert "\n" not in text
+    assert "estimated on drawn (cpu, fp32, 1 thread): 1 ms at batch 1, 16 ms at batch 16" in text

@@ -1,0 +1,177 @@
+"""Hypothesis strategies: layer graphs, profiles and clusters that plans are made of."""
+
+from hypothesis import strategies as st
+
+from deeppool.cluster import Cluster, Link
+from deeppool.graph.layer import Layer, LayerGraph
+from deeppool.profiling.table import Measurement, Profile
+
+BATCH_SIZES = (1, 2, 4, 8, 16)
+DATA = -1
+"""What the first layers read."""
+
+Predecessors = list[tuple[int, ...]]
+"""Per layer the layers that it reads; DATA where it reads none."""
+
+
+@st.composite
+def series_parallel_graphs(draw, max_layers=6):
+    """Chains, blocks of two to four branches (one of them may be a direct edge), blocks inside branches."""
+    predecessors: Predecessors = []
+
+    def add(*sources):
+        predecessors.append(sources)
+        return len(predecessors) - 1
+
+    def series(fork, size):
+        while size:
+            # A block takes a branch, a direct edge and a join at least; data has no direct edge to a join.
+            smallest = 2 if fork != DATA else 3
+            taken = draw(st.integers(smallest, size)) if size >= smallest and draw(st.booleans()) else 1
+            fork = block(fork, taken) if taken > 1 else add(fork)
+            size -= taken
+        return fork
+
+    def block(fork, size):
+        inner = size - 1
+        direct = fork != DATA and (inner == 1 or draw(st.booleans()))
+        branches = draw(st.integers(1 if direct else 2, min(inner, 4 - direct)))
+        ends = [series(fork, part) for part in draw(_parts(inner, branches))]
+        return add(*ends, *[fork] * direct)
+
+    series(DATA, draw(st.integers(1, max_layers)))
+    return draw(_layer_graphs(predecessors))
+
+
+@st.composite
+def tangled_graphs(draw, max_layers=6):
+    """Any graph with one last layer; DenseNet's, in which each layer reads all before it, is the densest."""
+    size = draw(st.integers(1, max_layers))
+    predecessors: Predecessors = [(DATA,)]
+    for index in range(1, size):
+        predecessors.append(tuple(draw(st.sets(st.integers(0, index - 1), min_size=1, max_size=index))))
+    read = {source for sources in predecessors for source in sources}
+    loose = [index for index in range(size - 1) if index not in read]
+    predecessors[-1] = tuple(sorted({*predecessors[-1], *loose}))
+    return draw(_layer_graphs(predecessors))
+
+
+@st.composite
+def profiles(draw, graphs=None):
+    """Layer times of a random graph: a part that no smaller batch makes shorter, and a part per sample."""
+    graph = draw(graphs if graphs is not None else series_parallel_graphs())
+    measurements = []
+    for layer in graph.layers:
+        per_sample = draw(st.sampled_from([1e-7, 1e-5, 1e-4, 1e-3, 1e-2])) * draw(st.floats(0.5, 5))
+        # 0: splits for free, as a big convolution; 16 samples' worth: a tiny layer that gains nothing.
+        fixed = per_sample * draw(st.sampled_from([0.0, 0.1, 1.0, 4.0, 16.0]))
+        backward = draw(st.sampled_from([0.0, 1.0, 2.0]))
+        forward = tuple(fixed + per_sample * batch for batch in BATCH_SIZES)
+        measurements.append(
+            Measurement(layer.signature, forward, tuple(backward * time for time in forward), (0.0,) * len(BATCH_SIZES))
+        )
+    return make_profile(graph, measurements)
+
+
+def links():
+    """From a slow Ethernet to NVSwitch and beyond; some without latency."""
+    return st.builds(
+        Link,
+        bandwidth=st.sampled_from([1e8, 1e9, 1e10, 3e11]),
+        latency=st.sampled_from([0.0, 1e-6, 1e-4, 3e-4]),
+        source=st.just("drawn"),
+    )
+
+
+def clusters(gpus=(1, 2, 3, 4, 6, 8)):
+    """Small clusters; some have several nodes."""
+    return st.builds(
+        Cluster,
+        gpus=st.sampled_from(gpus),
+        name=st.just("drawn"),
+        gpus_per_node=st.sampled_from([1, 2, 4, 8]),
+        inside=links(),
+        between=links(),
+    )
+
+
+@st.composite
+def problems(draw, graphs=None, gpus=(1, 2, 3, 4, 6, 8)):
+    """(profile, cluster, global batch): what a plan is asked for. Some batches do not divide evenly."""
+    cluster = draw(clusters(gpus))
+    return draw(profiles(graphs)), cluster, draw(st.integers(max(gpus), 2 * BATCH_SIZES[-1]))
+
+
+def make_graph(predecessors, input_bytes=None, parameter_bytes=None):
+    """A layer graph from its edges; by default it moves and synchronises nothing."""
+    layers = [
+        Layer(
+            name=f"layer{index}",
+            operators=("conv2d",),
+            predecessors=tuple(sources),
+            input_bytes=tuple(input_bytes[index]) if input_bytes else (0,) * len(sources),
+            parameter_bytes=parameter_bytes[index] if parameter_bytes else 0,
+            parameters=(f"layer{index}.weight",),
+            signature=f"signature{index}",
+        )
+        for index, sources in enumerate(predecessors)
+    ]
+    return LayerGraph("drawn", (3, 8, 8), tuple(layers), sum(layer.parameter_bytes for layer in layers))
+
+
+def make_profile(graph, measurements, batch_sizes=BATCH_SIZES):
+    """A profile that says it was estimated, since nothing measured it."""
+    return Profile(
+        graph=graph,
+        batch_sizes=tuple(batch_sizes),
+        measurements=tuple(measurements),
+        device="cpu",
+        device_name="drawn",
+        precision="fp32",
+        threads=1,
+        provenance="estimated",
+        method="drawn by Hypothesis or made by hand",
+        date="2026-01-01",
+        versions={},
+    )
+
+
+def profile_from_times(graph, times, batch_sizes=BATCH_SIZES):
+    """A profile from one function per layer, per-GPU batch → forward seconds; backward takes none."""
+    return make_profile(
+        graph,
+        [
+            Measurement(
+                layer.signature,
+                tuple(time(b) for b in batch_sizes),
+                (0.0,) * len(batch_sizes),
+                (0.0,) * len(batch_sizes),
+            )
+            for layer, time in zip(graph.layers, times, strict=True)
+        ],
+        batch_sizes,
+    )
+
+
+def _parts(total, count):
+    """``count`` positive numbers whose sum is ``total``."""
+    cuts = st.sets(st.integers(1, total - 1), min_size=count - 1, max_size=count - 1) if total > 1 else st.just(set())
+    return cuts.map(lambda found: [b - a for a, b in zip([0, *sorted(found)], [*sorted(found), total], strict=True)])
+
+
+@st.composite
+def _layer_graphs(draw, predecessors: Predecessors):
+    """Numbers the layers in some topological order (a model may run its branches by turns) and draws their sizes."""
+    rank = draw(st.permutations(range(len(predecessors))))
+    order: list[int] = []
+    while len(order) < len(predecessors):
+        ready = [i for i, sources in enumerate(predecessors) if i not in order and {*sources} <= {DATA, *order}]
+        order.append(min(ready, key=rank.__getitem__))
+    place = {old: new for new, old in enumerate(order)}
+    edges = [tuple(sorted(place[source] for source in predecessors[old] if source != DATA)) for old in order]
+    size = st.sampled_from([0, 64, 4096, 2**18, 2**22])
+    return make_graph(
+        edges,
+        [[draw(size) for _ in sources] for sources in edges],
+        [draw(st.sampled_from([0, 4096, 2**20, 2**26])) for _ in edges],
+    )
