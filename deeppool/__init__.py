@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deeppool.env import environment
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
-    from deeppool.planning.planner import plan
+    from deeppool.planning.planner import frontier, plan
     from deeppool.profiling.measure import profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
@@ -41,6 +41,7 @@ _HOMES = {
     "environment": "deeppool.env",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
+    "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
     "load": "deeppool.files",
     "plan": "deeppool.planning.planner",
@@ -56,6 +57,7 @@ __all__ = [
     "environment",
     "figures",
     "find_cluster",
+    "frontier",
     "launch",
     "load",
     "plan",

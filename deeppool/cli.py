@@ -54,6 +54,19 @@ def main() -> None:
         sys.exit(1)
 
 
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file. "
+        "Default: loopback for a profile of a CPU, else dgx-a100."
+    ),
+]
+NetworkOption = Annotated[
+    Literal["ring", "paper"], typer.Option(help="ring prices real transfers; paper is DeepPool's simpler model.")
+]
+ProfileArgument = Annotated[Path, typer.Argument(metavar="PROFILE", help="Made by: deeppool profile.")]
+
+
 # -- commands ---------------------------------------------------------------------------------------
 
 
@@ -104,23 +117,19 @@ def profile(
 
 @app.command()
 def plan(
-    profile_file: Annotated[Path, typer.Argument(metavar="PROFILE", help="Made by: deeppool profile.")],
+    profile_file: ProfileArgument,
     gpus: Annotated[int, typer.Option(help="GPUs to plan for.")],
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, over all GPUs.")],
     amplification_limit: Annotated[
         float | None,
         typer.Option(help="The most GPU-seconds a layer may spend, as a multiple of its time on one GPU (at least 1)."),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file. "
-            "Default: loopback for a profile of a CPU, else dgx-a100."
-        ),
-    ] = None,
-    network_model: Annotated[
-        Literal["ring", "paper"], typer.Option(help="ring prices real transfers; paper is DeepPool's simpler model.")
-    ] = "ring",
+    limit_scope: Annotated[
+        Literal["layer", "iteration"],
+        typer.Option(help="Whether every layer keeps the limit, as in the paper, or all of them together."),
+    ] = "layer",
+    cluster: ClusterOption = None,
+    network_model: NetworkOption = "ring",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the plan (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,10 +144,41 @@ def plan(
 
     times = documents.read(profile_file, Profile)
     place = find_cluster(cluster or _default_cluster(times.device), gpus)
-    found = make_plan(times, place, global_batch, amplification_limit, network_model=network_model)
+    found = make_plan(
+        times, place, global_batch, amplification_limit, limit_scope=limit_scope, network_model=network_model
+    )
     if output is not None:
         documents.write(found, output)
     _show(found, as_json, found.explain)
+
+
+@app.command()
+def frontier(
+    profile_file: ProfileArgument,
+    gpus: Annotated[int, typer.Option(help="GPUs to plan for.")],
+    global_batch: Annotated[int, typer.Option(help="Samples per iteration, over all GPUs.")],
+    cluster: ClusterOption = None,
+    network_model: NetworkOption = "ring",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the frontier (JSON).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find every efficient plan at once: iteration time against GPU-seconds.
+
+    Any point is a plan: deeppool plan … --limit-scope iteration --amplification-limit AMPLIFICATION
+
+    Example: deeppool frontier vgg16.json --gpus 8 --global-batch 32 --cluster dgx-a100
+    """
+    from deeppool import documents
+    from deeppool.cluster import find_cluster
+    from deeppool.planning.planner import frontier as find_frontier
+    from deeppool.profiling.table import Profile
+
+    times = documents.read(profile_file, Profile)
+    place = find_cluster(cluster or _default_cluster(times.device), gpus)
+    found = find_frontier(times, place, global_batch, network_model=network_model)
+    if output is not None:
+        documents.write(found, output)
+    _show(found, as_json)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from deeppool.errors import DocumentError
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
+    "frontier": ("deeppool.planning.frontier", "Frontier"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "profile": ("deeppool.profiling.table", "Profile"),
     "run": ("deeppool.job", "RunRecord"),

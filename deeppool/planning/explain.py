@@ -1,11 +1,15 @@
 """Why each layer of a plan got its GPUs: what it would cost to give it others."""
 
 import io
+import math
 
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.table import CostTable
 from deeppool.planning.plan import Alternative, LayerAssignment, Plan
 from deeppool.units import format_seconds
+
+WHOLE_ITERATION = "the whole iteration"
+"""What breaks a limit on the iteration."""
 
 
 def incoming_times(costs: CostTable, choices: tuple[int, ...]) -> list[float]:
@@ -22,9 +26,17 @@ def _incoming(costs: CostTable, choices: tuple[int, ...], index: int) -> float:
 
 
 def alternatives(
-    costs: CostTable, choices: tuple[int, ...], index: int, limit: float | None
+    costs: CostTable, choices: tuple[int, ...], index: int, limit: float | None, spare_work: float = math.inf
 ) -> tuple[Alternative, ...]:
-    """What each other GPU count of one layer would do to the iteration, all other layers left as they are."""
+    """What each other GPU count of one layer would do to the iteration, all other layers left as they are.
+
+    Args:
+        costs: prices.
+        choices: the plan, per layer the index of its GPU count.
+        index: the layer.
+        limit: on the amplification of each layer.
+        spare_work: GPU-seconds that a limit on the whole iteration leaves.
+    """
     touched = (index, *(i for i, layer in enumerate(costs.graph.layers) if index in layer.predecessors))
 
     def times(picked: tuple[int, ...]) -> dict[int, float]:
@@ -33,7 +45,10 @@ def alternatives(
             for i in touched
         }
 
-    now = sum(times(choices).values())
+    def work(picked: tuple[int, ...], seconds: dict[int, float]) -> float:
+        return sum(time * costs.gpu_counts[picked[i]] for i, time in seconds.items())
+
+    now = times(choices)
     found = []
     for option, count in enumerate(costs.gpu_counts):
         if option == choices[index]:
@@ -43,12 +58,15 @@ def alternatives(
         amplifications = {
             i: amplification(time, costs.gpu_counts[picked[i]], float(costs.compute[i, 0])) for i, time in then.items()
         }
-        over = tuple(
+        over = [
             costs.graph.layers[i].name
             for i, value in amplifications.items()
             if limit is not None and value > limit * (1 + TOLERANCE)
-        )
-        found.append(Alternative(count, sum(then.values()) - now, amplifications[index], over))
+        ]
+        if work(picked, then) - work(choices, now) > spare_work * (1 + TOLERANCE):
+            over.append(WHOLE_ITERATION)
+        change = sum(then.values()) - sum(now.values())
+        found.append(Alternative(count, change, amplifications[index], tuple(over)))
     return tuple(found)
 
 
@@ -83,11 +101,10 @@ def _verdict(layer: LayerAssignment, option: Alternative) -> str:
     change = option.iteration_time_change
     text = f"{option.gpu_count}: {format_seconds(abs(change))} {'slower' if change >= 0 else 'faster'}"
     if option.over_limit:
-        names = ["itself" if name == layer.name else name for name in option.over_limit]
-        text += f", but over the limit ({', '.join(names)})" if change < 0 else f", over the limit ({', '.join(names)})"
-    elif change < -1e-9 * layer.time:
-        text += " (not searched: its neighbours share one GPU count with it)"
+        names = ", ".join("itself" if name == layer.name else name for name in option.over_limit)
+        text += f", but over the limit ({names})" if change < 0 else f", over the limit ({names})"
+    elif change < -TOLERANCE * layer.time:
+        text += ", but not among the plans of a bounded search"
     elif change < 0:
-        # Alone it would be faster and permitted: only a tie within rounding can show here.
         text += " (within rounding)"
     return text

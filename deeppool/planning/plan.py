@@ -8,6 +8,8 @@ from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_seconds
 
+LimitScope = Literal["layer", "iteration"]
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -69,7 +71,7 @@ class Plan:
     global_batch: int
     amplification_limit: float | None
     """None: no limit."""
-    limit_scope: Literal["layer"]
+    limit_scope: LimitScope
     layers: tuple[LayerAssignment, ...]
     iteration_time: float
     data_parallel_iteration_time: float

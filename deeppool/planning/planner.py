@@ -7,13 +7,14 @@ import time
 import numpy as np
 
 from deeppool.cluster import Cluster
-from deeppool.costs.amplification import amplification, time_allowance
+from deeppool.costs.amplification import amplification
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives, incoming_times
-from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.plan import LayerAssignment, LimitScope, Plan
 from deeppool.planning.search import SearchResult, search
 from deeppool.profiling.table import Profile
 
@@ -24,9 +25,10 @@ def plan(
     global_batch: int,
     amplification_limit: float | None = None,
     *,
+    limit_scope: LimitScope = "layer",
     network_model: NetworkModel = "ring",
 ) -> Plan:
-    """The fastest burst-parallel plan whose every layer keeps the amplification limit.
+    """The fastest burst-parallel plan that keeps the amplification limit.
 
     Args:
         profile: layer times; per-GPU batches between its sizes are interpolated.
@@ -34,6 +36,8 @@ def plan(
         global_batch: samples per iteration, over all GPUs.
         amplification_limit: the most GPU-seconds that a layer may spend, transfers and gradient
             synchronisation included, as a multiple of its time on one GPU; at least 1. None: no limit.
+        limit_scope: ``layer``, as in the paper, or ``iteration``: the limit is then a budget for all layers
+            together, and some may spend more where others spend less.
         network_model: see :mod:`deeppool.costs.communication`.
 
     Raises:
@@ -41,25 +45,12 @@ def plan(
         PlanError: more GPUs than samples.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
-    if isinstance(cluster, int):
-        cluster = Cluster(cluster)
-    if global_batch < 1:
-        raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
-    if amplification_limit is not None and not amplification_limit >= 1:
-        raise InvalidValueError(
-            f"amplification_limit must be at least 1.0, got {amplification_limit:g} "
-            "(1.0 permits only splits that cost nothing)"
-        )
-    if cluster.gpus > global_batch:
-        raise PlanError(
-            f"{cluster.gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
-            f"(at most {global_batch} GPUs, or a larger batch)"
-        )
-    costs = price(profile, Network(cluster, network_model), global_batch, gpu_counts_to_search(cluster.gpus))
+    costs = _price(profile, cluster, global_batch, network_model)
+    _check_limit(amplification_limit)
     started = time.perf_counter()
-    result = search(costs, amplification_limit)
+    result = (search if limit_scope == "layer" else search_within)(costs, amplification_limit)
     search_time = time.perf_counter() - started
-    layers = _assignments(costs, result, amplification_limit)
+    layers = _assignments(costs, result, amplification_limit, limit_scope)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
     extrapolated = costs.extrapolated[:, 0] | costs.extrapolated[np.arange(len(layers)), result.choices]
     return Plan(
@@ -73,12 +64,12 @@ def plan(
         precision=profile.precision,
         provenance=profile.provenance,
         extrapolated_layers=tuple(x.name for x, far in zip(layers, extrapolated, strict=True) if far),
-        cluster=cluster,
+        cluster=costs.network.cluster,
         network_model=network_model,
-        gpus=cluster.gpus,
+        gpus=costs.network.cluster.gpus,
         global_batch=global_batch,
         amplification_limit=amplification_limit,
-        limit_scope="layer",
+        limit_scope=limit_scope,
         layers=layers,
         iteration_time=sum(layer.time for layer in layers),
         data_parallel_iteration_time=data_parallel_time(costs),
@@ -87,10 +78,59 @@ def plan(
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
         # One GPU keeps any limit for every layer, so none is exempt while one GPU is a choice.
         exempt_layers=(),
-        optimality="exact" if result.exact else _bound(costs, result, amplification_limit),
+        optimality=result.optimality,
         search_time=search_time,
         origin=profile.origin,
     )
+
+
+def frontier(
+    profile: Profile, cluster: Cluster | int, global_batch: int, *, network_model: NetworkModel = "ring"
+) -> Frontier:
+    """Every efficient plan: iteration time against GPU-seconds; arguments and errors as for :func:`plan`.
+
+    ``plan(…, point.amplification, limit_scope="iteration")`` makes any point of it a plan that runs.
+    """
+    costs = _price(profile, cluster, global_batch, network_model)
+    started = time.perf_counter()
+    efficient = efficient_plans(costs)
+    search_time = time.perf_counter() - started
+    points = []
+    for index, (seconds, work) in enumerate(zip(efficient.front.time, efficient.front.work, strict=True)):
+        counts = tuple(costs.gpu_counts[choice] for choice in efficient.choices(index))
+        points.append(FrontierPoint(float(seconds), float(work), float(work) / costs.single_gpu_time, counts))
+    return Frontier(
+        model=profile.graph.model,
+        cluster=costs.network.cluster,
+        gpus=costs.network.cluster.gpus,
+        global_batch=global_batch,
+        layers=tuple(layer.name for layer in profile.graph.layers),
+        single_gpu_iteration_time=costs.single_gpu_time,
+        data_parallel_iteration_time=data_parallel_time(costs),
+        points=tuple(points),
+        optimality=efficient.optimality,
+        search_time=search_time,
+    )
+
+
+def _price(profile: Profile, cluster: Cluster | int, global_batch: int, network_model: NetworkModel) -> CostTable:
+    if isinstance(cluster, int):
+        cluster = Cluster(cluster)
+    if global_batch < 1:
+        raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
+    if cluster.gpus > global_batch:
+        raise PlanError(
+            f"{cluster.gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
+            f"(at most {global_batch} GPUs, or a larger batch)"
+        )
+    return price(profile, Network(cluster, network_model), global_batch, gpu_counts_to_search(cluster.gpus))
+
+
+def _check_limit(limit: float | None) -> None:
+    if limit is not None and not limit >= 1:
+        raise InvalidValueError(
+            f"amplification_limit must be at least 1.0, got {limit:g} (1.0 permits only splits that cost nothing)"
+        )
 
 
 def gpu_counts_to_search(gpus: int) -> tuple[int, ...]:
@@ -99,8 +139,16 @@ def gpu_counts_to_search(gpus: int) -> tuple[int, ...]:
     return tuple(sorted({*powers, gpus}))
 
 
-def _assignments(costs: CostTable, result: SearchResult, limit: float | None) -> tuple[LayerAssignment, ...]:
+def _assignments(
+    costs: CostTable, result: SearchResult, limit: float | None, scope: LimitScope
+) -> tuple[LayerAssignment, ...]:
     incoming = incoming_times(costs, result.choices)
+    layer_limit, spare_work = limit, math.inf
+    if scope == "iteration" and limit is not None:
+        rows = range(len(incoming))
+        times = incoming + (costs.compute + costs.sync)[rows, result.choices]
+        work = float(times @ np.array(costs.gpu_counts)[list(result.choices)])
+        layer_limit, spare_work = None, max(0.0, limit * costs.single_gpu_time - work)
     found = []
     for index, (layer, choice) in enumerate(zip(costs.graph.layers, result.choices, strict=True)):
         count = costs.gpu_counts[choice]
@@ -118,20 +166,7 @@ def _assignments(costs: CostTable, result: SearchResult, limit: float | None) ->
                 backward=float(costs.backward[index, choice]),
                 sync=float(costs.sync[index, choice]),
                 single_gpu_time=single,
-                alternatives=alternatives(costs, result.choices, index, limit),
+                alternatives=alternatives(costs, result.choices, index, layer_limit, spare_work),
             )
         )
     return tuple(found)
-
-
-def _bound(costs: CostTable, result: SearchResult, limit: float | None) -> str:
-    """Plan time over a lower bound: every layer on its best GPU count, transfers free."""
-    own = costs.compute + costs.sync
-    counts = np.array(costs.gpu_counts, dtype=float)
-    allowed = [
-        own[i] <= time_allowance(np.inf if limit is None else limit, counts, costs.compute[i, 0])
-        for i in range(len(own))
-    ]
-    least = float(np.where(allowed, own, np.inf).min(axis=1).sum())
-    # Rounded up: a bound that is printed too small is none.
-    return f"bound {math.ceil(1000 * result.iteration_time / least) / 1000:.3f}"

@@ -15,6 +15,7 @@ that leaves the join under it (a Pareto front over transfer time and time). Also
 (see graph/regions.py) takes one GPU count as a whole, and the plan then states a bound instead.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -48,7 +49,8 @@ class SearchResult:
     choices: tuple[int, ...]
     """Per layer the index into ``gpu_counts``."""
     iteration_time: float
-    exact: bool
+    optimality: str
+    """``exact``, or ``bound x``: at most x times the optimum."""
 
 
 def search(costs: CostTable, limit: float | None) -> SearchResult:
@@ -59,7 +61,13 @@ def search(costs: CostTable, limit: float | None) -> SearchResult:
     last = int(np.argmin(passage.time[0]))
     choices = dict(passage.trace(0, last))
     ordered = tuple(choices[layer] for layer in range(len(costs.graph.layers)))
-    return SearchResult(ordered, float(passage.time[0, last]), exact=not has_tangle(tree))
+    time = float(passage.time[0, last])
+    return SearchResult(ordered, time, certificate(time / lower_bound(costs, limit)) if has_tangle(tree) else "exact")
+
+
+def certificate(factor: float) -> str:
+    """What is claimed of a time that is at most ``factor`` times the least one; rounded up, or it would be no bound."""
+    return "exact" if factor == 1.0 else f"bound {math.ceil(1000 * factor) / 1000:.3f}"
 
 
 def lower_bound(costs: CostTable, limit: float | None) -> float:

@@ -195,8 +195,10 @@ def test_dense_block_is_planned_within_its_bound(limit):
     definition = Definition(*problem)
     made = plan(*problem, limit)
     optimum = definition.optima([limit])[limit]
-    assert made.optimality.startswith("bound")
-    assert float(made.optimality.split()[1]) * optimum >= made.iteration_time >= optimum * (1 - 1e-12)
+    # A plan that meets the lower bound is the optimum, whatever the shape of the graph.
+    factor = 1.0 if made.optimality == "exact" else float(made.optimality.removeprefix("bound "))
+    assert factor * optimum >= made.iteration_time * (1 - 1e-12)
+    assert made.iteration_time >= optimum * (1 - 1e-12)
     check_against_the_definition(made, definition, limit)
 
 

@@ -1,0 +1,111 @@
+"""Every efficient plan, against all assignments there are."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from deeppool import documents
+from deeppool.cluster import Cluster
+from deeppool.planning.frontier import Frontier
+from deeppool.planning.pareto import NOTHING, Front, combine, single
+from deeppool.planning.planner import frontier, plan
+from tests.planning.test_search import Definition
+from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs
+
+ROUNDING = 1e-9
+
+
+def all_assignments(definition: Definition) -> list[tuple[float, float]]:
+    """(iteration time, GPU-seconds) of every assignment of GPU counts to layers."""
+    found = []
+    for counts in itertools.product(definition.gpu_counts, repeat=len(definition.layers)):
+        times = definition.times(counts)
+        found.append((sum(times), sum(time * count for time, count in zip(times, counts, strict=True))))
+    return found
+
+
+def factor(optimality: str) -> float:
+    return 1.0 if optimality == "exact" else float(optimality.removeprefix("bound "))
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)))
+def test_no_assignment_beats_the_frontier(problem):
+    found = frontier(*problem)
+    for time, work in all_assignments(Definition(*problem)):
+        rivals = [point for point in found.points if point.gpu_seconds <= work * (1 + ROUNDING)]
+        assert rivals, "the frontier ends before the least GPU-seconds"
+        assert min(point.iteration_time for point in rivals) <= time * factor(found.optimality) * (1 + ROUNDING)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)))
+def test_every_point_is_what_its_gpu_counts_cost(problem):
+    definition = Definition(*problem)
+    found = frontier(*problem)
+    for point in found.points:
+        times = definition.times(point.gpu_counts)
+        assert point.iteration_time == pytest.approx(sum(times), rel=1e-9)
+        work = sum(time * count for time, count in zip(times, point.gpu_counts, strict=True))
+        assert point.gpu_seconds == pytest.approx(work, rel=1e-9)
+        assert point.amplification == pytest.approx(work / found.single_gpu_iteration_time, rel=1e-9)
+    assert [point.iteration_time for point in found.points] == sorted(point.iteration_time for point in found.points)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)))
+def test_global_limit_buys_the_fastest_plan_within_it(problem):
+    assignments = all_assignments(Definition(*problem))
+    for limit in (1.0, 1.3, 2.0, None):
+        made = plan(*problem, limit, limit_scope="iteration")
+        budget = np.inf if limit is None else limit * made.single_gpu_iteration_time * (1 + ROUNDING)
+        best = min(time for time, work in assignments if work <= budget)
+        assert made.amplification <= (np.inf if limit is None else limit * (1 + ROUNDING))
+        assert best * (1 - ROUNDING) <= made.iteration_time <= best * factor(made.optimality) * (1 + ROUNDING)
+
+
+def two_layers():
+    graph = make_graph([(), (0,)])
+    return profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 + 1e-4 * b]), Cluster(8), 16
+
+
+def test_a_global_limit_lets_one_layer_spend_what_the_other_saves():
+    # The first layer scales perfectly; the second hardly at all, and no limit per layer below 5 lets it take 8 GPUs.
+    strict, shared = plan(*two_layers(), 1.5), plan(*two_layers(), 1.5, limit_scope="iteration")
+    assert shared.iteration_time < strict.iteration_time
+    assert max(layer.amplification for layer in shared.layers) > 1.5 >= shared.amplification
+
+
+def test_any_point_of_the_frontier_is_a_plan():
+    found = frontier(*two_layers())
+    for point in found.points:
+        made = plan(*two_layers(), max(1.0, point.amplification), limit_scope="iteration")
+        assert made.iteration_time <= point.iteration_time * (1 + ROUNDING)
+        assert found.within(max(1.0, point.amplification)).iteration_time == pytest.approx(made.iteration_time)
+
+
+def test_frontier_read_back_is_the_frontier_written(tmp_path):
+    found = frontier(*two_layers())
+    assert documents.read(documents.write(found, tmp_path / "frontier.json"), Frontier) == found
+
+
+def test_thinned_front_keeps_its_promise():
+    curve = [(time, 200.0 / time) for time in np.linspace(1, 20, 500)]
+    dominated = [(time * 1.1, work * 1.1) for time, work in curve]
+    points = [single(*point) for point in (*dominated, *curve)]
+    full = combine([(point, NOTHING) for point in points])
+    thin = combine([(point, NOTHING) for point in points], most=20)
+    assert len(thin) <= 21 < len(full)
+    assert thin.factor > 1
+    for time, work in zip(full.time, full.work, strict=True):
+        assert thin.time[thin.work <= work].min() <= time * thin.factor * (1 + ROUNDING)
+
+
+def test_sum_of_two_fronts_is_every_pair_that_no_pair_beats():
+    left = Front(np.array([1.0, 2.0]), np.array([5.0, 1.0]))
+    right = Front(np.array([1.0, 3.0]), np.array([4.0, 2.0]))
+    both = combine([(left, right)])
+    # (1 + 3, 5 + 2) = (4, 7) loses to (2 + 1, 1 + 4) = (3, 5).
+    assert list(zip(both.time, both.work, strict=True)) == [(2.0, 9.0), (3.0, 5.0), (5.0, 3.0)]
