@@ -32,27 +32,41 @@ class Branches(nn.Module):
         return self.head(x)
 
 
-def make_model(dtype: torch.dtype) -> nn.Module:
+def vgg16() -> nn.Module:
+    import torchvision
+
+    # Dropout would draw other masks on each rank.
+    return torchvision.models.vgg16(num_classes=10, dropout=0.0)
+
+
+MODELS = {"branches": (Branches, 6), "vgg16": (vgg16, 32)}
+"""How to build each, and the size of its images."""
+
+
+def make_model(name: str, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    return Branches().to(dtype)
+    return MODELS[name][0]().to(dtype)
 
 
-def make_batch(batch: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(name: str, batch: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(batch, 3, 6, 6, generator=generator, dtype=torch.float64).to(dtype)
+    size = MODELS[name][1]
+    inputs = torch.randn(batch, 3, size, size, generator=generator, dtype=torch.float64).to(dtype)
     return inputs, torch.randint(10, (batch,), generator=generator)
 
 
 def run_rank(
-    rank: int, ranks: int, assignment: list[tuple[int, ...]], batch: int, dtype: torch.dtype, folder: str
+    rank: int, name: str, assignment: list[tuple[int, ...]], batch: int, dtype: torch.dtype, folder: str
 ) -> None:
     """Computes one iteration's gradients and saves those that this rank owns, with its part of the loss."""
     torch.set_num_threads(1)
+    ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
-    captured = capture(make_model(dtype), (3, 6, 6), input_dtype=dtype)
+    size = MODELS[name][1]
+    captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
     trainer = Trainer(captured, stages, rank, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    inputs, targets = make_batch(batch, dtype)
+    inputs, targets = make_batch(name, batch, dtype)
     loss = trainer.gradients(lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop]))
     gradients = {
         name: parameter.grad for name, parameter in captured.source.named_parameters() if parameter.grad is not None
