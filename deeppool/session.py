@@ -89,7 +89,8 @@ def launch(
         cores = [usable[rank % len(usable)] for rank in range(plan.gpus)]
     neighbour = _background_job(background, plan) if policy != "none" else None
     with ExitStack() as stack:
-        folder = stack.enter_context(private_folder())
+        handover = stack.enter_context(ExitStack())
+        folder = handover.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
         if plan.origin is None:
             find_workload(model)
@@ -101,6 +102,8 @@ def launch(
         ranks.wait_until_ready()
         if neighbours is not None:
             neighbours.wait_until_ready()
+        # Everyone has met and has the model: should this process be killed later, no files are left behind.
+        handover.close()
         run = _Run(plan, ranks, neighbours, report)
         run.measure(seconds, steps)
         return run.record(policy, neighbour)

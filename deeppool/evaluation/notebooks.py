@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -120,6 +121,7 @@ def _run(name: str, path: Path, folder: Path, arguments: dict[str, Any]) -> Resu
             cwd=str(Path.cwd()),
             progress_bar=False,
             store_widget_state=False,
+            config=_kernel_transport(),
         )
     except papermill.PapermillExecutionError as error:
         raise RunError(
@@ -132,6 +134,13 @@ def _run(name: str, path: Path, folder: Path, arguments: dict[str, Any]) -> Resu
             os.environ["PLOTLY_RENDERER"] = before
     html = _to_html(executed)
     return Result(name, str(executed), str(html), time.monotonic() - started, _summary(executed))
+
+
+def _kernel_transport() -> Any:
+    """Unix sockets between papermill and the kernel, where there are any: nothing listens on a port."""
+    from traitlets.config import Config
+
+    return Config({"KernelManager": {"transport": "ipc"}}) if hasattr(socket, "AF_UNIX") else Config()
 
 
 def _to_html(executed: Path) -> Path:

@@ -53,7 +53,8 @@ class Trainer:
         self._sync = GradientSync(list(self._owners.values()))
         self._synced_after = _synced_after(captured, stages, self._owners)
         mine = [parameters[name] for name, ranks in self._owners.items() if rank in ranks]
-        self.optimizer = make_optimizer(mine)
+        # A rank that the plan gives no layer with parameters has nothing to update.
+        self.optimizer = make_optimizer(mine) if mine else None
         self._by_name = parameters
 
     def iterate(self, batch: Batch) -> float:
@@ -61,8 +62,9 @@ class Trainer:
         self.spans = []
         loss = self.gradients(batch)
         with self._span("update", len(self.stages) - 1, "update"):
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            if self.optimizer is not None:
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
         return loss
 
     def gradients(self, batch: Batch) -> float:
