@@ -62,7 +62,11 @@ ClusterOption = Annotated[
     ),
 ]
 NetworkOption = Annotated[
-    Literal["ring", "paper"], typer.Option(help="ring prices real transfers; paper is DeepPool's simpler model.")
+    Literal["ring", "halving-doubling", "hierarchical", "best", "paper"],
+    typer.Option(help="Pattern that prices all-reduces; paper is DeepPool's simpler model."),
+]
+CountsOption = Annotated[
+    Literal["powers", "all"], typer.Option(help="GPU counts that a layer may have: powers of two, or any.")
 ]
 ProfileArgument = Annotated[Path, typer.Argument(metavar="PROFILE", help="Made by: deeppool profile.")]
 
@@ -128,6 +132,7 @@ def plan(
         Literal["layer", "iteration"],
         typer.Option(help="Whether every layer keeps the limit, as in the paper, or all of them together."),
     ] = "layer",
+    gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
     network_model: NetworkOption = "ring",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the plan (JSON).")] = None,
@@ -145,7 +150,13 @@ def plan(
     times = documents.read(profile_file, Profile)
     place = find_cluster(cluster or _default_cluster(times.device), gpus)
     found = make_plan(
-        times, place, global_batch, amplification_limit, limit_scope=limit_scope, network_model=network_model
+        times,
+        place,
+        global_batch,
+        amplification_limit,
+        limit_scope=limit_scope,
+        gpu_counts=gpu_counts,
+        network_model=network_model,
     )
     if output is not None:
         documents.write(found, output)
@@ -157,6 +168,7 @@ def frontier(
     profile_file: ProfileArgument,
     gpus: Annotated[int, typer.Option(help="GPUs to plan for.")],
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, over all GPUs.")],
+    gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
     network_model: NetworkOption = "ring",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the frontier (JSON).")] = None,
@@ -175,7 +187,7 @@ def frontier(
 
     times = documents.read(profile_file, Profile)
     place = find_cluster(cluster or _default_cluster(times.device), gpus)
-    found = find_frontier(times, place, global_batch, network_model=network_model)
+    found = find_frontier(times, place, global_batch, gpu_counts=gpu_counts, network_model=network_model)
     if output is not None:
         documents.write(found, output)
     _show(found, as_json)

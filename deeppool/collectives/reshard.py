@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from deeppool.collectives.layout import Layout
 
 
@@ -38,9 +41,18 @@ def busiest_samples(source: Layout, destination: Layout) -> int:
     """
     if source == destination:
         return 0
-    busiest = 0
-    for gpu in {*source.gpus, *destination.gpus}:
-        had, wants = source.shard(gpu), destination.shard(gpu)
-        kept = max(0, min(had.stop, wants.stop) - max(had.start, wants.start))
-        busiest = max(busiest, len(had) - kept, len(wants) - kept)
-    return busiest
+    had, wants = _bounds(source), _bounds(destination)
+    _, mine, theirs = np.intersect1d(source.gpus, destination.gpus, assume_unique=True, return_indices=True)
+    overlap = np.minimum(had[1][mine], wants[1][theirs]) - np.maximum(had[0][mine], wants[0][theirs])
+    sent, received = had[1] - had[0], wants[1] - wants[0]
+    sent[mine] -= np.maximum(overlap, 0)
+    received[theirs] -= np.maximum(overlap, 0)
+    return int(max(sent.max(), received.max()))
+
+
+def _bounds(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Per GPU of a layout, in its order, the first sample of its shard and the one after the last."""
+    size, larger = divmod(layout.batch, len(layout.gpus))
+    positions = np.arange(len(layout.gpus) + 1)
+    edges = positions * size + np.minimum(positions, larger)
+    return edges[:-1], edges[1:]

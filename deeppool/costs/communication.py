@@ -1,15 +1,25 @@
 """Seconds on the network.
 
-Two models, by name:
+Transfers between layouts: only samples that change GPU travel, and the busiest port counts. An
+all-reduce of ``size`` bytes over g GPUs is priced by a pattern, which is the model's name:
 
 ``ring``
-    Only samples that change GPU travel; the busiest port counts. An all-reduce is a ring: each GPU
-    sends 2 (g - 1) / g of the bytes in 2 (g - 1) steps.
+    Each GPU sends 2 (g - 1) / g of the bytes in 2 (g - 1) steps, at the slowest link.
+``halving-doubling``
+    The same bytes in 2 log2 g steps; g must be a power of two, other counts first fold into the next
+    smaller one, which costs two more transfers (Thakur, Rabenseifner, Gropp, 2005).
+``hierarchical``
+    Reduce-scatter inside each node, a ring between the nodes per share, all-gather inside. For whole
+    nodes only; other counts are priced as a ring.
+``best``
+    The fastest of the three.
 ``paper``
-    DeepPool, section 4.1: the per-GPU payload over the bandwidth, plus one propagation delay, with full
-    bisection bandwidth; an all-reduce is priced as one transfer of the gradients.
+    DeepPool, section 4.1, for transfers too: the per-GPU payload over the bandwidth, plus one propagation
+    delay, with full bisection bandwidth; an all-reduce is one transfer of the gradients.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +27,43 @@ from deeppool.cluster import Cluster
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import busiest_samples
 
-NetworkModel = Literal["ring", "paper"]
+NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "paper"]
+
+
+def ring(cluster: Cluster, gpu_count: int, size: int) -> float:
+    """Seconds of a ring all-reduce over the first GPUs."""
+    link = cluster.link(gpu_count)
+    return 2 * (gpu_count - 1) * (link.latency + size / gpu_count / link.bandwidth)
+
+
+def halving_doubling(cluster: Cluster, gpu_count: int, size: int) -> float:
+    """Seconds of recursive halving and doubling."""
+    link = cluster.link(gpu_count)
+    steps = int(math.log2(gpu_count))
+    power: int = 2**steps
+    time = 2 * steps * link.latency + 2 * (power - 1) / power * size / link.bandwidth
+    fold = 0.0 if power == gpu_count else 2 * (link.latency + size / link.bandwidth)
+    return time + fold
+
+
+def hierarchical(cluster: Cluster, gpu_count: int, size: int) -> float:
+    """Seconds of reduce-scatter inside nodes, rings between them, all-gather inside."""
+    inside = cluster.gpus_per_node
+    nodes, rest = divmod(gpu_count, inside)
+    if nodes < 2 or rest:
+        return ring(cluster, gpu_count, size)
+    near, far = cluster.inside, cluster.between
+    share = size / inside
+    return 2 * (inside - 1) * (near.latency + share / near.bandwidth) + 2 * (nodes - 1) * (
+        far.latency + share / nodes / far.bandwidth
+    )
+
+
+PATTERNS: dict[str, Callable[[Cluster, int, int], float]] = {
+    "ring": ring,
+    "halving-doubling": halving_doubling,
+    "hierarchical": hierarchical,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +93,8 @@ class Network:
         """Seconds to sum ``size`` bytes of gradients over the first ``gpu_count`` GPUs."""
         if gpu_count == 1 or size == 0:
             return 0.0
-        link = self.cluster.link(gpu_count)
         if self.model == "paper":
+            link = self.cluster.link(gpu_count)
             return link.latency + size / link.bandwidth
-        return 2 * (gpu_count - 1) * (link.latency + size / gpu_count / link.bandwidth)
+        patterns = PATTERNS.values() if self.model == "best" else (PATTERNS[self.model],)
+        return min(pattern(self.cluster, gpu_count, size) for pattern in patterns)

@@ -9,6 +9,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.units import format_seconds
 
 LimitScope = Literal["layer", "iteration"]
+GpuCounts = Literal["powers", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class Plan:
     """Layers whose time, on their GPUs or on one, lies above the profile's largest batch."""
     cluster: Cluster
     network_model: NetworkModel
+    gpu_counts: tuple[int, ...]
+    """That were searched; the claim of optimality is about them."""
     gpus: int
     global_batch: int
     amplification_limit: float | None

@@ -14,7 +14,7 @@ from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives, incoming_times
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
-from deeppool.planning.plan import LayerAssignment, LimitScope, Plan
+from deeppool.planning.plan import GpuCounts, LayerAssignment, LimitScope, Plan
 from deeppool.planning.search import SearchResult, search
 from deeppool.profiling.table import Profile
 
@@ -26,6 +26,7 @@ def plan(
     amplification_limit: float | None = None,
     *,
     limit_scope: LimitScope = "layer",
+    gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
 ) -> Plan:
     """The fastest burst-parallel plan that keeps the amplification limit.
@@ -38,6 +39,7 @@ def plan(
             synchronisation included, as a multiple of its time on one GPU; at least 1. None: no limit.
         limit_scope: ``layer``, as in the paper, or ``iteration``: the limit is then a budget for all layers
             together, and some may spend more where others spend less.
+        gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`.
 
     Raises:
@@ -45,7 +47,7 @@ def plan(
         PlanError: more GPUs than samples.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
-    costs = _price(profile, cluster, global_batch, network_model)
+    costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
     started = time.perf_counter()
     result = (search if limit_scope == "layer" else search_within)(costs, amplification_limit)
@@ -66,6 +68,7 @@ def plan(
         extrapolated_layers=tuple(x.name for x, far in zip(layers, extrapolated, strict=True) if far),
         cluster=costs.network.cluster,
         network_model=network_model,
+        gpu_counts=costs.gpu_counts,
         gpus=costs.network.cluster.gpus,
         global_batch=global_batch,
         amplification_limit=amplification_limit,
@@ -85,13 +88,18 @@ def plan(
 
 
 def frontier(
-    profile: Profile, cluster: Cluster | int, global_batch: int, *, network_model: NetworkModel = "ring"
+    profile: Profile,
+    cluster: Cluster | int,
+    global_batch: int,
+    *,
+    gpu_counts: GpuCounts = "powers",
+    network_model: NetworkModel = "ring",
 ) -> Frontier:
     """Every efficient plan: iteration time against GPU-seconds; arguments and errors as for :func:`plan`.
 
     ``plan(…, point.amplification, limit_scope="iteration")`` makes any point of it a plan that runs.
     """
-    costs = _price(profile, cluster, global_batch, network_model)
+    costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     started = time.perf_counter()
     efficient = efficient_plans(costs)
     search_time = time.perf_counter() - started
@@ -113,7 +121,9 @@ def frontier(
     )
 
 
-def _price(profile: Profile, cluster: Cluster | int, global_batch: int, network_model: NetworkModel) -> CostTable:
+def _price(
+    profile: Profile, cluster: Cluster | int, global_batch: int, gpu_counts: GpuCounts, network_model: NetworkModel
+) -> CostTable:
     if isinstance(cluster, int):
         cluster = Cluster(cluster)
     if global_batch < 1:
@@ -123,7 +133,8 @@ def _price(profile: Profile, cluster: Cluster | int, global_batch: int, network_
             f"{cluster.gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
             f"(at most {global_batch} GPUs, or a larger batch)"
         )
-    return price(profile, Network(cluster, network_model), global_batch, gpu_counts_to_search(cluster.gpus))
+    counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts)
+    return price(profile, Network(cluster, network_model), global_batch, counts)
 
 
 def _check_limit(limit: float | None) -> None:
@@ -133,10 +144,21 @@ def _check_limit(limit: float | None) -> None:
         )
 
 
-def gpu_counts_to_search(gpus: int) -> tuple[int, ...]:
-    """Powers of two, as in the paper, and all GPUs."""
-    powers = [2**exponent for exponent in range(gpus.bit_length()) if 2**exponent <= gpus]
-    return tuple(sorted({*powers, gpus}))
+def gpu_counts_to_search(gpus: int, global_batch: int, which: GpuCounts = "powers") -> tuple[int, ...]:
+    """GPU counts that a layer may have, ascending; 1 and all GPUs are always among them.
+
+    ``powers`` are powers of two, as in the paper. ``all`` stands for every count up to ``gpus``: of those
+    that give the same largest shard ceil(global_batch / g) the smallest, which computes as fast and
+    synchronises faster; there are at most 2 sqrt(global_batch) of them.
+    """
+    if which == "powers":
+        counts = {2**exponent for exponent in range(gpus.bit_length()) if 2**exponent <= gpus}
+    else:
+        smallest: dict[int, int] = {}
+        for count in range(1, gpus + 1):
+            smallest.setdefault(-(-global_batch // count), count)
+        counts = set(smallest.values())
+    return tuple(sorted({*counts, gpus}))
 
 
 def _assignments(

@@ -11,7 +11,7 @@ from deeppool.costs.communication import Network
 FAST = Link(100e9, 5e-6, "made by hand")
 SLOW = Link(10e9, 50e-6, "made by hand")
 CLUSTER = Cluster(16, "made by hand", 8, FAST, SLOW)
-MODELS = ("ring", "paper")
+MODELS = ("ring", "halving-doubling", "hierarchical", "best", "paper")
 
 
 def first(gpus, batch=16):
@@ -33,6 +33,29 @@ def test_papers_all_reduce_is_one_transfer_of_the_gradients(gpus):
     assert Network(CLUSTER, "paper").all_reduce_time(gpus, 10**8) == pytest.approx(
         link.latency + 10**8 / link.bandwidth
     )
+
+
+def test_halving_doubling_takes_few_steps_for_the_same_bytes():
+    found = Network(CLUSTER, "halving-doubling").all_reduce_time(8, 10**8)
+    assert found == pytest.approx(2 * 3 * FAST.latency + 2 * 7 / 8 * 10**8 / FAST.bandwidth)
+    # Six GPUs are four, after two have handed over their gradients; at the end they get the sums.
+    folded = Network(CLUSTER, "halving-doubling").all_reduce_time(6, 10**8)
+    fold = 2 * (FAST.latency + 10**8 / FAST.bandwidth)
+    assert folded == pytest.approx(2 * 2 * FAST.latency + 2 * 3 / 4 * 10**8 / FAST.bandwidth + fold)
+
+
+def test_hierarchical_sends_an_eighth_of_the_bytes_between_nodes_of_eight():
+    found = Network(CLUSTER, "hierarchical").all_reduce_time(16, 8 * 10**7)
+    inside = 2 * 7 * (FAST.latency + 10**7 / FAST.bandwidth)
+    between = 2 * 1 * (SLOW.latency + 10**7 / 2 / SLOW.bandwidth)
+    assert found == pytest.approx(inside + between)
+    assert found < Network(CLUSTER, "ring").all_reduce_time(16, 8 * 10**7)
+
+
+@given(st.integers(2, 16), st.integers(1, 10**9))
+def test_best_is_the_fastest_pattern(gpus, size):
+    times = [Network(CLUSTER, model).all_reduce_time(gpus, size) for model in MODELS[:3]]
+    assert Network(CLUSTER, "best").all_reduce_time(gpus, size) == min(times)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -104,16 +104,6 @@ def test_plan_of_a_number_of_gpus_is_one_of_a_dgx_a100():
     assert made.cluster.name == "dgx-a100"
 
 
-def test_gpu_counts_are_powers_of_two_and_all_gpus():
-    assert [gpu_counts_to_search(gpus) for gpus in (1, 2, 3, 6, 8)] == [
-        (1,),
-        (1, 2),
-        (1, 2, 3),
-        (1, 2, 4, 6),
-        (1, 2, 4, 8),
-    ]
-
-
 def test_layers_timed_beyond_the_profile_are_listed():
     # One GPU takes all 16 samples, which is more than the profile has: amplification leans on a guess.
     assert plan(small_profile((1, 2, 4, 8)), 4, 16).extrapolated_layers == ("layer0", "layer1")
@@ -264,3 +254,33 @@ def test_plan_with_a_wrong_field_names_file_field_and_value(tmp_path):
     path.write_text(json.dumps(document))
     with pytest.raises(DocumentError, match=r"plan\.json: field 'layers\.0\.time' is 'long'"):
         documents.read(path, Plan)
+
+
+# -- GPU counts -------------------------------------------------------------------------------------
+
+
+def test_powers_of_two_and_all_gpus_are_searched():
+    assert [gpu_counts_to_search(gpus, 32) for gpus in (1, 2, 3, 6, 8)] == [
+        (1,),
+        (1, 2),
+        (1, 2, 3),
+        (1, 2, 4, 6),
+        (1, 2, 4, 8),
+    ]
+
+
+def test_all_counts_are_the_smallest_of_each_largest_shard():
+    # 10 samples on 4 GPUs and on 3 have shards of 3 and of 4; on 6 to 9 GPUs the largest is 2, as on 5.
+    assert gpu_counts_to_search(9, 10, "all") == (1, 2, 3, 4, 5, 9)
+    for batch in (7, 32, 1000):
+        counts = gpu_counts_to_search(batch, batch, "all")
+        assert {-(-batch // count) for count in counts} == {-(-batch // count) for count in range(1, batch + 1)}
+        assert len(counts) <= 2 * batch**0.5 + 1
+
+
+@pytest.mark.parametrize("limit", [None, 1.2, 2.0])
+def test_more_counts_never_make_a_slower_plan(limit):
+    problem = small_profile(), 6, 32
+    powers, every = plan(*problem, limit), plan(*problem, limit, gpu_counts="all")
+    assert set(every.gpu_counts) > {1, 2, 4}
+    assert every.iteration_time <= powers.iteration_time * (1 + 1e-12)
