@@ -51,12 +51,14 @@ class Child:
             text=True,
             process_group=0,
         )
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.inbox.put((self, json.loads(line)))
+        with self.process.stdout as answers:
+            for line in answers:
+                self.inbox.put((self, json.loads(line)))
         self.process.wait()
         self.inbox.put((self, None))
 
@@ -104,12 +106,22 @@ class Child:
         try:
             self.process.wait(grace)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self.process.kill()
+        self._release()
 
     def kill(self) -> None:
         """Ends the child now."""
         self.process.kill()
+        self._release()
+
+    def _release(self) -> None:
+        """Waits for the end of a child that is ending, and closes what led to it."""
+        assert self.process.stdin is not None
         self.process.wait()
+        self._listener.join()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self._errors.close()
 
     def __enter__(self) -> "Child":
         return self

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deeppool.errors import DeeppoolError, RunError
+from deeppool.errors import DeeppoolError, InvalidValueError, RunError
 
 if TYPE_CHECKING:
     from deeppool.documents import Record
@@ -50,7 +50,7 @@ def main() -> None:
     try:
         app()
     except DeeppoolError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
         sys.exit(1)
 
 
@@ -343,6 +343,7 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
         console=console,
+        disable=not console.is_terminal,
     )
     task = bar.add_task("", total=1.0)
     with bar:
@@ -389,14 +390,19 @@ def _plan_for(
     from deeppool.planning.planner import plan as make_plan
     from deeppool.profiling.measure import profile as measure
 
-    if Path(what).exists():
+    if Path(what).is_file():
         found = documents.read(what, Plan)
         if ranks is not None and ranks != found.gpus:
             raise RunError(
                 f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})"
             )
         return found
+    for option, number in (("--ranks", ranks), ("--global-batch", global_batch)):
+        if number is not None and number < 1:
+            raise InvalidValueError(f"{option} must be at least 1, got {number}")
     count = ranks or min(len(usable_cores()), global_batch)
+    if count > global_batch:
+        raise InvalidValueError(f"--ranks {count} cannot share --global-batch {global_batch}: each needs a sample")
     sizes = sorted({max(1, global_batch // count), global_batch})
     times = measure(
         what, shape, batch_sizes=sizes, on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of)

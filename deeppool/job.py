@@ -85,9 +85,9 @@ class ForegroundResult:
     """No background and no spinner: cores sleep in the gaps and wake up slowly."""
     slowdown: float
     """Mean iteration time over that of ``alone``, minus 1: 0.03 is 3 % slower."""
-    first_loss: float
-    """Mean over the first measured iterations."""
-    last_loss: float
+    first_loss: float | None
+    """Mean over the first measured iterations; None where it is no number."""
+    last_loss: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,9 @@ class BackgroundResult:
     """throughput / alone_throughput."""
     harvest_of_idle: float
     """harvest over the mean share of time that the foreground leaves idle when alone; 1 takes it all."""
-    first_loss: float
-    last_loss: float
+    first_loss: float | None
+    """Of the first step; None where there was none, or it is no number."""
+    last_loss: float | None
     ended: str
     """``stopped``, or how it died; a background's end never ends the foreground."""
 
@@ -125,6 +126,10 @@ class StageTimes:
     sync: float
     predicted: float
     """The plan's time of its layers."""
+
+
+def _loss(value: float | None) -> str:
+    return "no number" if value is None else f"{value:.3f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class RunRecord:
             f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
             f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}; "
             f"planned {format_seconds(self.plan_iteration_time)} and the update",
-            f"idle alone   {idle}; loss {front.first_loss:.3f} → {front.last_loss:.3f}",
+            f"idle alone   {idle}; loss {_loss(front.first_loss)} → {_loss(front.last_loss)}",
         ]
         if self.background is not None:
             back = self.background

@@ -10,6 +10,7 @@ foreground with gaps runs up to 10 % faster when anything at all keeps its core 
 """
 
 import datetime
+import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ from deeppool.child import Message
 from deeppool.collocation.neighbours import Neighbours, Work
 from deeppool.device.cpu import usable_cores
 from deeppool.env import package_versions
-from deeppool.errors import InvalidValueError, RunError
+from deeppool.errors import InvalidValueError
 from deeppool.execution.monitor import stage_times, timeline
 from deeppool.execution.ranks import Ranks, private_folder
 from deeppool.execution.stages import stages_of
@@ -116,8 +117,8 @@ def _check(policy: str, background: object, seconds: float | None, steps: int | 
         raise InvalidValueError(f"policy '{policy}' needs a background job (give background=, for example resnet18)")
     if seconds is not None and steps is not None:
         raise InvalidValueError(f"give seconds or steps, not both: got {seconds:g} s and {steps} steps")
-    if seconds is not None and not seconds > 0:
-        raise InvalidValueError(f"seconds must be positive, got {seconds:g}")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     if steps is not None and steps < 1:
         raise InvalidValueError(f"steps must be at least 1, got {steps}")
 
@@ -173,7 +174,7 @@ class _Run:
             self.last = self._train(count)
         self.collocated.add(self.last)
         with self._background(self.alone):
-            time.sleep(seconds)
+            self.ranks.rest(seconds)
 
     @contextmanager
     def _background(self, work: Work) -> Iterator[None]:
@@ -202,8 +203,8 @@ class _Run:
             alone=alone,
             alone_asleep=None if job is None else self.asleep.phase(batch),
             slowdown=beside.iteration_time.mean / alone.iteration_time.mean - 1,
-            first_loss=sum(self.losses[:window]) / window,
-            last_loss=sum(self.losses[-window:]) / window,
+            first_loss=_mean(self.losses[:window]),
+            last_loss=_mean(self.losses[-window:]),
         )
         return RunRecord(
             model=plan.model,
@@ -229,13 +230,10 @@ class _Run:
         assert self.neighbours is not None
         beside, by_itself = self.beside, self.alone
         losses = beside.losses + by_itself.losses
-        if not losses or by_itself.steps == 0:
-            raise RunError(
-                f"the background job {job.model} finished no step ({self.neighbours.ended}); try a smaller batch"
-            )
         throughput = job.batch * beside.steps / beside.seconds
         alone_throughput = job.batch * by_itself.steps / by_itself.seconds
-        harvest = throughput / alone_throughput
+        # Jobs that died early have nothing to compare with; the foreground's record stands all the same.
+        harvest = throughput / alone_throughput if alone_throughput else 0.0
         idle = sum(alone.idle_share) / len(alone.idle_share)
         return BackgroundResult(
             model=job.model,
@@ -245,10 +243,16 @@ class _Run:
             alone_throughput=alone_throughput,
             harvest=harvest,
             harvest_of_idle=harvest / idle if idle else 0.0,
-            first_loss=losses[0],
-            last_loss=losses[-1],
+            first_loss=_mean(losses[:1]),
+            last_loss=_mean(losses[-1:]),
             ended=self.neighbours.ended,
         )
+
+
+def _mean(losses: list[float]) -> float | None:
+    """None where there are none, or one is no number: JSON has no word for that."""
+    mean = sum(losses) / len(losses) if losses else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Finds the project's notebooks, runs them by papermill, and leaves HTML that needs no network."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -153,6 +154,8 @@ def _to_html(executed: Path) -> Path:
         config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
     )
     body, _ = exporter.from_filename(str(executed))
+    # plotly's renderer asks for MathJax beside each figure; none of ours has a formula.
+    body = re.sub(r'<script src="https://cdnjs[^"]*/mathjax/[^"]*"></script>', "", body)
     return write_text(body, executed.with_suffix(".html"))
 
 

@@ -72,6 +72,12 @@ class Ranks:
             child.send("train", steps=steps)
         return self._collect("done", SILENCE_SECONDS, "while it trained", on_step)
 
+    def rest(self, seconds: float) -> None:
+        """Lets the ranks wait; one that dies meanwhile is noticed at once."""
+        with contextlib.suppress(queue.Empty):
+            child, _ = self._inbox.get(timeout=seconds)
+            self._fail(child, "while it rested")
+
     def _collect(self, event: str, patience: float, when: str, on_step: OnStep | None) -> list[Message]:
         """One answer of each rank, in the order of ranks.
 

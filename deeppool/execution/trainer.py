@@ -61,8 +61,9 @@ class Trainer:
         """One forward, backward and update; returns this rank's part of the global batch's mean loss."""
         self.spans = []
         loss = self.gradients(batch)
-        with self._span("update", len(self.stages) - 1, "update"):
-            if self.optimizer is not None:
+        # Nothing keeps a rank without layers in step: a span of it would lie before the iteration of the others.
+        if self.optimizer is not None:
+            with self._span("update", len(self.stages) - 1, "update"):
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
         return loss

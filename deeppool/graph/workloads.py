@@ -73,10 +73,12 @@ def find_workload(reference: str) -> Workload:
         sys.path.insert(0, os.getcwd())
     try:
         build = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the user's module may raise anything
         raise CaptureError(
             f"cannot import model '{reference}': {error} (is {os.getcwd()} the folder that holds it?)"
         ) from error
+    if not callable(build):
+        raise CaptureError(f"model '{reference}' is a {type(build).__name__}, expected a callable without arguments")
     return Workload(reference, build, tuple(getattr(build, "input_shape", ())))
 
 
@@ -86,7 +88,10 @@ def build_model(reference: str, seed: int = 0) -> "Module":
 
     workload = find_workload(reference)
     torch.manual_seed(seed)
-    model = workload.build()
+    try:
+        model = workload.build()
+    except Exception as error:
+        raise CaptureError(f"cannot build model '{reference}': {type(error).__name__}: {error}") from error
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"model '{reference}' returned a {type(model).__name__}, expected a torch.nn.Module")
     return model

@@ -1,0 +1,139 @@
+"""Background jobs: how their steps are counted, and that they have the priority and the core they say."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.collocation.neighbours import Neighbours, Work, steps_done
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import RunError
+from deeppool.job import Job
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = Job("examples.two_branch:two_branch", (3, 32, 32), batch=4)
+
+
+# -- counting ---------------------------------------------------------------------------------------
+
+# (clock, CPU seconds, loss): a step of 2 s, and one of 4 s that had the core half of the time.
+LOG = [(10.0, 1.0, 0.0), (12.0, 3.0, 2.3), (16.0, 5.0, 2.2)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "cpu", "expected"),
+    [
+        (17.0, 5.0, 2.0),
+        (16.0, 5.0, 2.0),
+        (14.0, 3.5, 1.25),  # 0.5 of the second step's 2 CPU seconds
+        (12.0, 3.0, 1.0),
+        (11.0, 1.5, 0.25),
+        (10.5, 1.0, 0.0),  # it waited for the core
+        (14.0, 2.99, 1.0),  # the system's count of CPU time is coarser than the process's own
+        (14.0, 5.01, 2.0),
+    ],
+)
+def test_a_step_cut_by_the_end_counts_by_its_share_of_cpu_time(ended: float, cpu: float, expected: float) -> None:
+    assert steps_done(LOG, ended, cpu) == pytest.approx(expected)
+
+
+def test_a_job_that_never_got_the_core_did_nothing() -> None:
+    assert steps_done([(10.0, 1.0, 0.0)], 20.0, 1.0) == 0
+
+
+def test_a_step_without_cpu_time_counts_when_it_is_finished_only() -> None:
+    log = [(10.0, 1.0, 0.0), (12.0, 1.0, 2.3)]
+    assert steps_done(log, 11.0, 1.0) == 0
+    assert steps_done(log, 12.0, 1.0) == 1
+
+
+@given(st.lists(st.floats(0.01, 2), min_size=1, max_size=6), st.floats(0, 15), st.floats(0, 15))
+def test_steps_done_lies_between_those_finished_and_one_more(durations: list[float], ended: float, cpu: float) -> None:
+    clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
+    log = [(clock, clock / 2, 0.0) for clock in clocks]
+    finished = sum(clock <= ended for clock in clocks[1:])
+    assert finished <= steps_done(log, ended, cpu) <= min(finished + 1, len(durations))
+
+
+# -- processes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def background_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "deeppool.collocation.background" in child.cmdline()]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def cpu_of_threads(process: psutil.Process) -> dict[int, float]:
+    return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+
+
+def is_idle_class(thread: int) -> bool:
+    return os.sched_getscheduler(thread) == os.SCHED_IDLE
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
+def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core() -> None:
+    core = usable_cores()[-1]
+    with Neighbours(JOB, [core], "priority") as neighbours:
+        neighbours.wait_until_ready()
+        (process,) = background_processes()
+        assert neighbours.priority == "SCHED_IDLE"
+        assert is_idle_class(process.pid)
+        assert process.cpu_affinity() == [core]
+
+        before = cpu_of_threads(process)
+        started = time.perf_counter()
+        neighbours.begin("train")
+        wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=60)
+        used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
+        # A priority belongs to a thread; torch may have started some of its own before it was lowered.
+        assert sum(cpu for thread, cpu in used.items() if not is_idle_class(thread)) <= 0.1 * sum(used.values())
+        busy = {core for thread, cpu in used.items() if cpu > 0.1 for core in os.sched_getaffinity(thread)}
+        assert busy == {core}
+
+        work = Work()
+        neighbours.measure(work, started)
+    assert work.steps > 0
+    assert work.seconds > 0.5
+    assert all(map(math.isfinite, work.losses))
+    assert {span.kind for span in work.spans} == {"background"}
+    assert neighbours.ended == "stopped"
+    assert not process.is_running()
+
+
+@pytest.mark.processes
+def test_other_policies_give_the_priority_that_they_say() -> None:
+    mine = psutil.Process().nice()
+    with Neighbours(JOB, [None], "nice") as nice, Neighbours(JOB, [None], "naive") as naive:
+        nice.wait_until_ready()
+        naive.wait_until_ready()
+        found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
+        assert (nice.priority, naive.priority) == ("nice 19", "normal")
+        assert found == [(mine, os.SCHED_OTHER), (19, os.SCHED_OTHER)]
+
+
+@pytest.mark.processes
+def test_a_background_job_that_cannot_start_says_why() -> None:
+    job = Job(JOB.model, (1, 32, 32), batch=4)
+    with Neighbours(job, [None], "naive") as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
+        neighbours.wait_until_ready()
+    assert background_processes() == []

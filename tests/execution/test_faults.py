@@ -1,0 +1,280 @@
+"""Live runs in which something dies: what is told, and that no process stays behind."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import deeppool as dp
+from deeppool.cluster import find_cluster
+from deeppool.errors import RankFailedError
+from deeppool.execution.stages import stages_of
+from deeppool.job import RunRecord
+from deeppool.planning.plan import Plan
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = "examples.two_branch:two_branch"
+GLOBAL_BATCH = 4
+START_SECONDS = 60
+"""More than enough to import torch on a busy machine."""
+LONG = 60
+"""Seconds that no test waits for: a run of this length is ended by its fault."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_the_checkout():
+    """The current folder is importable: examples.two_branch is found from the checkout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.syspath_prepend(str(ROOT))
+        yield
+
+
+def make_plan(model: torch.nn.Module | str, input_shape: tuple[int, ...] | None = None, ranks: int = 2) -> Plan:
+    """A plan that reshards: its layers are by turns on all ranks, the first, the last, and all."""
+    profile = dp.profile(
+        dp.capture(model, input_shape), device="cpu", batch_sizes=[GLOBAL_BATCH // ranks, GLOBAL_BATCH]
+    )
+    plan = dp.plan(profile, find_cluster("loopback", ranks), GLOBAL_BATCH)
+    everybody = tuple(range(ranks))
+    sets = [everybody, (0,), (ranks - 1,), everybody]
+    layers = [
+        dataclasses.replace(layer, gpus=sets[index % 4], gpu_count=len(sets[index % 4]))
+        for index, layer in enumerate(plan.layers)
+    ]
+    return dataclasses.replace(plan, layers=tuple(layers))
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    plan = make_plan(EXAMPLE)
+    assert len({stage.layout.gpus for stage in stages_of(plan)}) == 3
+    return dp.save(plan, tmp_path_factory.mktemp("plan") / "plan.json")
+
+
+@pytest.fixture(scope="module")
+def one_rank_plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dp.save(make_plan(EXAMPLE, ranks=1), tmp_path_factory.mktemp("plan") / "plan.json")
+
+
+# -- processes --------------------------------------------------------------------------------------
+
+
+def processes(module: str, launcher: int | None = None) -> list[psutil.Process]:
+    """Those below a launcher (this process unless given) that run a module, in the order they were started."""
+    found = []
+    for process in psutil.Process(launcher).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if f"deeppool.{module}" in process.cmdline():
+                found.append(process)
+    return sorted(found, key=lambda process: process.pid)
+
+
+def ranks(launcher: int | None = None) -> list[psutil.Process]:
+    return processes("execution.worker", launcher)
+
+
+def backgrounds(launcher: int | None = None) -> list[psutil.Process]:
+    return processes("collocation.background", launcher)
+
+
+def gone(process: psutil.Process) -> bool:
+    """Ended; an orphan may wait for its new parent to notice."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def launched(plan: Plan, **arguments: object) -> Iterator["Future[RunRecord]"]:
+    """A run in a thread of this process, once it measures."""
+    measuring = threading.Event()
+
+    def on_progress(what: str, share: float) -> None:
+        if what.startswith("measuring"):
+            measuring.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(dp.launch, plan, on_progress=on_progress, **arguments)
+        future.add_done_callback(lambda _: measuring.set())
+        assert measuring.wait(START_SECONDS)
+        try:
+            yield future
+        finally:
+            # A failed test does not wait for its run.
+            for process in [] if future.done() else ranks():
+                process.kill()
+
+
+# -- deaths -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_ends_everything_and_is_named(victim: int, plan_file: Path) -> None:
+    with launched(dp.load(plan_file), background=EXAMPLE if victim else None, seconds=LONG) as run:
+        everything = ranks() + backgrounds()
+        assert len(everything) == (4 if victim else 2)
+        ranks()[victim].send_signal(signal.SIGKILL)
+        error = run.exception(timeout=10)
+    assert isinstance(error, RankFailedError)
+    assert f"rank {victim} was killed by signal 9" in str(error)
+    assert "\n" not in str(error)
+    assert all(map(gone, everything))
+
+
+def test_a_killed_background_job_does_not_hurt_the_foreground(plan_file: Path) -> None:
+    with launched(dp.load(plan_file), background=EXAMPLE, seconds=2) as run:
+        everything = ranks() + backgrounds()
+        backgrounds()[1].send_signal(signal.SIGKILL)
+        record = run.result(timeout=60)
+    assert record.background.ended == "background job of rank 1 was killed by signal 9"
+    assert record.background.throughput > 0
+    # The other rank's background job went on.
+    assert {span.gpu for span in record.timeline.spans if span.kind == "background"} <= {0}
+    assert record.foreground.throughput > 0
+    assert all(map(gone, everything))
+
+
+def test_the_foregrounds_record_stands_when_every_background_job_is_dead(one_rank_plan_file: Path) -> None:
+    with launched(dp.load(one_rank_plan_file), background=EXAMPLE, seconds=1) as run:
+        everything = ranks() + backgrounds()
+        backgrounds()[0].send_signal(signal.SIGKILL)
+        record = run.result(timeout=60)
+    assert record.background.ended.startswith("background job of rank 0 was killed by signal 9")
+    assert record.background.harvest == 0
+    assert record.foreground.throughput > 0
+    assert all(map(gone, everything))
+
+
+LAUNCHER = """
+import sys, deeppool
+deeppool.launch(
+    deeppool.load(sys.argv[1]), background=sys.argv[2], seconds=float(sys.argv[3]),
+    on_progress=lambda what, share: print(what, flush=True),
+)
+"""
+
+
+@pytest.mark.parametrize("moment", ["starting", "measuring"])
+def test_a_killed_launcher_leaves_nothing_behind(
+    moment: str, plan_file: Path, one_rank_plan_file: Path, tmp_path: Path
+) -> None:
+    plan, count = (one_rank_plan_file, 1) if moment == "starting" else (plan_file, 2)
+    command = [sys.executable, "-c", LAUNCHER, str(plan), EXAMPLE, str(LONG)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launcher:
+        try:
+            assert any(line.startswith(moment) for line in launcher.stdout)
+            pid = launcher.pid
+            wait_until(lambda: len(ranks(pid) + backgrounds(pid)) == 2 * count, START_SECONDS, "all started")
+            everything = ranks(pid) + backgrounds(pid)
+        finally:
+            launcher.kill()
+    try:
+        wait_until(lambda: all(map(gone, everything)), 15, f"the end of {everything}")
+    finally:
+        for process in everything:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    # While it starts, the plan and the model lie in a folder that only the launcher could remove.
+    if moment == "measuring":
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file: Path, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "deeppool.cli", "run", str(one_rank_plan_file), "--background", EXAMPLE),
+        *("--seconds", str(LONG), "-o", str(tmp_path / "run.json"), "--json"),
+    ]
+    # As in a terminal, where Ctrl-C is sent to the whole process group that is in the foreground.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as launcher:
+        try:
+            wait_until(lambda: _is_under_way(launcher.pid), START_SECONDS, "the background job has its priority")
+            everything = ranks(launcher.pid) + backgrounds(launcher.pid)
+            os.killpg(launcher.pid, signal.SIGINT)
+            out, error = launcher.communicate(timeout=10)
+        finally:
+            launcher.kill()
+    assert (launcher.returncode, out) == (1, "")
+    assert error == "error: interrupted; every process of the run was ended, nothing was saved\n"
+    assert len(everything) == 2
+    assert all(map(gone, everything))
+    assert list(tmp_path.iterdir()) == []
+
+
+def _is_under_way(launcher: int) -> bool:
+    """The background job lowers its priority when it is ready to go."""
+    jobs = backgrounds(launcher)
+    return bool(jobs and ranks(launcher)) and os.sched_getscheduler(jobs[0].pid) == os.SCHED_IDLE
+
+
+# -- models -----------------------------------------------------------------------------------------
+
+MODEL = """
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear({features}, 10))
+
+model.input_shape = (3, 8, 8)
+"""
+
+
+def test_a_model_changed_since_it_was_planned_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    source = tmp_path / "changing_model.py"
+    source.write_text(MODEL.format(features=8 * 6 * 6))
+    path = dp.save(make_plan("changing_model:model", ranks=1), tmp_path / "plan.json")
+    monkeypatch.delitem(sys.modules, "changing_model")
+    source.write_text(MODEL.format(features=8 * 6 * 6).replace("nn.ReLU", "nn.GELU"))
+    with pytest.raises(
+        RankFailedError, match="model changing_model:model has changed since the plan was made"
+    ) as caught:
+        dp.launch(dp.load(path), steps=1)
+    assert "profile and plan it again" in str(caught.value)
+    assert ranks() == []
+    sys.modules.pop("changing_model", None)
+
+
+def test_a_model_that_lives_in_this_process_only_can_be_launched() -> None:
+    class Mine(nn.Module):
+        """As if it were defined in a notebook: no process can import it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 8, 3)
+            self.head = nn.Linear(8, 10)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.relu(self.convolution(images)).mean((2, 3)))
+
+    record = dp.launch(make_plan(Mine(), (3, 8, 8)), steps=2)
+    assert record.model == "Mine"
+    assert record.ranks == 2
+    assert record.foreground.iteration_time.count == 2
