@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from deeppool.child import Message
-from deeppool.collocation.neighbours import Neighbours, Work
+from deeppool.collocation.neighbours import Neighbours, Spinners, Work
 from deeppool.device.cpu import usable_cores
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
@@ -99,13 +99,17 @@ def launch(
         ranks = stack.enter_context(
             Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder)
         )
-        neighbours = None if neighbour is None else stack.enter_context(Neighbours(neighbour, cores, policy))
+        neighbours = spinners = None
+        if neighbour is not None:
+            neighbours = stack.enter_context(Neighbours(neighbour, cores, policy))
+            spinners = stack.enter_context(Spinners(cores))
         ranks.wait_until_ready()
-        if neighbours is not None:
+        if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
+            spinners.wait_until_ready()
         # Everyone has met and has the model: should this process be killed later, no files are left behind.
         handover.close()
-        run = _Run(plan, ranks, neighbours, report)
+        run = _Run(plan, ranks, neighbours, spinners, report)
         run.measure(seconds, steps)
         return run.record(policy, neighbour)
 
@@ -136,10 +140,13 @@ def _background_job(background: str | Job | None, plan: Plan) -> Job:
 class _Run:
     """The phases of one run."""
 
-    def __init__(self, plan: Plan, ranks: Ranks, neighbours: Neighbours | None, report: Progress) -> None:
+    def __init__(
+        self, plan: Plan, ranks: Ranks, neighbours: Neighbours | None, spinners: Spinners | None, report: Progress
+    ) -> None:
         self.plan = plan
         self.ranks = ranks
         self.neighbours = neighbours
+        self.spinners = spinners
         self.report = report
         self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
         self.beside, self.alone = Work(), Work()
@@ -162,14 +169,13 @@ class _Run:
         self.report("done", 1.0)
 
     def _round(self, count: int, seconds: float) -> None:
-        if self.neighbours is None:
+        if self.neighbours is None or self.spinners is None:
             self.last = self._train(count)
             self.awake.add(self.last)
             return
         self.asleep.add(self._train(count))
-        self.neighbours.begin("spin")
-        self.awake.add(self._train(count))
-        self.neighbours.rest()
+        with self.spinners.spinning():
+            self.awake.add(self._train(count))
         with self._background(self.beside):
             self.last = self._train(count)
         self.collocated.add(self.last)

@@ -1,5 +1,6 @@
 """A background job in the gaps that the foreground leaves.
 
 background   the process of one background job
+spinner      keeps a core awake, for the baseline
 neighbours   the background jobs of all ranks, and what they got done
 """

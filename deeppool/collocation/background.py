@@ -1,6 +1,6 @@
-"""The process of a background job: trains, spins or rests, as it is told.
+"""The process of a background job: trains or rests, as it is told.
 
-Commands: ``setup`` (once), ``train`` and ``spin``, which go on until the next command, ``rest``, ``exit``.
+Commands: ``setup`` (once), ``train``, which goes on until the next command, ``rest``, ``exit``.
 Answers: ``ready`` with the priority that the operating system granted; after ``train`` the log of its
 steps, when the next command has come and the step under way is done; ``resting`` after ``rest``.
 """
@@ -17,8 +17,6 @@ from deeppool.graph.losses import classification_loss, main_output
 from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import build_model
 from deeppool.job import Job
-
-SPIN_SECONDS = 0.001
 
 
 class Background:
@@ -58,14 +56,6 @@ def train(background: Background, commands: Commands) -> None:
     commands.answer("trained", log=log)
 
 
-def spin(commands: Commands) -> None:
-    """Keeps the core awake until the next command."""
-    while not commands.pending():
-        until = time.perf_counter() + SPIN_SECONDS
-        while time.perf_counter() < until:
-            pass
-
-
 def main() -> None:
     """Obeys the launcher until it is told to exit."""
     commands = Commands()
@@ -81,8 +71,6 @@ def main() -> None:
     while (command := commands.next()["command"]) != "exit":
         if command == "train":
             train(background, commands)
-        elif command == "spin":
-            spin(commands)
         else:
             commands.answer("resting")
 

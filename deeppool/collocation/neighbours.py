@@ -1,11 +1,12 @@
-"""The background jobs of all ranks: started, switched between training, spinning and resting, and counted.
+"""The background jobs of all ranks: started, switched between training and resting, and counted.
 
 A background job that dies is noted and left behind; the foreground goes on.
 """
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -70,7 +71,7 @@ class Neighbours:
             raise ChildDiedError(f"the background job {self.job.model} cannot start: {self.ended}")
 
     def begin(self, command: str) -> dict[int, float]:
-        """Sends ``train``, ``spin`` or ``rest`` to all that live; returns their CPU seconds so far."""
+        """Sends ``train`` or ``rest`` to all that live; returns their CPU seconds so far."""
         for child in self._living.values():
             child.send(command)
         return self._cpu()
@@ -94,12 +95,6 @@ class Neighbours:
                 if before < ended
             ]
         work.seconds += ended - started
-
-    def rest(self) -> None:
-        """Ends a spinning phase."""
-        self.begin("rest")
-        for rank in list(self._living):
-            self._receive(rank, SWITCH_SECONDS)
 
     def _receive(self, rank: int, timeout: float) -> Message | None:
         child = self._living[rank]
@@ -126,6 +121,47 @@ class Neighbours:
         close_all(list(self._living.values()), grace=1.0)
 
     def __enter__(self) -> "Neighbours":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Spinners:
+    """One idle-priority spinner per core. Leaving its ``with`` block ends them all."""
+
+    def __init__(self, cores: Sequence[int | None]) -> None:
+        """Starts them; :meth:`begin` sets them spinning."""
+        self._children: list[Child] = []
+        try:
+            for rank, core in enumerate(cores):
+                self._children.append(Child("deeppool.collocation.spinner", f"spinner of rank {rank}"))
+                self._children[-1].send("setup", core=core)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_until_ready(self) -> None:
+        """Returns when all have taken their priority."""
+        for child in self._children:
+            child.receive(START_SECONDS)
+
+    @contextmanager
+    def spinning(self) -> Iterator[None]:
+        """Keeps the cores awake for the block."""
+        for child in self._children:
+            child.send("spin")
+        yield
+        for child in self._children:
+            child.send("rest")
+        for child in self._children:
+            child.receive(SWITCH_SECONDS)
+
+    def close(self) -> None:
+        """Ends them."""
+        close_all(self._children, grace=1.0)
+
+    def __enter__(self) -> "Spinners":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,40 @@
+"""A process that keeps one core awake at the lowest priority there is, for the foreground's baseline.
+
+Always at the lowest priority, whatever the background's policy: a baseline beside a spinner of equal
+priority would hide what such a background costs. Commands: ``setup`` (once), ``spin``, which goes on until
+the next command, ``rest``, ``exit``. Answers ``ready`` and ``resting``.
+"""
+
+import time
+
+from deeppool.child import Commands
+from deeppool.device.cpu import lower_priority, pin_to_core
+
+SPIN_SECONDS = 0.001
+
+
+def spin(commands: Commands) -> None:
+    """Keeps the core awake until the next command."""
+    while not commands.pending():
+        until = time.perf_counter() + SPIN_SECONDS
+        while time.perf_counter() < until:
+            pass
+
+
+def main() -> None:
+    """Obeys the launcher until it is told to exit."""
+    commands = Commands()
+    core = commands.next()["core"]
+    if core is not None:
+        pin_to_core(core)
+    lower_priority("priority")
+    commands.answer("ready")
+    while (command := commands.next()["command"]) != "exit":
+        if command == "spin":
+            spin(commands)
+        else:
+            commands.answer("resting")
+
+
+if __name__ == "__main__":
+    main()
