@@ -144,7 +144,7 @@ ERRORS = {
     "no samples": (f"run {EXAMPLE} --global-batch 0 -o new.json", "got 0"),
     "more ranks than samples": (
         f"run {EXAMPLE} --ranks 3 --global-batch 2 -o new.json",
-        "3 GPUs cannot share a global batch of 2",
+        "--ranks 3 cannot share --global-batch 2: each needs a sample",
     ),
     "unknown background": ("run big.json --background vgg99 -o new.json", "unknown model 'vgg99'"),
     "seconds and steps": ("run big.json --seconds 1 --steps 1 -o new.json", "give seconds or steps, not both"),

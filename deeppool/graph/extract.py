@@ -8,7 +8,8 @@ import torch
 from torch import fx
 
 from deeppool.errors import CaptureError
-from deeppool.graph.capture import CapturedModel, is_tensor
+from deeppool.graph.capture import CapturedModel
+from deeppool.graph.grouping import is_tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,25 +203,38 @@ def test_a_killed_launcher_leaves_nothing_behind(
         assert list(tmp_path.iterdir()) == []
 
 
+HEEDING_CONTROL_C = """
+import signal
+# A job that a shell put into the background ignores Ctrl-C, and so would its children: these tests may be one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from deeppool.cli import main
+main()
+"""
+
+
 def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file: Path, tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "deeppool.cli", "run", str(one_rank_plan_file), "--background", EXAMPLE),
+        *(sys.executable, "-c", HEEDING_CONTROL_C, "run", str(one_rank_plan_file), "--background", EXAMPLE),
         *("--seconds", str(LONG), "-o", str(tmp_path / "run.json"), "--json"),
     ]
     # As in a terminal, where Ctrl-C is sent to the whole process group that is in the foreground.
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
     ) as launcher:
         try:
             wait_until(lambda: _is_under_way(launcher.pid), START_SECONDS, "the background job has its priority")
-            everything = ranks(launcher.pid) + backgrounds(launcher.pid)
+            everything = psutil.Process(launcher.pid).children(recursive=True)
             os.killpg(launcher.pid, signal.SIGINT)
             out, error = launcher.communicate(timeout=10)
         finally:
             launcher.kill()
     assert (launcher.returncode, out) == (1, "")
     assert error == "error: interrupted; every process of the run was ended, nothing was saved\n"
-    assert len(everything) == 2
+    assert len(everything) == 3, "a rank, its background job, and the spinner of the baseline"
     assert all(map(gone, everything))
     assert list(tmp_path.iterdir()) == []
 
