@@ -43,7 +43,7 @@ WORKLOADS = {
         _torchvision("vgg11", IMAGE),
         _torchvision("vgg16", IMAGE),
         _torchvision("wide_resnet101_2", IMAGE),
-        # Its truncated-normal initialisation takes half a minute; torch's default trains as well.
+        # Its truncated-normal initialisation is slow, and torch's default trains as well.
         _torchvision("inception_v3", (3, 299, 299), init_weights=False),
         _torchvision("resnet18", IMAGE),
         _torchvision("resnet50", IMAGE),
