@@ -83,10 +83,6 @@ class Child:
             raise ChildDiedError(f"{self.name} {self.fate()}")
         return message
 
-    def alive(self) -> bool:
-        """Whether the process still runs."""
-        return self.process.poll() is None
-
     def fate(self) -> str:
         """How the process ended, with the last thing it said on standard error."""
         code = self.process.poll()
@@ -118,7 +114,8 @@ class Child:
         """Waits for the end of a child that is ending, and closes what led to it."""
         assert self.process.stdin is not None
         self.process.wait()
-        self._listener.join()
+        # Not for ever: a process that the child started may hold its output open.
+        self._listener.join(timeout=2.0)
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self._errors.close()

@@ -176,7 +176,7 @@ def frontier(
 ) -> None:
     """Find every efficient plan at once: iteration time against GPU-seconds.
 
-    Any point is a plan: deeppool plan … --limit-scope iteration --amplification-limit AMPLIFICATION
+    A point of amplification 1 or more is a plan: deeppool plan … --limit-scope iteration --amplification-limit A
 
     Example: deeppool frontier vgg16.json --gpus 8 --global-batch 32 --cluster dgx-a100
     """

@@ -148,6 +148,7 @@ class _Run:
         self.neighbours = neighbours
         self.spinners = spinners
         self.report = report
+        self.share = 0.05
         self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
         self.beside, self.alone = Work(), Work()
         self.losses: list[float] = []
@@ -155,7 +156,7 @@ class _Run:
 
     def measure(self, seconds: float | None, steps: int | None) -> None:
         """Warms up, then runs the rounds."""
-        self.report("warming up", 0.05)
+        self.report("warming up", self.share)
         warm_up = self._train(WARM_UP_STEPS)
         iteration = min(warm_up[0]["times"][1:])
         conditions = 1 if self.neighbours is None else 4
@@ -164,7 +165,8 @@ class _Run:
         rounds = min(ROUNDS, total)
         shares = [total // rounds + (index < total % rounds) for index in range(rounds)]
         for index, count in enumerate(shares):
-            self.report(f"measuring, round {index + 1} of {rounds}", 0.1 + 0.9 * index / rounds)
+            self.share = 0.1 + 0.9 * index / rounds
+            self.report(f"measuring, round {index + 1} of {rounds}", self.share)
             self._round(count, count * iteration)
         self.report("done", 1.0)
 
@@ -191,7 +193,7 @@ class _Run:
         self.neighbours.measure(work, started)
 
     def _train(self, count: int) -> list[Message]:
-        answers = self.ranks.train(count)
+        answers = self.ranks.train(count, lambda step: self.report(f"iteration {step}", self.share))
         # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers

@@ -22,8 +22,8 @@ SILENCE_SECONDS = 180.0
 RUNTIME_BYTES = 300 * 2**20
 """Memory of a rank before its model: the interpreter and torch."""
 
-OnStep = Callable[[int, float], None]
-"""Called with the step and rank 0's part of its loss."""
+OnStep = Callable[[int], None]
+"""Called with the number of an iteration when rank 0 has done it."""
 
 
 class Ranks:
@@ -100,7 +100,7 @@ class Ranks:
             elif message["event"] == event:
                 answers[child] = message
             elif message["event"] == "step" and on_step is not None:
-                on_step(message["step"], message["loss"])
+                on_step(message["step"])
         return [answers[child] for child in self.children]
 
     def _fail(self, first: Child, when: str) -> None:

@@ -79,7 +79,7 @@ class Rank:
             times.append(ended - before)
             stage_times.append(self.trainer.spans)
             if self.rank == 0:
-                commands.answer("step", step=self.step, loss=losses[-1])
+                commands.answer("step", step=self.step)
         return {
             "times": times,
             "losses": losses,

@@ -97,7 +97,9 @@ def frontier(
 ) -> Frontier:
     """Every efficient plan: iteration time against GPU-seconds; arguments and errors as for :func:`plan`.
 
-    ``plan(…, point.amplification, limit_scope="iteration")`` makes any point of it a plan that runs.
+    ``plan(…, point.amplification, limit_scope="iteration")`` makes a point of it a plan that runs. A limit
+    is at least 1; of the points below that, where layers gain more than they cost, ``plan`` takes the fastest
+    under 1.
     """
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     started = time.perf_counter()
