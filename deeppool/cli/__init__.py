@@ -1,0 +1,40 @@
+"""``deeppool``: the command line.
+
+Every command takes ``--json`` and then prints one JSON object and nothing else on standard output; text
+for people about work under way goes to standard error. Exit codes: 0, 1 for an error told in one line,
+2 for bad usage.
+"""
+
+import sys
+
+import typer
+
+from deeppool.cli.notebooks import evaluate, lab
+from deeppool.cli.plans import frontier, plan, simulate
+from deeppool.cli.profiles import env, profile
+from deeppool.cli.runs import run
+from deeppool.errors import DeeppoolError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="See where GPU time is lost when training is strong-scaled, plan a better use of the GPUs, and run that plan "
+    "with a background job in the gaps.\n\n"
+    "From a model to a live run:\n\n"
+    "  [bold]deeppool profile vgg16 --input-shape 3,64,64 --batch-sizes 1,2,4,8,16 -o vgg16.json[/bold]\n\n"
+    "  [bold]deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json[/bold]\n\n"
+    "  [bold]deeppool run plan.json --background resnet18 --seconds 30[/bold]",
+)
+for command in (env, profile, plan, frontier, simulate, run, evaluate, lab):
+    app.command()(command)
+
+
+def main() -> None:
+    """Runs a command; an error of ours becomes one line and exit code 1."""
+    try:
+        app()
+    except DeeppoolError as error:
+        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,5 @@
+"""``python -m deeppool.cli``."""
+
+from deeppool.cli import main
+
+main()

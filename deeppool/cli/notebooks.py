@@ -1,0 +1,69 @@
+"""``deeppool evaluate`` and ``deeppool lab``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deeppool.cli.options import AsJson
+from deeppool.cli.output import progress
+from deeppool.errors import RunError
+
+
+def evaluate(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for notebooks, HTML and records.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks; all unless given.")] = None,
+    full: Annotated[bool, typer.Option("--full/--quick", help="The notebook's full or quick preset.")] = False,
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Overrides one parameter.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run notebooks by papermill; leaves each executed, with an HTML report that needs no network.
+
+    Example: deeppool evaluate burst-parallel -p global_batch=32 -o reports
+    """
+    from deeppool.evaluation.notebooks import evaluate as run_notebooks
+
+    with progress() as report:
+        try:
+            results = run_notebooks(
+                names or [],
+                output,
+                preset="full" if full else "quick",
+                parameters=_assignments(parameter),
+                on_progress=report,
+            )
+        except KeyboardInterrupt:
+            raise RunError(f"interrupted; finished notebooks are in {output}") from None
+    if as_json:
+        print(json.dumps({"notebooks": [result.to_json() for result in results]}))
+    else:
+        print("\n\n".join(map(str, results)))
+
+
+def lab(
+    folder: Annotated[Path, typer.Argument(help="Where your copies of the notebooks are, or shall be.")] = Path(
+        "deeppool-notebooks"
+    ),
+) -> None:
+    """Open JupyterLab on your own copy of the notebooks: on this machine only, behind its token."""
+    from deeppool.evaluation.notebooks import copy_notebooks, start_lab
+
+    sys.exit(start_lab(copy_notebooks(folder)))
+
+
+def _assignments(pairs: list[str] | None) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs; values are JSON where they can be, else text."""
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"-p takes NAME=VALUE, got '{pair}'")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found

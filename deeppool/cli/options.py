@@ -1,0 +1,50 @@
+"""Options and arguments that several commands share, and how their text is read."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["fp32", "bf16", "fp16"]
+Policy = Literal["none", "naive", "nice", "priority"]
+ModelArgument = Annotated[
+    str, typer.Argument(help="A named model (vgg16, resnet50, …) or your own: package.module:callable.")
+]
+ShapeOption = Annotated[
+    str | None, typer.Option(help="Shape of one sample, for example 3,224,224; named models have their own.")
+]
+ProfileArgument = Annotated[Path, typer.Argument(metavar="PROFILE", help="Made by: deeppool profile.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file. "
+        "Default: loopback for a profile of a CPU, else dgx-a100."
+    ),
+]
+NetworkOption = Annotated[
+    Literal["ring", "halving-doubling", "hierarchical", "best", "paper"],
+    typer.Option(help="Pattern that prices all-reduces; paper is DeepPool's simpler model."),
+]
+CountsOption = Annotated[
+    Literal["powers", "all"], typer.Option(help="GPU counts that a layer may have: powers of two, or any.")
+]
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    """``1,2,4`` as numbers."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{option} takes whole numbers with commas, got '{text}'") from None
+
+
+def shape(text: str | None) -> tuple[int, ...] | None:
+    """``3,224,224`` as a shape."""
+    return None if text is None else numbers(text, "--input-shape")
+
+
+def default_cluster(device: str) -> str:
+    """The cluster that times measured on a device are planned for."""
+    return "loopback" if device == "cpu" else "dgx-a100"

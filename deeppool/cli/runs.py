@@ -1,0 +1,97 @@
+"""``deeppool run``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deeppool.cli.options import AsJson, Policy, ShapeOption, default_cluster, shape
+from deeppool.cli.output import progress, show
+from deeppool.errors import InvalidValueError, RunError
+
+if TYPE_CHECKING:
+    from deeppool.planning.plan import Plan
+
+
+def run(
+    what: Annotated[
+        str, typer.Argument(metavar="PLAN|MODEL", help="A plan file, or a model to profile and plan first.")
+    ],
+    ranks: Annotated[int | None, typer.Option(help="Processes to start; a plan has its own number.")] = None,
+    background: Annotated[str | None, typer.Option(help="Model to train beside every rank.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Iterations to measure per condition.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds to measure, instead of steps (30 unless given).")
+    ] = None,
+    policy: Annotated[
+        Policy | None,
+        typer.Option(
+            help="How the background shares a core: as an equal (naive), at nice 19, or at the lowest priority."
+        ),
+    ] = None,
+    input_shape: ShapeOption = None,
+    global_batch: Annotated[int, typer.Option(help="Samples per iteration, when a MODEL is given.")] = 16,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace, planned and measured.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a plan on this machine, alone and beside a background job, and say what each cost the other.
+
+    Ctrl-C ends every process.
+
+    Example: deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json
+    """
+    from deeppool import documents
+    from deeppool.figures.trace import write_trace
+    from deeppool.session import launch
+
+    for path in (output, trace):
+        if path is not None:
+            documents.check_writable(path)
+    with progress() as report:
+        try:
+            chosen = _plan_for(what, ranks, shape(input_shape), global_batch, report)
+            record = launch(
+                chosen, background=background, policy=policy, steps=steps, seconds=seconds, on_progress=report
+            )
+        except KeyboardInterrupt:
+            raise RunError("interrupted; every process of the run was ended, nothing was saved") from None
+    if output is not None:
+        documents.write(record, output)
+    if trace is not None:
+        write_trace(trace, record.plan_timeline, record.timeline)
+    show(record, as_json)
+
+
+def _plan_for(
+    what: str, ranks: int | None, shape: tuple[int, ...] | None, global_batch: int, report: Callable[[str, float], None]
+) -> "Plan":
+    """A plan from its file, or one made here for a model."""
+    from deeppool import documents
+    from deeppool.cluster import find_cluster
+    from deeppool.device.cpu import usable_cores
+    from deeppool.planning.plan import Plan
+    from deeppool.planning.planner import plan as make_plan
+    from deeppool.profiling.measure import profile as measure
+
+    if Path(what).is_file():
+        found = documents.read(what, Plan)
+        if ranks is not None and ranks != found.gpus:
+            raise RunError(
+                f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})"
+            )
+        return found
+    for option, number in (("--ranks", ranks), ("--global-batch", global_batch)):
+        if number is not None and number < 1:
+            raise InvalidValueError(f"{option} must be at least 1, got {number}")
+    count = ranks or min(len(usable_cores()), global_batch)
+    if count > global_batch:
+        raise InvalidValueError(f"--ranks {count} cannot share --global-batch {global_batch}: each needs a sample")
+    sizes = sorted({max(1, global_batch // count), global_batch})
+    times = measure(
+        what, shape, batch_sizes=sizes, on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of)
+    )
+    return make_plan(times, find_cluster(default_cluster(times.device), count), global_batch)
