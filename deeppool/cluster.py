@@ -69,9 +69,10 @@ class Cluster:
     def __str__(self) -> str:
         return f"{self.name}, {self.gpus} GPUs ({self.inside})"
 
-    def link(self, gpu_count: int) -> Link:
-        """The slowest link that the first ``gpu_count`` GPUs cross."""
-        return self.inside if gpu_count <= self.gpus_per_node else self.between
+    def link(self, gpu_count: int, first: int = 0) -> Link:
+        """The slowest link that ``gpu_count`` GPUs cross, from GPU ``first`` on."""
+        one_node = first // self.gpus_per_node == (first + gpu_count - 1) // self.gpus_per_node
+        return self.inside if one_node else self.between
 
 
 PRESETS = {

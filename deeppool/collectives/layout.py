@@ -22,6 +22,11 @@ class Layout:
                 "each GPU once, at least one sample each"
             )
 
+    @property
+    def largest_shard(self) -> int:
+        """Samples on the first GPU."""
+        return -(-self.batch // len(self.gpus))
+
     def shard(self, gpu: int) -> range:
         """Samples on a GPU; empty where it is not in the layout."""
         if gpu not in self.gpus:

@@ -12,8 +12,10 @@ def amplification(time: float, gpu_count: int, single_gpu_time: float) -> float:
     return time * gpu_count / single_gpu_time
 
 
-def time_allowance(limit: float, gpu_count: NDArray[np.float64], single_gpu_time: float) -> NDArray[np.float64]:
+def time_allowance(
+    limit: float, gpu_count: NDArray[np.float64], single_gpu_time: float | NDArray[np.float64]
+) -> NDArray[np.float64]:
     """The longest a layer may take on ``gpu_count`` GPUs and keep the limit."""
     if np.isinf(limit):
-        return np.full_like(gpu_count, np.inf)
+        return np.full_like(single_gpu_time / gpu_count, np.inf)
     return limit * single_gpu_time / gpu_count * (1 + TOLERANCE)

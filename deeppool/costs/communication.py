@@ -1,7 +1,9 @@
 """Seconds on the network.
 
-Transfers between layouts: only samples that change GPU travel, and the busiest port counts. An
-all-reduce of ``size`` bytes over g GPUs is priced by a pattern, which is the model's name:
+Transfers between layouts that start on the same GPU: only samples that change GPU travel, and the
+busiest port counts. Between layouts that start on different GPUs, as the branches of a model do that run
+side by side, all samples count as travelling: they do if the two share no GPU, and nearly all do
+otherwise. An all-reduce of ``size`` bytes over g GPUs is priced by a pattern, which is the model's name:
 
 ``ring``
     Each GPU sends 2 (g - 1) / g of the bytes in 2 (g - 1) steps, at the slowest link.
@@ -27,6 +29,13 @@ from deeppool.cluster import Cluster
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import busiest_samples
 
+Place = Literal[0, 1, 2]
+HOME: Place = 0
+"""A set of GPUs that starts where the other one does."""
+NEAR: Place = 1
+"""One that starts elsewhere in the same node, and ends in it."""
+FAR: Place = 2
+"""One that starts or ends in another node."""
 NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "paper"]
 
 
@@ -82,12 +91,23 @@ class Network:
         """Seconds however few bytes, and seconds per byte of a sample."""
         if source == destination:
             return 0.0, 0.0
-        link = self.cluster.link(1 + max(*source.gpus, *destination.gpus))
-        if self.model == "paper":
-            samples = max(len(source.shard(source.gpus[0])), len(destination.shard(destination.gpus[0])))
-        else:
-            samples = busiest_samples(source, destination)
-        return link.latency, samples / link.bandwidth
+        first = min(source.gpus[0], destination.gpus[0])
+        link = self.cluster.link(max(source.gpus[-1], destination.gpus[-1]) - first + 1, first)
+        if self.model == "paper" or source.gpus[0] != destination.gpus[0]:
+            return link.latency, max(source.largest_shard, destination.largest_shard) / link.bandwidth
+        return link.latency, busiest_samples(source, destination) / link.bandwidth
+
+    def away_terms(self, source: int, destination: int, batch: int, place: Place) -> tuple[float, float]:
+        """As :meth:`reshard_terms`, between so many GPUs and so many others that start elsewhere.
+
+        Args:
+            source: GPUs that the samples leave.
+            destination: GPUs that they reach.
+            batch: samples, over all GPUs.
+            place: where one of the two starts, seen from the other.
+        """
+        link = self.cluster.link(max(source, destination)) if place == NEAR else self.cluster.between
+        return link.latency, -(-batch // min(source, destination)) / link.bandwidth
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:
         """Seconds to sum ``size`` bytes of gradients over the first ``gpu_count`` GPUs."""

@@ -1,12 +1,13 @@
 """Every price that a plan search needs, as arrays over layers and GPU counts."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.collectives.layout import Layout
-from deeppool.costs.communication import Network
+from deeppool.costs.communication import FAR, HOME, NEAR, Network, Place
 from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.table import LayerTime, Profile
 
@@ -17,7 +18,8 @@ Floats = NDArray[np.float64]
 class CostTable:
     """Prices of a profile's layers at a global batch on a cluster.
 
-    ``L`` layers, ``K`` GPU counts; GPU count ``k`` means the GPUs 0 … ``gpu_counts[k]`` - 1.
+    ``L`` layers, ``K`` GPU counts; GPU count ``k`` means ``gpu_counts[k]`` neighbouring GPUs. They start on
+    GPU 0, or at the start of the GPUs that a branch has to itself.
     """
 
     graph: LayerGraph
@@ -34,19 +36,19 @@ class CostTable:
     extrapolated: NDArray[np.bool_]
     """(L, K) the profile was continued above its largest batch."""
     reshard_latency: Floats
-    """(K, K) from, to: seconds one way, however few bytes."""
+    """(3, K, K) place, from, to: seconds one way, however few bytes."""
     reshard_per_byte: Floats
-    """(K, K) from, to: seconds one way per byte of a sample."""
+    """(3, K, K) place, from, to: seconds one way per byte of a sample."""
 
-    @property
+    @cached_property
     def compute(self) -> Floats:
         """(L, K) forward + backward: comp(i, g)."""
         total: Floats = self.forward + self.backward
         return total
 
-    def comm(self, sample_bytes: int) -> Floats:
+    def comm(self, sample_bytes: int, place: Place = HOME) -> Floats:
         """(K, K) from, to: seconds there in forward and back in backward: comm((i, g) -> (j, h))."""
-        both: Floats = 2 * (self.reshard_latency + sample_bytes * self.reshard_per_byte)
+        both: Floats = 2 * (self.reshard_latency[place] + sample_bytes * self.reshard_per_byte[place])
         return both
 
     @property
@@ -64,7 +66,9 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
     layers = range(len(profile.graph.layers))
     times: list[list[LayerTime]] = [[profile.time(i, -(-global_batch // g)) for g in gpu_counts] for i in layers]
     layouts = [Layout(tuple(range(g)), global_batch) for g in gpu_counts]
-    reshard = np.array([[network.reshard_terms(a, b) for b in layouts] for a in layouts])
+    home = [[network.reshard_terms(a, b) for b in layouts] for a in layouts]
+    away = [[[network.away_terms(a, b, global_batch, x) for b in gpu_counts] for a in gpu_counts] for x in (NEAR, FAR)]
+    reshard = np.array([home, *away])
     return CostTable(
         graph=profile.graph,
         network=network,
@@ -76,6 +80,6 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
             [[network.all_reduce_time(g, layer.parameter_bytes) for g in gpu_counts] for layer in profile.graph.layers]
         ),
         extrapolated=np.array([[time.extrapolated for time in row] for row in times]),
-        reshard_latency=reshard[:, :, 0],
-        reshard_per_byte=reshard[:, :, 1],
+        reshard_latency=reshard[..., 0],
+        reshard_per_byte=reshard[..., 1],
     )

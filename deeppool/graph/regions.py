@@ -7,60 +7,93 @@ branch is cut again in the same way:
     0 ─┬─ 1 ── 2 ─┬─ 4      Series(0, Block(branches=(Series(1, 2), Series(3))), 4)
        └──── 3 ───┘
 
-A piece with more than one layer and no cut of its own (DenseNet's, for example) is not
-series-parallel and becomes a :class:`Tangle`.
+A branch may fork and meet again only at the join outside: then its series has a tail,
+
+    0 ─┬─ 1 ─┬─ 2 ─┬─ 5     Series(0, Block(branches=(Series(1, tail=Block(Series(2), Series(3))), Series(4))), 5)
+       │     └─ 3 ─┤
+       └─ 4 ───────┘
+
+What lies between two cuts and has a piece without a cut of its own (DenseNet's, for example) is not
+series-parallel and becomes a :class:`Knot`.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deeppool.graph.layer import LayerGraph
+INPUT = -1
+"""The fork before the first layers: data is loaded where it is needed, at no cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Layers that follow one another; between two of them lies an edge or a block."""
+    """Layers that follow one another; between two of them lies an edge, a block or a knot."""
 
     layers: tuple[int, ...]
-    blocks: tuple["Block | None", ...]
+    blocks: tuple["Block | Knot | None", ...]
     """``blocks[k]`` lies before ``layers[k]``: None for an edge. The first one hangs on the fork outside."""
+    tail: "Block | None" = None
+    """After the last layer: branches that end at the join outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """What lies between a fork and its join."""
 
-    branches: tuple["Series | Tangle", ...]
+    branches: tuple[Series, ...]
     direct: bool
     """The join reads the fork too, as a residual connection does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tangle:
-    """Layers, in topological order, that no series or block describes."""
+class Knot:
+    """Layers between a fork and its join, in topological order, that no branches describe."""
 
     layers: tuple[int, ...]
 
 
-def decompose(graph: LayerGraph) -> Series | Tangle:
+def decompose(predecessors: Sequence[tuple[int, ...]]) -> Series:
     """The whole graph as a tree; complexity O(layers + edges) per level of nesting.
 
-    Layers that read only data hang on a fork of their own, numbered -1.
+    Args:
+        predecessors: per layer the layers it reads, all earlier ones; none for layers that read only data,
+            which hang on a fork of their own, :data:`INPUT`. The last layer ends every path.
     """
-    predecessors = {index: layer.predecessors or (-1,) for index, layer in enumerate(graph.layers)}
-    return _series(tuple(predecessors), predecessors, -1, len(predecessors))
+    edges = {index: sources or (INPUT,) for index, sources in enumerate(predecessors)}
+    found = _series(tuple(edges), edges, INPUT, len(edges))
+    assert found is not None, "the last layer is a cut"
+    return found
 
 
-def has_tangle(tree: Series | Tangle) -> bool:
-    """Whether some part of two or more layers is not series-parallel."""
-    if isinstance(tree, Tangle):
-        return len(tree.layers) > 1
-    return any(has_tangle(branch) for block in tree.blocks if block for branch in block.branches)
+def layers_of(part: Series | Block | Knot | None) -> Iterator[int]:
+    """All layers of a part of the tree; a block's join is not one of them."""
+    if isinstance(part, Knot):
+        yield from part.layers
+    elif isinstance(part, Block):
+        for branch in part.branches:
+            yield from layers_of(branch)
+    elif part is not None:
+        for layer, block in zip(part.layers, part.blocks, strict=True):
+            yield from layers_of(block)
+            yield layer
+        yield from layers_of(part.tail)
+
+
+def parts_of(part: Series | Block | Knot) -> Iterator[Series | Block | Knot]:
+    """A part of the tree and all parts within it."""
+    yield part
+    if isinstance(part, Block):
+        inner: tuple[Series | Block | Knot | None, ...] = part.branches
+    else:
+        inner = () if isinstance(part, Knot) else (*part.blocks, part.tail)
+    for other in inner:
+        if other is not None:
+            yield from parts_of(other)
 
 
 Edges = dict[int, tuple[int, ...]]
 
 
-def _series(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) -> Series | Tangle:
+def _series(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) -> Series | None:
     """Cuts a connected piece that reads nothing outside but ``fork`` and is read only by ``join``."""
     furthest = {index: index for index in (fork, *layers)}
     for layer in (*layers, join):
@@ -74,14 +107,29 @@ def _series(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) 
             cuts.append(layer)
         reach = max(reach, furthest[layer])
     if not cuts:
-        return Tangle(layers)
+        return None
     blocks = []
+    inside = iter(layers)
     for start, end in zip((fork, *cuts), (*cuts, join), strict=True):
-        between = tuple(layer for layer in layers if start < layer < end)
-        branches = tuple(_series(piece, predecessors, start, end) for piece in _pieces(between, predecessors))
-        blocks.append(Block(branches, direct=start in predecessors.get(end, ())) if branches else None)
-    # A block that ends only at the caller's join belongs to no series of this piece.
-    return Series(tuple(cuts), tuple(blocks[:-1])) if blocks[-1] is None else Tangle(layers)
+        between = []
+        for layer in inside:
+            if layer == end:
+                break
+            between.append(layer)
+        blocks.append(_between(tuple(between), predecessors, start, end))
+    if isinstance(blocks[-1], Knot):
+        return None
+    return Series(tuple(cuts), tuple(blocks[:-1]), blocks[-1])
+
+
+def _between(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) -> Block | Knot | None:
+    """What lies between two neighbouring cuts."""
+    if not layers:
+        return None
+    branches = [_series(piece, predecessors, fork, join) for piece in _pieces(layers, predecessors)]
+    if any(branch is None for branch in branches):
+        return Knot(layers)
+    return Block(tuple(filter(None, branches)), direct=fork in predecessors.get(join, ()))
 
 
 def _pieces(layers: tuple[int, ...], predecessors: Edges) -> list[tuple[int, ...]]:

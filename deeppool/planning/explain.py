@@ -4,7 +4,7 @@ import io
 import math
 
 from deeppool.costs.amplification import TOLERANCE, amplification
-from deeppool.costs.table import CostTable
+from deeppool.planning.placement import Placement
 from deeppool.planning.plan import Alternative, LayerAssignment, Plan
 from deeppool.units import format_seconds
 
@@ -12,61 +12,43 @@ WHOLE_ITERATION = "the whole iteration"
 """What breaks a limit on the iteration."""
 
 
-def incoming_times(costs: CostTable, choices: tuple[int, ...]) -> list[float]:
-    """Per layer, seconds to bring its inputs to its GPUs, and the gradients back."""
-    return [_incoming(costs, choices, index) for index in range(len(choices))]
-
-
-def _incoming(costs: CostTable, choices: tuple[int, ...], index: int) -> float:
-    layer = costs.graph.layers[index]
-    return sum(
-        float(costs.comm(size)[choices[source], choices[index]])
-        for source, size in zip(layer.predecessors, layer.input_bytes, strict=True)
-    )
-
-
 def alternatives(
-    costs: CostTable, choices: tuple[int, ...], index: int, limit: float | None, spare_work: float = math.inf
+    placement: Placement, index: int, limit: float | None, spare_work: float = math.inf
 ) -> tuple[Alternative, ...]:
     """What each other GPU count of one layer would do to the iteration, all other layers left as they are.
 
+    Only counts for which the layer has room beside what runs at the same time.
+
     Args:
-        costs: prices.
-        choices: the plan, per layer the index of its GPU count.
+        placement: the plan.
         index: the layer.
         limit: on the amplification of each layer.
         spare_work: GPU-seconds that a limit on the whole iteration leaves.
     """
-    touched = (index, *(i for i, layer in enumerate(costs.graph.layers) if index in layer.predecessors))
+    costs = placement.costs
+    touched = (index, *placement.readers[index])
 
-    def times(picked: tuple[int, ...]) -> dict[int, float]:
-        return {
-            i: _incoming(costs, picked, i) + float(costs.compute[i, picked[i]] + costs.sync[i, picked[i]])
-            for i in touched
-        }
+    def amplifications(where: Placement) -> dict[int, float]:
+        return {i: amplification(where.time(i), where.gpu_count(i), float(costs.compute[i, 0])) for i in touched}
 
-    def work(picked: tuple[int, ...], seconds: dict[int, float]) -> float:
-        return sum(time * costs.gpu_counts[picked[i]] for i, time in seconds.items())
+    def work(where: Placement) -> float:
+        return sum(where.time(i) * where.gpu_count(i) for i in touched)
 
-    now = times(choices)
     found = []
     for option, count in enumerate(costs.gpu_counts):
-        if option == choices[index]:
+        if option == placement.options[index] or count > placement.rooms[index]:
             continue
-        picked = (*choices[:index], option, *choices[index + 1 :])
-        then = times(picked)
-        amplifications = {
-            i: amplification(time, costs.gpu_counts[picked[i]], float(costs.compute[i, 0])) for i, time in then.items()
-        }
+        other = placement.with_option(index, option)
+        after = amplifications(other)
         over = [
             costs.graph.layers[i].name
-            for i, value in amplifications.items()
+            for i, value in after.items()
             if limit is not None and value > limit * (1 + TOLERANCE)
         ]
-        if work(picked, then) - work(choices, now) > spare_work * (1 + TOLERANCE):
+        if work(other) - work(placement) > spare_work * (1 + TOLERANCE):
             over.append(WHOLE_ITERATION)
-        change = sum(then.values()) - sum(now.values())
-        found.append(Alternative(count, change, amplifications[index], tuple(over)))
+        change = placement.time_change(other, touched)
+        found.append(Alternative(count, change, after[index], tuple(over)))
     return tuple(found)
 
 

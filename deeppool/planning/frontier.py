@@ -2,25 +2,39 @@
 
 The same recursion as the exact search (see ``search``), over Pareto fronts instead of least times. A
 global amplification limit is then a point of the frontier: the fastest plan whose GPU-seconds are at most
-the limit times the single-GPU iteration time. A chain's frontier is exact; inside blocks, where fronts
-multiply, and on very long chains, fronts are thinned and the frontier states its bound.
+the limit times the single-GPU iteration time.
+
+A chain's frontier is exact. Inside blocks, where fronts multiply, and on very long chains, fronts are
+thinned. Branches run one after another in all of these plans; where a block has several, the exact
+search adds plans that run them side by side, one for each of a few limits per layer. The frontier of such
+a model is not complete, and states how far from complete it can be: a bound that holds for all plans
+comes from prices for GPU-seconds (see ``relaxation``).
 """
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from deeppool.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.table import CostTable
-from deeppool.graph.regions import Block, Series, Tangle, decompose, has_tangle
-from deeppool.planning.pareto import NOTHING, Front, combine, single
-from deeppool.planning.search import INPUT, SearchResult, certificate, lower_bound
+from deeppool.costs.table import CostTable, Floats
+from deeppool.graph.regions import INPUT, Block, Knot, Series, decompose, parts_of
+from deeppool.planning.pareto import NOTHING, Front, combine, single, undominated
+from deeppool.planning.placement import Placement
+from deeppool.planning.relaxation import Relaxation
+from deeppool.planning.search import SearchResult, certificate, search
 from deeppool.units import format_seconds
 
 CHAIN_POINTS = 20_000
 BLOCK_POINTS = 64
+LIMITS = (None, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+"""Per layer, of the plans that may run branches side by side."""
+PRICES = 24
+"""Prices of a GPU-second that the bound is computed for."""
 
 Fronts = list[list[Front]]
 """Per GPU count before (rows) and of the last layer (columns)."""
@@ -36,6 +50,8 @@ class FrontierPoint:
     """gpu_seconds / single-GPU iteration time."""
     gpu_counts: tuple[int, ...]
     """Per layer."""
+    first_gpus: tuple[int, ...]
+    """Per layer; not 0 where branches run side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,34 +96,68 @@ class Frontier:
 class Efficient:
     """A frontier as the search leaves it: points to be traced one by one."""
 
-    front: Front
+    time: Floats
+    """Seconds, ascending."""
+    work: Floats
+    """GPU-seconds, descending."""
     optimality: str
-
-    def choices(self, point: int) -> tuple[int, ...]:
-        """Per layer the index into the cost table's GPU counts."""
-        return tuple(option for _, option in sorted(self.front.trace(point)))
+    trace: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]
+    """Of a point, per layer the index of its GPU count and its first GPU."""
 
     def within(self, work: float) -> int:
         """The fastest point with at most so many GPU-seconds."""
-        position = bisect_left(self.front.work, -work * (1 + TOLERANCE), key=lambda value: -value)
-        return min(position, len(self.front) - 1)
+        position = bisect_left(self.work, -work * (1 + TOLERANCE), key=lambda value: -value)
+        return min(position, len(self.work) - 1)
 
 
 def efficient_plans(costs: CostTable) -> Efficient:
     """The frontier of a cost table."""
-    tree = decompose(costs.graph)
-    fronts = _Fronts(costs)
-    front = combine([(last, NOTHING) for last in fronts.passage(tree, INPUT, CHAIN_POINTS)[0]], most=CHAIN_POINTS)
-    factor = float(front.time[0]) / lower_bound(costs, None) if has_tangle(tree) else front.factor
-    return Efficient(front, certificate(factor))
+    tree = decompose([layer.predecessors for layer in costs.graph.layers])
+    fronts = _Fronts(costs).series(tree, INPUT, CHAIN_POINTS)[0]
+    front = combine([(last, NOTHING) for last in fronts], most=CHAIN_POINTS)
+    parts = list(parts_of(tree))
+    several = len(costs.gpu_counts) > 1 and any(isinstance(part, Block) and len(part.branches) > 1 for part in parts)
+    lanes = [search(costs, limit) for limit in LIMITS] if several else []
+    placements = [Placement(costs, found.choices, found.starts) for found in lanes]
+    time = np.array([*front.time, *(found.iteration_time for found in lanes)])
+    work = np.array([*front.work, *(placement.gpu_seconds for placement in placements)])
+    kept = undominated(time, work)
+
+    def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        index = int(kept[point]) - len(front)
+        if index >= 0:
+            return placements[index].options, placements[index].starts
+        options = tuple(option for _, option in sorted(front.trace(int(kept[point]))))
+        return options, (0,) * len(options)
+
+    if several or any(isinstance(part, Knot) for part in parts):
+        factor = _distance(costs, tree, time[kept], work[kept])
+    else:
+        factor = front.factor
+    return Efficient(time[kept], work[kept], certificate(factor), trace)
 
 
 def search_within(costs: CostTable, limit: float | None) -> SearchResult:
     """The least iteration time whose GPU-seconds are at most ``limit`` times the single-GPU iteration time."""
     efficient = efficient_plans(costs)
-    work = math.inf if limit is None else limit * costs.single_gpu_time
-    point = efficient.within(work)
-    return SearchResult(efficient.choices(point), float(efficient.front.time[point]), efficient.optimality)
+    point = efficient.within(math.inf if limit is None else limit * costs.single_gpu_time)
+    options, starts = efficient.trace(point)
+    return SearchResult(options, starts, float(efficient.time[point]), efficient.optimality)
+
+
+def _distance(costs: CostTable, tree: Series, time: Floats, work: Floats) -> float:
+    """By how much a plan may be faster than the point with its GPU-seconds, at most.
+
+    With a price p of a GPU-second no plan is better than ``least(p)``, so one with at most w GPU-seconds takes
+    ``least(p) - p w`` at least. The prices are the slopes of the front.
+    """
+    slopes = np.diff(time) / -np.diff(work)
+    prices = [0.0, *np.unique(np.quantile(slopes, np.linspace(0, 1, PRICES)))] if len(slopes) else [0.0]
+    least = np.array([Relaxation(costs, price).least(tree) for price in prices])
+    # Between two points the first one is the best there is, up to the GPU-seconds of the next faster one.
+    before = np.concatenate([[math.inf], work[:-1]])
+    bounds = np.max(least[1:, None] - np.array(prices)[1:, None] * before, axis=0, initial=least[0])
+    return float((time / bounds).max())
 
 
 class _Fronts:
@@ -117,19 +167,19 @@ class _Fronts:
         self.costs = costs
         self.own = costs.compute + costs.sync
         self.counts = costs.gpu_counts
-
-    def passage(self, tree: Series | Tangle, fork: int, most: int) -> Fronts:
-        return self._series(tree, fork, most) if isinstance(tree, Series) else self._tangle(tree, fork)
+        self._edges: dict[int, list[list[float]]] = {}
 
     def _edge(self, source: int, layer: int) -> list[list[float]]:
         """(from, to) seconds to bring one predecessor's samples to a layer."""
         if source == INPUT:
             return [[0.0] * len(self.counts)]
         consumer = self.costs.graph.layers[layer]
-        edge: list[list[float]] = self.costs.comm(consumer.input_bytes[consumer.predecessors.index(source)]).tolist()
-        return edge
+        size = consumer.input_bytes[consumer.predecessors.index(source)]
+        if size not in self._edges:
+            self._edges[size] = self.costs.comm(size).tolist()
+        return self._edges[size]
 
-    def _series(self, series: Series, fork: int, most: int) -> Fronts:
+    def series(self, series: Series, fork: int, most: int) -> Fronts:
         rows = 1 if fork == INPUT else len(self.counts)
         fronts: Fronts | None = None
         previous = fork
@@ -153,49 +203,68 @@ class _Fronts:
         assert fronts is not None
         return fronts
 
-    def _steps(self, block: Block | None, fork: int, layer: int) -> Fronts:
+    def _steps(self, block: Block | Knot | None, fork: int, layer: int) -> Fronts:
         """From a cut to the next one, the next one's own time included."""
-        if block is None or block.direct:
-            moved = self._edge(fork, layer)
-        else:
-            moved = [[0.0] * len(self.counts)] * (1 if fork == INPUT else len(self.counts))
+        if isinstance(block, Knot):
+            return self._knot(block, fork, layer)
+        moved = self._edge(fork, layer) if block is None or block.direct else self._nothing(fork)
         own = self.own[layer].tolist()
         steps = [
             [single(move + time, (move + time) * g) for move, time, g in zip(row, own, self.counts, strict=True)]
             for row in moved
         ]
-        for branch in block.branches if block else ():
-            ways = self._to_join(branch, fork, layer)
-            steps = [
-                [combine([(step, way)], most=BLOCK_POINTS) for step, way in zip(*rows, strict=True)]
-                for rows in zip(steps, ways, strict=True)
-            ]
-        return steps
+        return self._through(block, fork, layer, steps) if block else steps
 
-    def _to_join(self, branch: Series | Tangle, fork: int, join: int) -> Fronts:
+    def _through(self, block: Block, fork: int, join: int, fronts: Fronts) -> Fronts:
+        """Adds the branches of a block, from each count of the fork to each of the join."""
+        for branch in block.branches:
+            ways = self._to_join(branch, fork, join)
+            fronts = [
+                [combine([(front, way)], most=BLOCK_POINTS) for front, way in zip(*rows, strict=True)]
+                for rows in zip(fronts, ways, strict=True)
+            ]
+        return fronts
+
+    def _to_join(self, branch: Series, fork: int, join: int) -> Fronts:
         """A branch and the transfer of its results to the join, which the join's GPUs wait for."""
-        sources = sorted(set(self.costs.graph.layers[join].predecessors) & set(branch.layers))
-        edges = [self._edge(source, join) for source in sources]
-        counts = range(len(self.counts))
-        moved = [[sum(edge[m][g] for edge in edges) for g in counts] for m in counts]
-        moves = [[single(moved[m][g], moved[m][g] * self.counts[g]) for g in counts] for m in counts]
+        last = branch.layers[-1]
+        read = last in self.costs.graph.layers[join].predecessors
+        moved = self._edge(last, join) if read else self._nothing(last)
+        rest = [[single(move, move * g) for move, g in zip(row, self.counts, strict=True)] for row in moved]
+        if branch.tail is not None:
+            rest = self._through(branch.tail, last, join, rest)
         return [
-            [combine([(way, moves[m][g]) for m, way in enumerate(ways)], most=BLOCK_POINTS) for g in counts]
-            for ways in self.passage(branch, fork, BLOCK_POINTS)
+            [combine([(way, rest[m][g]) for m, way in enumerate(ways)], most=BLOCK_POINTS) for g in self._options]
+            for ways in self.series(branch, fork, BLOCK_POINTS)
         ]
 
-    def _tangle(self, tangle: Tangle, fork: int) -> Fronts:
-        """All layers on one GPU count."""
-        rows = 1 if fork == INPUT else len(self.counts)
+    def _knot(self, knot: Knot, fork: int, join: int) -> Fronts:
+        """The knot's layers all on one GPU count, whichever."""
         fronts = []
-        for before in range(rows):
+        for before in range(len(self._nothing(fork))):
             row = []
-            for option, count in enumerate(self.counts):
-                time = 0.0
-                for layer in tangle.layers:
-                    sources = self.costs.graph.layers[layer].predecessors or (INPUT,)
-                    time += float(self.own[layer, option])
-                    time += self._edge(fork, layer)[before][option] if fork in sources else 0.0
-                row.append(single(time, time * count, tuple((layer, option) for layer in tangle.layers)))
+            for after in self._options:
+                ways = [self._alike(knot, fork, join, (before, option, after)) for option in self._options]
+                row.append(combine([(NOTHING, way) for way in ways], most=BLOCK_POINTS))
             fronts.append(row)
         return fronts
+
+    def _alike(self, knot: Knot, fork: int, join: int, options: tuple[int, int, int]) -> Front:
+        """One point: GPU counts of the fork, of all layers of a knot, and of its join."""
+        before, option, after = options
+        time = work = 0.0
+        for layer in (*knot.layers, join):
+            here = after if layer == join else option
+            seconds = float(self.own[layer, here])
+            for source in self.costs.graph.layers[layer].predecessors or (INPUT,):
+                seconds += self._edge(source, layer)[before if source == fork else option][here]
+            time, work = time + seconds, work + seconds * self.counts[here]
+        return single(time, work, tuple((layer, option) for layer in knot.layers))
+
+    def _nothing(self, fork: int) -> list[list[float]]:
+        """(from, to) no seconds."""
+        return [[0.0] * len(self.counts)] * (1 if fork == INPUT else len(self.counts))
+
+    @property
+    def _options(self) -> range:
+        return range(len(self.counts))

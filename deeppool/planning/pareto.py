@@ -69,7 +69,7 @@ def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = 
     """
     time = np.concatenate([(a.time[:, None] + b.time[None, :]).ravel() for a, b in pairs])
     work = np.concatenate([(a.work[:, None] + b.work[None, :]).ravel() for a, b in pairs])
-    kept = _efficient(time, work)
+    kept = undominated(time, work)
     factor = max(max(a.factor, b.factor) for a, b in pairs)
     if most is not None and len(kept) > most:
         kept, thinned = _thin(kept, time, most)
@@ -82,7 +82,7 @@ def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = 
     return Front(time[kept], work[kept], choices, tuple(pairs), pair, inner // widths, inner % widths, factor)
 
 
-def _efficient(time: Floats, work: Floats) -> Integers:
+def undominated(time: Floats, work: Floats) -> Integers:
     """Indices of the points that no other one dominates, by time; of equal points one stays."""
     # Stable sorting is fast on runs that are sorted already, and these are.
     by_work = np.argsort(work, kind="stable")

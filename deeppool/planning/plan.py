@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 from deeppool.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
+from deeppool.graph.regions import Series, decompose
 from deeppool.units import format_seconds
 
 LimitScope = Literal["layer", "iteration"]
@@ -30,6 +31,8 @@ class LayerAssignment:
     """One layer of a plan. Times are seconds of one iteration."""
 
     name: str
+    predecessors: tuple[int, ...]
+    """Layers that it reads, by their index in the plan."""
     gpu_count: int
     gpus: tuple[int, ...]
     """The layer's shard of the global batch on each is ceil(global_batch / gpu_count) samples or one less."""
@@ -38,7 +41,7 @@ class LayerAssignment:
     amplification: float
     """time x gpu_count / (time of the layer on one GPU)."""
     reshard: float
-    """Activations in and their gradients back out, over all predecessors."""
+    """Activations in and their gradients back out, over all predecessors; half of it in each pass."""
     forward: float
     backward: float
     sync: float
@@ -90,7 +93,12 @@ class Plan:
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
     def __post_init__(self) -> None:
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
+            if not all(0 <= source < index for source in layer.predecessors):
+                raise InvalidValueError(
+                    f"layer '{layer.name}', number {index}, has predecessors {list(layer.predecessors)}, "
+                    "expected earlier layers"
+                )
             if layer.gpu_count != len(layer.gpus) or not all(0 <= gpu < self.gpus for gpu in layer.gpus):
                 raise InvalidValueError(
                     f"layer '{layer.name}' has gpus {list(layer.gpus)}, expected {layer.gpu_count} of 0…{self.gpus - 1}"
@@ -100,6 +108,16 @@ class Plan:
     def speedup(self) -> float:
         """Over one GPU."""
         return self.single_gpu_iteration_time / self.iteration_time
+
+    @property
+    def gpu_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Per layer the GPUs that compute it."""
+        return tuple(layer.gpus for layer in self.layers)
+
+    @property
+    def tree(self) -> Series:
+        """The layers as chains and branches; what runs side by side follows from it and the GPU sets."""
+        return decompose([layer.predecessors for layer in self.layers])
 
     def explain(self) -> str:
         """Why each layer got its GPUs: a table with the price of the neighbouring counts."""

@@ -12,8 +12,9 @@ from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
-from deeppool.planning.explain import alternatives, incoming_times
+from deeppool.planning.explain import alternatives
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.placement import Placement
 from deeppool.planning.plan import GpuCounts, LayerAssignment, LimitScope, Plan
 from deeppool.planning.search import SearchResult, search
 from deeppool.profiling.table import Profile
@@ -74,7 +75,7 @@ def plan(
         amplification_limit=amplification_limit,
         limit_scope=limit_scope,
         layers=layers,
-        iteration_time=sum(layer.time for layer in layers),
+        iteration_time=result.iteration_time,
         data_parallel_iteration_time=data_parallel_time(costs),
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
@@ -106,9 +107,10 @@ def frontier(
     efficient = efficient_plans(costs)
     search_time = time.perf_counter() - started
     points = []
-    for index, (seconds, work) in enumerate(zip(efficient.front.time, efficient.front.work, strict=True)):
-        counts = tuple(costs.gpu_counts[choice] for choice in efficient.choices(index))
-        points.append(FrontierPoint(float(seconds), float(work), float(work) / costs.single_gpu_time, counts))
+    for index, (seconds, work) in enumerate(zip(efficient.time, efficient.work, strict=True)):
+        options, starts = efficient.trace(index)
+        counts = tuple(costs.gpu_counts[option] for option in options)
+        points.append(FrontierPoint(float(seconds), float(work), float(work) / costs.single_gpu_time, counts, starts))
     return Frontier(
         model=profile.graph.model,
         cluster=costs.network.cluster,
@@ -166,7 +168,8 @@ def gpu_counts_to_search(gpus: int, global_batch: int, which: GpuCounts = "power
 def _assignments(
     costs: CostTable, result: SearchResult, limit: float | None, scope: LimitScope
 ) -> tuple[LayerAssignment, ...]:
-    incoming = incoming_times(costs, result.choices)
+    placement = Placement(costs, result.choices, result.starts)
+    incoming = [placement.incoming(index) for index in range(len(result.choices))]
     layer_limit, spare_work = limit, math.inf
     if scope == "iteration" and limit is not None:
         rows = range(len(incoming))
@@ -181,8 +184,9 @@ def _assignments(
         found.append(
             LayerAssignment(
                 name=layer.name,
+                predecessors=layer.predecessors,
                 gpu_count=count,
-                gpus=tuple(range(count)),
+                gpus=tuple(range(result.starts[index], result.starts[index] + count)),
                 time=total,
                 amplification=amplification(total, count, single),
                 reshard=float(incoming[index]),
@@ -190,7 +194,7 @@ def _assignments(
                 backward=float(costs.backward[index, choice]),
                 sync=float(costs.sync[index, choice]),
                 single_gpu_time=single,
-                alternatives=alternatives(costs, result.choices, index, layer_limit, spare_work),
+                alternatives=alternatives(placement, index, layer_limit, spare_work),
             )
         )
     return tuple(found)

@@ -1,10 +1,9 @@
 """Every efficient plan, against all assignments there are."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deeppool import documents
 from deeppool.cluster import Cluster
@@ -12,18 +11,22 @@ from deeppool.planning.frontier import Frontier
 from deeppool.planning.pareto import NOTHING, Front, combine, single
 from deeppool.planning.planner import frontier, plan
 from tests.planning.test_search import Definition
-from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs
+from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 
 ROUNDING = 1e-9
 
 
 def all_assignments(definition: Definition) -> list[tuple[float, float]]:
-    """(iteration time, GPU-seconds) of every assignment of GPU counts to layers."""
+    """(iteration time, GPU-seconds) of every assignment of GPUs to layers."""
     found = []
-    for counts in itertools.product(definition.gpu_counts, repeat=len(definition.layers)):
-        times = definition.times(counts)
-        found.append((sum(times), sum(time * count for time, count in zip(times, counts, strict=True))))
+    for assignment in definition.assignments(definition.tree, 0, definition.cluster.gpus):
+        places = [place for _, place in sorted(assignment)]
+        found.append((definition.iteration_time(places), work_of(definition, places)))
     return found
+
+
+def work_of(definition, places) -> float:
+    return sum(time * count for time, (count, _) in zip(definition.times(places), places, strict=True))
 
 
 def factor(optimality: str) -> float:
@@ -31,7 +34,7 @@ def factor(optimality: str) -> float:
 
 
 @settings(max_examples=80, deadline=None)
-@given(problems(series_parallel_graphs(max_layers=5)))
+@given(problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))))
 def test_no_assignment_beats_the_frontier(problem):
     found = frontier(*problem)
     for time, work in all_assignments(Definition(*problem)):
@@ -41,14 +44,14 @@ def test_no_assignment_beats_the_frontier(problem):
 
 
 @settings(max_examples=80, deadline=None)
-@given(problems(series_parallel_graphs(max_layers=5)))
+@given(problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))))
 def test_every_point_is_what_its_gpu_counts_cost(problem):
     definition = Definition(*problem)
     found = frontier(*problem)
     for point in found.points:
-        times = definition.times(point.gpu_counts)
-        assert point.iteration_time == pytest.approx(sum(times), rel=1e-9)
-        work = sum(time * count for time, count in zip(times, point.gpu_counts, strict=True))
+        places = list(zip(point.gpu_counts, point.first_gpus, strict=True))
+        assert point.iteration_time == pytest.approx(definition.iteration_time(places), rel=1e-9)
+        work = work_of(definition, places)
         assert point.gpu_seconds == pytest.approx(work, rel=1e-9)
         assert point.amplification == pytest.approx(work / found.single_gpu_iteration_time, rel=1e-9)
     assert [point.iteration_time for point in found.points] == sorted(point.iteration_time for point in found.points)
@@ -64,6 +67,12 @@ def test_global_limit_buys_the_fastest_plan_within_it(problem):
         best = min(time for time, work in assignments if work <= budget)
         assert made.amplification <= (np.inf if limit is None else limit * (1 + ROUNDING))
         assert best * (1 - ROUNDING) <= made.iteration_time <= best * factor(made.optimality) * (1 + ROUNDING)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=8)))
+def test_the_fastest_point_is_the_best_plan_of_all(problem):
+    assert frontier(*problem).points[0].iteration_time == pytest.approx(plan(*problem).iteration_time, rel=1e-9)
 
 
 def two_layers():

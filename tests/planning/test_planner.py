@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from deeppool import documents
 from deeppool.cluster import Cluster, Link
 from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
+from deeppool.graph.regions import Block, layers_of
 from deeppool.planning.explain import reason
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.units import format_seconds
-from tests.planning.test_search import LIMITS, ROUNDING, Definition, counts_of
+from tests.planning.test_search import LIMITS, ROUNDING, Definition, places_of
 from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 
 CONTRACT = {
@@ -69,7 +70,7 @@ def test_totals_of_a_plan_are_those_of_its_layers(problem, limit):
     made = plan(*problem, limit)
     definition = Definition(*problem)
     alone = sum(definition.compute(index, 1) for index in range(len(made.layers)))
-    assert made.iteration_time == pytest.approx(sum(layer.time for layer in made.layers), rel=1e-12)
+    assert made.iteration_time == pytest.approx(definition.iteration_time(places_of(made)), rel=1e-12)
     assert made.gpu_seconds == pytest.approx(sum(layer.time * layer.gpu_count for layer in made.layers), rel=1e-12)
     assert made.single_gpu_iteration_time == pytest.approx(alone, rel=1e-12)
     assert made.amplification == pytest.approx(made.gpu_seconds / alone, rel=1e-12)
@@ -115,7 +116,7 @@ def test_the_papers_network_model_prices_a_plan_by_its_own_formula():
     profile = profile_from_times(graph, [lambda b: 1.0 * b, lambda b: 10.0])
     link = Link(1e4, 0.5, "made by hand")
     made = plan(profile, Cluster(4, "made by hand", 4, link, link), 16, 1.9, network_model="paper")
-    assert counts_of(made) == (4, 1)
+    assert [layer.gpu_count for layer in made.layers] == [4, 1]
     # There and back, the larger of the two per-GPU payloads: all 16 samples on one GPU.
     assert made.layers[1].reshard == pytest.approx(2 * (0.5 + 16 * 1000 / 1e4))
     # All on four GPUs: the gradients as one transfer.
@@ -172,23 +173,44 @@ def test_cluster_without_gpus_is_refused():
 # -- explain ----------------------------------------------------------------------------------------
 
 
+def room_beside_others(definition, places, index):
+    """GPUs from the layer's first one to the next one on which a branch beside it starts."""
+    start, end = places[index][1], definition.cluster.gpus
+
+    def search(series):
+        nonlocal end
+        for block in (*series.blocks, series.tail):
+            if not isinstance(block, Block):
+                continue
+            firsts = [places[branch.layers[0]][1] for branch in block.branches]
+            for branch, first in zip(block.branches, firsts, strict=True):
+                if index in layers_of(branch):
+                    end = min([end, *(other for other in firsts if other > first)])
+                    search(branch)
+
+    search(definition.tree)
+    return end - start
+
+
 @settings(max_examples=60, deadline=None)
 @given(problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=6))), st.sampled_from(LIMITS))
 def test_every_alternative_is_priced_as_the_whole_plan_would_be(problem, limit):
     made, definition = plan(*problem, limit), Definition(*problem)
-    counts = counts_of(made)
-    now = sum(definition.times(counts))
+    places = places_of(made)
+    now = definition.iteration_time(places)
     for index, layer in enumerate(made.layers):
+        count, start = places[index]
+        room = room_beside_others(definition, places, index)
         assert [option.gpu_count for option in layer.alternatives] == [
-            g for g in definition.gpu_counts if g != counts[index]
+            g for g in definition.gpu_counts if g != count and g <= room
         ]
         for option in layer.alternatives:
-            changed = (*counts[:index], option.gpu_count, *counts[index + 1 :])
+            changed = [*places[:index], (option.gpu_count, start), *places[index + 1 :]]
             amplifications = definition.amplifications(changed)
             broken = [
                 i for i, value in enumerate(amplifications) if limit is not None and value > limit * (1 + ROUNDING)
             ]
-            then = sum(definition.times(changed))
+            then = definition.iteration_time(changed)
             assert option.iteration_time_change == pytest.approx(then - now, rel=1e-9, abs=1e-12 * (now + then))
             assert option.amplification == pytest.approx(amplifications[index], rel=1e-9)
             assert list(option.over_limit) == sorted(

@@ -1,0 +1,123 @@
+"""Layers on GPUs, with prices: what each layer of a plan costs, and what a change to one of them would."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from deeppool.costs.communication import FAR, HOME, NEAR, Place
+from deeppool.costs.table import CostTable
+from deeppool.graph.regions import Block, Series, decompose, layers_of
+from deeppool.planning.lanes import lanes_of
+from deeppool.planning.timing import duration
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where every layer runs."""
+
+    costs: CostTable
+    options: tuple[int, ...]
+    """Per layer the index of its GPU count."""
+    starts: tuple[int, ...]
+    """Per layer its first GPU."""
+
+    def gpu_count(self, layer: int) -> int:
+        """GPUs of a layer."""
+        return self.costs.gpu_counts[self.options[layer]]
+
+    @cached_property
+    def gpus(self) -> tuple[tuple[int, ...], ...]:
+        """Per layer its GPUs."""
+        ranges = {
+            (start, option): tuple(range(start, start + self.costs.gpu_counts[option]))
+            for start, option in set(zip(self.starts, self.options, strict=True))
+        }
+        return tuple(ranges[key] for key in zip(self.starts, self.options, strict=True))
+
+    @cached_property
+    def tree(self) -> Series:
+        """The layers as chains and branches."""
+        return decompose([layer.predecessors for layer in self.costs.graph.layers])
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Per layer the layers that read it."""
+        return self.costs.graph.successors()
+
+    def incoming(self, layer: int) -> float:
+        """Seconds to bring a layer's inputs to its GPUs, and the gradients back."""
+        here = self.costs.graph.layers[layer]
+        return sum(
+            float(self.costs.comm(size, self._place(source, layer))[self.options[source], self.options[layer]])
+            for source, size in zip(here.predecessors, here.input_bytes, strict=True)
+        )
+
+    def time(self, layer: int) -> float:
+        """Seconds of a layer: transfers, compute and synchronisation."""
+        option = self.options[layer]
+        return self.incoming(layer) + float(self.costs.compute[layer, option] + self.costs.sync[layer, option])
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPUs x seconds, over all layers."""
+        return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))
+
+    def forward(self, layer: int) -> float:
+        """Seconds of a layer in the forward pass."""
+        return self.incoming(layer) / 2 + float(self.costs.forward[layer, self.options[layer]])
+
+    def with_option(self, layer: int, option: int) -> "Placement":
+        """The same with another GPU count for one layer."""
+        return replace(self, options=(*self.options[:layer], option, *self.options[layer + 1 :]))
+
+    def time_change(self, other: "Placement", touched: Iterable[int]) -> float:
+        """Seconds by which an iteration gets longer in ``other``, in which only ``touched`` layers take other times."""
+        change = 0.0
+        for part in {id(self._parts[layer]): self._parts[layer] for layer in touched}.values():
+            change += other.seconds_of(part, self.gpus) - self.seconds_of(part, self.gpus)
+        return change
+
+    def seconds_of(self, part: Series, gpus: tuple[tuple[int, ...], ...]) -> float:
+        """Seconds of both passes through a part of the model; ``gpus`` says what runs side by side."""
+        forward = duration(part, gpus, self.forward)
+        return forward + duration(part, gpus, lambda layer: self.time(layer) - self.forward(layer))
+
+    @cached_property
+    def rooms(self) -> tuple[int, ...]:
+        """Per layer, GPUs from its first one on that nothing else holds at the same time."""
+        rooms = [0] * len(self.options)
+        self._fill_rooms(rooms, self.tree, self.costs.network.cluster.gpus)
+        return tuple(rooms)
+
+    def _fill_rooms(self, rooms: list[int], series: Series, end: int) -> None:
+        for layer in layers_of(series):
+            rooms[layer] = end - self.starts[layer]
+        for block in (*series.blocks, series.tail):
+            if not isinstance(block, Block):
+                continue
+            lanes = lanes_of(block, self.gpus)
+            first = [
+                min(self.starts[x] for branch in lane for x in layers_of(block.branches[branch])) for lane in lanes
+            ]
+            for lane, start in zip(lanes, first, strict=True):
+                until = min([end, *(other for other in first if other > start)])
+                for branch in lane:
+                    self._fill_rooms(rooms, block.branches[branch], until)
+
+    @cached_property
+    def _parts(self) -> tuple[Series, ...]:
+        """Per layer the smallest part of the whole chain that holds it: a cut and what lies before it."""
+        parts: dict[int, Series] = {}
+        for layer, block in zip(self.tree.layers, self.tree.blocks, strict=True):
+            part = Series((layer,), (block,))
+            parts.update(dict.fromkeys(layers_of(part), part))
+        return tuple(parts[layer] for layer in range(len(self.options)))
+
+    def _place(self, source: int, layer: int) -> Place:
+        starts = self.starts[source], self.starts[layer]
+        if starts[0] == starts[1]:
+            return HOME
+        first = min(starts)
+        last = max(starts[0] + self.gpu_count(source), starts[1] + self.gpu_count(layer)) - 1
+        node = self.costs.network.cluster.gpus_per_node
+        return NEAR if first // node == last // node else FAR
