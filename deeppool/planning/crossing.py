@@ -163,9 +163,21 @@ class Reach:
     least: Floats
     """(S, join) lower bound of X."""
 
-    def ends(self, slot: int, before: int, after: int) -> list[tuple[float, float, int]]:
-        """Bounds of T and X, T ascending and X descending, with the last count that has them."""
-        times, moved = self.way.lower[slot, before], self.moved[slot, :, after]
+    @property
+    def exact(self) -> bool:
+        """Whether there is no knot in it."""
+        return self.way.lower is self.way.guess and (self.tail is None or self.tail[0].lower is self.tail[0].guess)
+
+    def ends(self, times: Floats, slot: int, before: int, after: int) -> list[tuple[float, float, int]]:
+        """T and X, T ascending and X descending, with the last count that has them.
+
+        Args:
+            times: (S, fork, last) of the ways: their bounds, or what the search reckons with.
+            slot: which GPUs.
+            before: count of the fork.
+            after: count of the join.
+        """
+        times, moved = times[slot, before], self.moved[slot, :, after]
         if self.tail is not None:
             least = self.tail[0].least[slot, after]
             times, moved = times + (self.tail[0].lower[slot, :, after] - least), moved + least
@@ -216,7 +228,9 @@ class Crossing:
         self.least: Floats = least
         """(join,) seconds of transfers into the join that no way can beat."""
         self.lower: Floats = self.bounds.min(axis=0) if self.complete else self._alone()
-        self.guess = self.lower
+        self.exact = self.complete and all(reach.exact for reach in self._reaches)
+        """Whether settling finds the best way."""
+        self.guess = self.lower if self.exact else self.lower.copy()
 
     # -- bounds, for all GPU counts at once ---------------------------------------------------------
 
@@ -269,8 +283,10 @@ class Crossing:
         ends = before, after
         if ends not in self._settled:
             found = self._settled[ends] = _Settling(self, before, after).best()
-            if found.lower > self.lower[ends] * (1 + ROUNDING):
-                self.lower[ends] = found.lower
+            # What is not settled exactly keeps its bound; the search then reckons with what was found.
+            price = found.lower if self.exact else found.time
+            if price > self.guess[ends] * (1 + ROUNDING):
+                self.guess[ends] = price
                 self.version += 1
         return self._settled[ends]
 
@@ -317,7 +333,7 @@ class _Settling:
         if not best.parts:
             return NO_WAY
         crossing = self.crossing
-        lower = min(self.bounds.values()) if crossing.complete else crossing.lower[self.before, self.after] - self.own
+        lower = min(self.bounds.values()) if crossing.exact else crossing.lower[self.before, self.after] - self.own
         return self.passage(best, 0)._replace(lower=min(cap, float(lower)) + self.own)
 
     def ways(self, cap: float, *, thorough: bool) -> Bundle:
@@ -359,7 +375,8 @@ class _Settling:
             branches, slot = self.crossing.division.lanes[lane]
             stair: list[tuple[float, float, None]] = [(0.0, 0.0, None)]
             for branch in branches:
-                ends = self.crossing._reaches[branch].ends(slot, self.before, self.after)
+                reach = self.crossing._reaches[branch]
+                ends = reach.ends(reach.way.lower, slot, self.before, self.after)
                 stair = staircase((a + time, b + moved, None) for a, b, _ in stair for time, moved, _ in ends)
             self._stairs[lane] = stair
         return self._stairs[lane]
@@ -389,7 +406,7 @@ class _Settling:
         """Ways through one branch: the fastest ones to its efficient last counts, or all."""
         lasts = range(len(self.crossing.crossings.counts)) if thorough else None
         found = []
-        for last in lasts or [last for *_, last in reach.ends(slot, self.before, self.after)]:
+        for last in lasts or [last for *_, last in reach.ends(reach.way.guess, slot, self.before, self.after)]:
             moved = float(reach.moved[slot, last, self.after])
             if not (moved <= slack and reach.way.lower[slot, self.before, last] + moved <= cap):
                 continue

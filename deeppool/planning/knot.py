@@ -117,7 +117,14 @@ class Tangled:
         for reader in self._readers[layer]:
             option = chosen[reader]
             leaving = self._move(layer, reader)[:, option]
-            there = self._moved(reader, chosen) - leaving[chosen[layer]] + leaving
+            # In the order in which ``_moved`` adds up, since a limit may be kept to the last bit.
+            there = sum(
+                (
+                    leaving if source == layer else self._arriving(source, reader, chosen)[option]
+                    for source in self._sources(reader)
+                ),
+                np.zeros(len(self._fits)),
+            )
             time = time + np.where(there <= self._room(reader)[option], leaving, np.inf)
         option = int(time.argmin())
         if not time[option] < time[chosen[layer]] * (1 - 1e-12):
