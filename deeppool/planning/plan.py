@@ -46,6 +46,7 @@ class LayerAssignment:
     single_gpu_time: float
     """Forward and backward of the global batch on one GPU."""
     alternatives: tuple[Alternative, ...] = ()
+    """One per other GPU count that was searched; none in a plan that a replan made in passing."""
 
 
 @dataclass(frozen=True)
