@@ -92,7 +92,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         for layer in self.layers:
-            if layer.gpu_count != len(layer.gpus) or not all(0 <= gpu < self.gpus for gpu in layer.gpus):
+            inside = bool(layer.gpus) and 0 <= min(layer.gpus) <= max(layer.gpus) < self.gpus
+            if layer.gpu_count != len(layer.gpus) or not inside:
                 raise InvalidValueError(
                     f"layer '{layer.name}' has gpus {list(layer.gpus)}, expected {layer.gpu_count} of 0…{self.gpus - 1}"
                 )

@@ -185,23 +185,24 @@ def gpu_counts_to_search(gpus: int, global_batch: int, which: GpuCounts = "power
 def _assignments(
     costs: CostTable, result: SearchResult, limit: float | None, scope: LimitScope, explained: bool
 ) -> tuple[LayerAssignment, ...]:
-    incoming = incoming_times(costs, result.choices)
+    incoming, compute = incoming_times(costs, result.choices), costs.compute
+    gpus = [tuple(range(count)) for count in costs.gpu_counts]
     layer_limit, spare_work = limit, math.inf
     if scope == "iteration" and limit is not None:
         rows = range(len(incoming))
-        times = incoming + (costs.compute + costs.sync)[rows, result.choices]
+        times = incoming + (compute + costs.sync)[rows, result.choices]
         work = float(times @ np.array(costs.gpu_counts)[list(result.choices)])
         layer_limit, spare_work = None, max(0.0, limit * costs.single_gpu_time - work)
     found = []
     for index, (layer, choice) in enumerate(zip(costs.graph.layers, result.choices, strict=True)):
         count = costs.gpu_counts[choice]
-        total = float(incoming[index] + costs.compute[index, choice] + costs.sync[index, choice])
-        single = float(costs.compute[index, 0])
+        total = float(incoming[index] + compute[index, choice] + costs.sync[index, choice])
+        single = float(compute[index, 0])
         found.append(
             LayerAssignment(
                 name=layer.name,
                 gpu_count=count,
-                gpus=tuple(range(count)),
+                gpus=gpus[choice],
                 time=total,
                 amplification=amplification(total, count, single),
                 reshard=float(incoming[index]),
