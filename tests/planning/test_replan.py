@@ -224,16 +224,16 @@ def test_makespan_is_the_iteration_time_of_a_plan(problem, limit):
 
 
 def test_branches_on_gpus_of_their_own_run_side_by_side():
-    """A fork of 1 s, then 2 + 1 s on GPUs 0 and 1 beside 5 s on GPUs 2 and 5, then a join of 1 s on all."""
-    graph = make_graph([(), (0,), (0,), (1,), (2, 3)])
-    sets = [(0, 1, 2, 3), (0, 1), (2, 5), (0, 1), (0, 1, 2, 3, 4, 5)]
-    times = [1.0, 2.0, 5.0, 1.0, 1.0]
+    """After a fork of 1 s: 2 + 1 s on GPUs 0 and 1, 5 s on 2 and 5, 4 s on 3 and 4; then a join of 1 s on all."""
+    graph = make_graph([(), (0,), (0,), (1,), (0,), (2, 3, 4)])
+    sets = [(0,), (0, 1), (2, 5), (0, 1), (3, 4), (0, 1, 2, 3, 4, 5)]
+    times = [1.0, 2.0, 5.0, 1.0, 4.0, 1.0]
     layers = [
         dataclasses.replace(layer("x", len(gpus), forward=time), gpus=gpus)
         for gpus, time in zip(sets, times, strict=True)
     ]
-    assert makespan(graph, layers) == 7.0
-    # On one GPU of the first branch the second one waits for it.
+    assert makespan(graph, layers) == 1 + 5 + 1
+    # With a GPU of the first branch the second one waits for it, and the first one's second layer for the second.
     layers[2] = dataclasses.replace(layers[2], gpus=(1, 2))
     assert makespan(graph, layers) == 1 + 2 + 5 + 1 + 1
 
