@@ -91,9 +91,10 @@ class Plan:
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
     def __post_init__(self) -> None:
+        # A deep model has few distinct sets, and on a thousand GPUs they are long.
+        fitting = {x for x in {layer.gpus for layer in self.layers} if x and 0 <= min(x) <= max(x) < self.gpus}
         for layer in self.layers:
-            inside = bool(layer.gpus) and 0 <= min(layer.gpus) <= max(layer.gpus) < self.gpus
-            if layer.gpu_count != len(layer.gpus) or not inside:
+            if layer.gpu_count != len(layer.gpus) or layer.gpus not in fitting:
                 raise InvalidValueError(
                     f"layer '{layer.name}' has gpus {list(layer.gpus)}, expected {layer.gpu_count} of 0…{self.gpus - 1}"
                 )

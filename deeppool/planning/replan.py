@@ -193,7 +193,7 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
     alone = [ask(index, plan.global_batch) for index in range(len(plan.layers))]
     shared = [ask(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
     layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, strict=True))
-    iteration_time = makespan(profile.graph, layers)
+    iteration_time = makespan(profile.graph, layers, plan.gpus)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
     far = [a.extrapolated or b.extrapolated for a, b in zip(shared, alone, strict=True)]
     same = all(old.gpus == new.gpus for old, new in zip(layers, best.layers, strict=True))
@@ -231,13 +231,13 @@ def _bound(iteration_time: float, best: Plan) -> str:
     return certificate(factor) if factor > 1 else "bound 1.000"
 
 
-def makespan(graph: LayerGraph, layers: Sequence[LayerAssignment]) -> float:
+def makespan(graph: LayerGraph, layers: Sequence[LayerAssignment], gpus: int) -> float:
     """Seconds of an iteration whose layers start in order, each as soon as its inputs and its GPUs are there.
 
     Layers that share a GPU follow one another, so on the GPUs 0 … g - 1 each this is the sum of their times;
     branches on GPUs of their own run side by side.
     """
-    free = np.zeros(1 + max(max(layer.gpus) for layer in layers))
+    free = np.zeros(gpus)
     ends: list[float] = []
     for node, layer in zip(graph.layers, layers, strict=True):
         first, last = layer.gpus[0], layer.gpus[-1]

@@ -220,7 +220,7 @@ def test_a_profile_of_another_graph_is_refused():
 )
 def test_makespan_is_the_iteration_time_of_a_plan(problem, limit):
     made = plan(*problem, limit)
-    assert makespan(problem[0].graph, made.layers) == pytest.approx(made.iteration_time, rel=1e-12)
+    assert makespan(problem[0].graph, made.layers, made.gpus) == pytest.approx(made.iteration_time, rel=1e-12)
 
 
 def test_branches_on_gpus_of_their_own_run_side_by_side():
@@ -232,10 +232,10 @@ def test_branches_on_gpus_of_their_own_run_side_by_side():
         dataclasses.replace(layer("x", len(gpus), forward=time), gpus=gpus)
         for gpus, time in zip(sets, times, strict=True)
     ]
-    assert makespan(graph, layers) == 1 + 5 + 1
+    assert makespan(graph, layers, 6) == 1 + 5 + 1
     # With a GPU of the first branch the second one waits for it, and the first one's second layer for the second.
     layers[2] = dataclasses.replace(layers[2], gpus=(1, 2))
-    assert makespan(graph, layers) == 1 + 2 + 5 + 1 + 1
+    assert makespan(graph, layers, 6) == 1 + 2 + 5 + 1 + 1
 
 
 # -- as text and as a file --------------------------------------------------------------------------
