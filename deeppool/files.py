@@ -13,7 +13,7 @@ KINDS = {
     "diff": ("deeppool.planning.diff", "PlanDiff"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "plan": ("deeppool.planning.plan", "Plan"),
-    "price-list": ("deeppool.planning.prices", "PriceList"),
+    "price-list": ("deeppool.planning.price_list", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
     "replan": ("deeppool.planning.replan", "Replan"),
     "run": ("deeppool.job", "RunRecord"),

@@ -25,7 +25,7 @@ def explain(
     """
     from deeppool import documents
     from deeppool.planning.plan import Plan
-    from deeppool.planning.prices import price_list
+    from deeppool.planning.price_list import price_list
 
     plan = documents.read(plan_file, Plan)
     if layer is None and not as_json:

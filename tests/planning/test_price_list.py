@@ -10,7 +10,7 @@ from deeppool import files
 from deeppool.errors import InvalidValueError
 from deeppool.planning.explain import reason
 from deeppool.planning.planner import plan
-from deeppool.planning.prices import price_list
+from deeppool.planning.price_list import price_list
 from tests.figures.records import two_layer_plan
 from tests.planning.test_planner import small_plan
 from tests.planning.test_search import LIMITS, ROUNDING, Definition, counts_of
