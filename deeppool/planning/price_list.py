@@ -75,13 +75,13 @@ def price_list(plan: Plan, layer: str | None = None) -> PriceList:
             f"no layer '{layer}' among the {len(names)} layers of {plan.model}; there are {', '.join(near)}, … "
             "(deeppool explain PLAN lists all of them)"
         )
+    # A layer may have no other choice; a plan has, or its prices were left out.
+    if len(plan.gpu_counts) > 1 and not any(x.alternatives for x in plan.layers):
+        raise InvalidValueError(
+            f"the plan of {plan.model} holds no prices of other GPU counts "
+            "(a replan leaves them out: plan again from its profile)"
+        )
     wanted = [x for x in plan.layers if layer in (None, x.name)]
-    for x in wanted:
-        if not x.alternatives and len(plan.gpu_counts) > 1:
-            raise InvalidValueError(
-                f"the plan holds no prices of other GPU counts for layer '{x.name}' "
-                "(a replan leaves them out: plan again from its profile)"
-            )
     return PriceList(
         model=plan.model,
         gpus=plan.gpus,

@@ -57,8 +57,15 @@ def test_an_unknown_layer_is_answered_with_those_like_it():
 
 
 def test_a_plan_without_prices_is_refused():
-    with pytest.raises(InvalidValueError, match="holds no prices of other GPU counts for layer 'conv'"):
+    with pytest.raises(InvalidValueError, match="the plan of tiny holds no prices of other GPU counts"):
         price_list(two_layer_plan())
+
+
+def test_a_layer_without_another_choice_has_a_list_of_one():
+    made = small_plan()
+    alone = dataclasses.replace(made.layers[1], alternatives=())
+    found = price_list(dataclasses.replace(made, layers=(made.layers[0], alone)), "layer1")
+    assert [price.chosen for price in found.layers[0].counts] == [True]
 
 
 def test_where_one_count_was_searched_it_is_the_whole_list():
