@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from deeppool.env import environment
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
+    from deeppool.planning.diff import diff
     from deeppool.planning.planner import frontier, plan
+    from deeppool.planning.replan import replan
     from deeppool.profiling.measure import profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
@@ -38,6 +40,7 @@ _HOMES = {
     "Cluster": "deeppool.cluster",
     "Link": "deeppool.cluster",
     "capture": "deeppool.graph.capture",
+    "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
@@ -46,6 +49,7 @@ _HOMES = {
     "load": "deeppool.files",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
+    "replan": "deeppool.planning.replan",
     "save": "deeppool.files",
     "simulate": "deeppool.simulation.replay",
 }
@@ -54,6 +58,7 @@ __all__ = [
     "Cluster",
     "Link",
     "capture",
+    "diff",
     "environment",
     "figures",
     "find_cluster",
@@ -62,6 +67,7 @@ __all__ = [
     "load",
     "plan",
     "profile",
+    "replan",
     "save",
     "simulate",
 ]

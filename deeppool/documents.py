@@ -4,6 +4,7 @@ A file is one JSON object, ``{"format": "deeppool/<kind>", "version": 1, …fiel
 frozen dataclass with ``KIND`` set; pydantic validates its fields by their annotations.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -30,8 +31,9 @@ R = TypeVar("R", bound=Record)
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """The record as a JSON object, format and version first; fields named ``origin`` stay behind."""
-    fields = _adapter(type(record)).dump_python(record, mode="json", exclude={"origin"})
+    """The record as a JSON object, format and version first; ``origin``, its own or a held record's, stays behind."""
+    held: dict[str, Any] = {x.name: {"origin"} for x in dataclasses.fields(record) if _holds_record(record, x.name)}
+    fields = _adapter(type(record)).dump_python(record, mode="json", exclude={"origin": True, **held})
     return {"format": f"deeppool/{record.KIND}", "version": VERSION, **fields}
 
 
@@ -130,6 +132,10 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DocumentError(f"{path}: holds a {type(document).__name__}, expected an object with a 'format' field")
     return document
+
+
+def _holds_record(record: Record, name: str) -> bool:
+    return hasattr(getattr(record, name), "KIND")
 
 
 def _adapter(record_type: type[R]) -> "TypeAdapter[R]":

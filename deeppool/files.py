@@ -10,9 +10,12 @@ from deeppool.errors import DocumentError
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
+    "diff": ("deeppool.planning.diff", "PlanDiff"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "plan": ("deeppool.planning.plan", "Plan"),
+    "price-list": ("deeppool.planning.price_list", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
+    "replan": ("deeppool.planning.replan", "Replan"),
     "run": ("deeppool.job", "RunRecord"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
 }

@@ -1,5 +1,7 @@
 """Hypothesis strategies: layer graphs, profiles and clusters that plans are made of."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from deeppool.cluster import Cluster, Link
@@ -73,6 +75,19 @@ def profiles(draw, graphs=None):
     return make_profile(graph, measurements)
 
 
+@st.composite
+def repeating_profiles(draw, graphs=None):
+    """Profiles in which some layers repeat others, as the blocks of a transformer do: equal signatures, equal times."""
+    profile = draw(profiles(graphs))
+    signatures = [layer.signature for layer in profile.graph.layers]
+    picked = [draw(st.sampled_from(signatures)) for _ in signatures]
+    layers = tuple(
+        replace(layer, signature=signature) for layer, signature in zip(profile.graph.layers, picked, strict=True)
+    )
+    measurements = [x for x in profile.measurements if x.signature in picked]
+    return make_profile(replace(profile.graph, layers=layers), measurements)
+
+
 def links():
     """From a slow Ethernet to NVSwitch and beyond; some without latency."""
     return st.builds(
@@ -96,10 +111,10 @@ def clusters(gpus=(1, 2, 3, 4, 6, 8)):
 
 
 @st.composite
-def problems(draw, graphs=None, gpus=(1, 2, 3, 4, 6, 8)):
+def problems(draw, graphs=None, gpus=(1, 2, 3, 4, 6, 8), made_of=profiles):
     """(profile, cluster, global batch): what a plan is asked for. Some batches do not divide evenly."""
     cluster = draw(clusters(gpus))
-    return draw(profiles(graphs)), cluster, draw(st.integers(max(gpus), 2 * BATCH_SIZES[-1]))
+    return draw(made_of(graphs)), cluster, draw(st.integers(max(gpus), 2 * BATCH_SIZES[-1]))
 
 
 def make_graph(predecessors, input_bytes=None, parameter_bytes=None):

@@ -9,9 +9,12 @@ import sys
 
 import typer
 
+from deeppool.cli.diff import diff
+from deeppool.cli.explain import explain
 from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
 from deeppool.cli.profiles import env, profile
+from deeppool.cli.replan import replan
 from deeppool.cli.runs import run
 from deeppool.errors import DeeppoolError
 
@@ -27,7 +30,7 @@ app = typer.Typer(
     "  [bold]deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json[/bold]\n\n"
     "  [bold]deeppool run plan.json --background resnet18 --seconds 30[/bold]",
 )
-for command in (env, profile, plan, frontier, simulate, run, evaluate, lab):
+for command in (env, profile, plan, explain, diff, frontier, simulate, run, replan, evaluate, lab):
     app.command()(command)
 
 

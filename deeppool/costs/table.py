@@ -1,7 +1,8 @@
 """Every price that a plan search needs, as arrays over layers and GPU counts."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import FAR, HOME, NEAR, Network, Place
 from deeppool.graph.layer import LayerGraph
-from deeppool.profiling.table import LayerTime, Profile
+from deeppool.profiling.table import Profile
 
 Floats = NDArray[np.float64]
 
@@ -58,28 +59,77 @@ class CostTable:
 
 
 def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> CostTable:
-    """Asks the profile and the network for every price.
+    """Asks the profile once per distinct layer, and the network once per distinct size, for every price.
 
     Raises:
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
-    layers = range(len(profile.graph.layers))
-    times: list[list[LayerTime]] = [[profile.time(i, -(-global_batch // g)) for g in gpu_counts] for i in layers]
-    layouts = [Layout(tuple(range(g)), global_batch) for g in gpu_counts]
-    home = [[network.reshard_terms(a, b) for b in layouts] for a in layouts]
-    away = [[[network.away_terms(a, b, global_batch, x) for b in gpu_counts] for a in gpu_counts] for x in (NEAR, FAR)]
-    reshard = np.array([home, *away])
+    layers = profile.graph.layers
+    forward, backward, extrapolated = _layer_times(profile, range(len(layers)), global_batch, gpu_counts)
+    sizes, which = np.unique([layer.parameter_bytes for layer in layers], return_inverse=True)
+    sync = np.array([[network.all_reduce_time(g, int(size)) for g in gpu_counts] for size in sizes])
+    reshard = _reshard_terms(network, global_batch, gpu_counts)
     return CostTable(
         graph=profile.graph,
         network=network,
         global_batch=global_batch,
         gpu_counts=gpu_counts,
-        forward=np.array([[time.forward for time in row] for row in times]),
-        backward=np.array([[time.backward for time in row] for row in times]),
-        sync=np.array(
-            [[network.all_reduce_time(g, layer.parameter_bytes) for g in gpu_counts] for layer in profile.graph.layers]
-        ),
-        extrapolated=np.array([[time.extrapolated for time in row] for row in times]),
+        forward=forward,
+        backward=backward,
+        sync=sync[which],
+        extrapolated=extrapolated,
         reshard_latency=reshard[..., 0],
         reshard_per_byte=reshard[..., 1],
     )
+
+
+def reprice(costs: CostTable, profile: Profile, layers: Sequence[int]) -> CostTable:
+    """The table after the times of some layers changed; what they move and synchronise costs what it did.
+
+    Args:
+        costs: prices of another profile of the same graph.
+        profile: the new times.
+        layers: every layer whose times differ between the two.
+
+    Raises:
+        MissingProfileError: the profile cannot answer for a per-GPU batch.
+    """
+    if not layers:
+        return costs
+    rows = list(layers)
+    forward, backward, extrapolated = costs.forward.copy(), costs.backward.copy(), costs.extrapolated.copy()
+    forward[rows], backward[rows], extrapolated[rows] = _layer_times(
+        profile, layers, costs.global_batch, costs.gpu_counts
+    )
+    return replace(costs, forward=forward, backward=backward, extrapolated=extrapolated)
+
+
+def _layer_times(
+    profile: Profile, layers: Iterable[int], global_batch: int, gpu_counts: tuple[int, ...]
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Forward, backward and extrapolated, each (layers, K); layers of equal signature are asked for once."""
+    rows: dict[str, int] = {}
+    asked = []
+    which = []
+    for layer in layers:
+        signature = profile.graph.layers[layer].signature
+        if signature not in rows:
+            rows[signature] = len(rows)
+            asked.append([profile.time(layer, -(-global_batch // g)) for g in gpu_counts])
+        which.append(rows[signature])
+    return (
+        np.array([[time.forward for time in row] for row in asked])[which],
+        np.array([[time.backward for time in row] for row in asked])[which],
+        np.array([[time.extrapolated for time in row] for row in asked])[which],
+    )
+
+
+@lru_cache(maxsize=16)
+def _reshard_terms(network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> Floats:
+    """(3, K, K, 2) place, from, to: latency and seconds per byte; no layer changes them, so plans share them."""
+    layouts = [Layout(tuple(range(g)), global_batch) for g in gpu_counts]
+    home = [[network.reshard_terms(a, b) for b in layouts] for a in layouts]
+    away = [[[network.away_terms(a, b, global_batch, x) for b in gpu_counts] for a in gpu_counts] for x in (NEAR, FAR)]
+    terms = np.array([home, *away])
+    terms.flags.writeable = False
+    return terms

@@ -49,6 +49,7 @@ class LayerAssignment:
     single_gpu_time: float
     """Forward and backward of the global batch on one GPU."""
     alternatives: tuple[Alternative, ...] = ()
+    """One per other GPU count that was searched; none in a plan that a replan made in passing."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,15 @@ class Plan:
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
     def __post_init__(self) -> None:
+        # A deep model has few distinct sets, and on a thousand GPUs they are long.
+        fitting = {x for x in {layer.gpus for layer in self.layers} if x and 0 <= min(x) <= max(x) < self.gpus}
         for index, layer in enumerate(self.layers):
             if not all(0 <= source < index for source in layer.predecessors):
                 raise InvalidValueError(
                     f"layer '{layer.name}', number {index}, has predecessors {list(layer.predecessors)}, "
                     "expected earlier layers"
                 )
-            if layer.gpu_count != len(layer.gpus) or not all(0 <= gpu < self.gpus for gpu in layer.gpus):
+            if layer.gpu_count != len(layer.gpus) or layer.gpus not in fitting:
                 raise InvalidValueError(
                     f"layer '{layer.name}' has gpus {list(layer.gpus)}, expected {layer.gpu_count} of 0…{self.gpus - 1}"
                 )

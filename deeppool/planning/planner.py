@@ -1,6 +1,5 @@
 """A profile, a cluster and a limit → :class:`Plan`."""
 
-import hashlib
 import math
 import time
 
@@ -50,10 +49,30 @@ def plan(
     """
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
+    return plan_at(profile, costs, amplification_limit, limit_scope)
+
+
+def plan_at(
+    profile: Profile,
+    costs: CostTable,
+    amplification_limit: float | None,
+    limit_scope: LimitScope,
+    *,
+    explained: bool = True,
+) -> Plan:
+    """The plan that the search finds at prices that are already known.
+
+    Args:
+        profile: what the prices were made of.
+        costs: prices.
+        amplification_limit: see :func:`plan`.
+        limit_scope: see :func:`plan`.
+        explained: price every layer's other GPU counts too; in a large graph that takes far longer than the search.
+    """
     started = time.perf_counter()
     result = (search if limit_scope == "layer" else search_within)(costs, amplification_limit)
     search_time = time.perf_counter() - started
-    layers = _assignments(costs, result, amplification_limit, limit_scope)
+    layers = _assignments(costs, result, amplification_limit, limit_scope, explained)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
     extrapolated = costs.extrapolated[:, 0] | costs.extrapolated[np.arange(len(layers)), result.choices]
     return Plan(
@@ -61,17 +80,17 @@ def plan(
         input_shape=profile.graph.input_shape,
         parameter_bytes=profile.graph.parameter_bytes,
         graph_fingerprint=profile.graph.fingerprint,
-        profile_fingerprint=hashlib.sha256(repr(profile.measurements).encode()).hexdigest()[:16],
+        profile_fingerprint=profile.fingerprint,
         device=profile.device,
         device_name=profile.device_name,
         precision=profile.precision,
         provenance=profile.provenance,
         extrapolated_layers=tuple(x.name for x, far in zip(layers, extrapolated, strict=True) if far),
         cluster=costs.network.cluster,
-        network_model=network_model,
+        network_model=costs.network.model,
         gpu_counts=costs.gpu_counts,
         gpus=costs.network.cluster.gpus,
-        global_batch=global_batch,
+        global_batch=costs.global_batch,
         amplification_limit=amplification_limit,
         limit_scope=limit_scope,
         layers=layers,
@@ -166,21 +185,22 @@ def gpu_counts_to_search(gpus: int, global_batch: int, which: GpuCounts = "power
 
 
 def _assignments(
-    costs: CostTable, result: SearchResult, limit: float | None, scope: LimitScope
+    costs: CostTable, result: SearchResult, limit: float | None, scope: LimitScope, explained: bool
 ) -> tuple[LayerAssignment, ...]:
     placement = Placement(costs, result.choices, result.starts)
     incoming = [placement.incoming(index) for index in range(len(result.choices))]
+    compute = costs.compute
     layer_limit, spare_work = limit, math.inf
     if scope == "iteration" and limit is not None:
         rows = range(len(incoming))
-        times = incoming + (costs.compute + costs.sync)[rows, result.choices]
+        times = incoming + (compute + costs.sync)[rows, result.choices]
         work = float(times @ np.array(costs.gpu_counts)[list(result.choices)])
         layer_limit, spare_work = None, max(0.0, limit * costs.single_gpu_time - work)
     found = []
     for index, (layer, choice) in enumerate(zip(costs.graph.layers, result.choices, strict=True)):
         count = costs.gpu_counts[choice]
-        total = float(incoming[index] + costs.compute[index, choice] + costs.sync[index, choice])
-        single = float(costs.compute[index, 0])
+        total = float(incoming[index] + compute[index, choice] + costs.sync[index, choice])
+        single = float(compute[index, 0])
         found.append(
             LayerAssignment(
                 name=layer.name,
@@ -194,7 +214,7 @@ def _assignments(
                 backward=float(costs.backward[index, choice]),
                 sync=float(costs.sync[index, choice]),
                 single_gpu_time=single,
-                alternatives=alternatives(placement, index, layer_limit, spare_work),
+                alternatives=alternatives(placement, index, layer_limit, spare_work) if explained else (),
             )
         )
     return tuple(found)

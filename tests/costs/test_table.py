@@ -1,0 +1,105 @@
+"""The table of all prices against asking for each price by itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.cluster import Cluster
+from deeppool.collectives.layout import Layout
+from deeppool.costs.communication import Network
+from deeppool.costs.table import price, reprice
+from deeppool.errors import MissingProfileError
+from deeppool.planning.planner import gpu_counts_to_search
+from deeppool.profiling.table import Profile
+from tests.strategies import make_graph, problems, profile_from_times, repeating_profiles
+
+FIELDS = ("forward", "backward", "sync", "extrapolated", "reshard_latency", "reshard_per_byte")
+
+
+def table_of(problem):
+    profile, cluster, batch = problem
+    return price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
+
+
+def equal(some, other):
+    return all(np.array_equal(getattr(some, name), getattr(other, name)) for name in FIELDS)
+
+
+def with_times_scaled(profile, signatures, factor):
+    return replace(
+        profile,
+        measurements=tuple(
+            replace(x, forward=tuple(factor * t for t in x.forward), backward=tuple(factor * t for t in x.backward))
+            if x.signature in signatures
+            else x
+            for x in profile.measurements
+        ),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(made_of=repeating_profiles))
+def test_every_entry_is_what_profile_and_network_say_of_it(problem):
+    profile, cluster, batch = problem
+    costs, network = table_of(problem), Network(cluster)
+    for k, count in enumerate(costs.gpu_counts):
+        for index, layer in enumerate(profile.graph.layers):
+            time = profile.time(index, -(-batch // count))
+            assert costs.forward[index, k] == time.forward
+            assert costs.backward[index, k] == time.backward
+            assert costs.extrapolated[index, k] == time.extrapolated
+            assert costs.sync[index, k] == network.all_reduce_time(count, layer.parameter_bytes)
+        for j, other in enumerate(costs.gpu_counts):
+            latency, per_byte = network.reshard_terms(
+                Layout(tuple(range(count)), batch), Layout(tuple(range(other)), batch)
+            )
+            assert costs.comm(1000)[k, j] == pytest.approx(2 * (latency + 1000 * per_byte), rel=1e-12)
+
+
+def test_equal_layers_are_asked_for_once(monkeypatch):
+    graph = make_graph([(), (0,), (1,), (2,)], parameter_bytes=[0, 4096, 4096, 0])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b] * 4)
+    layers = tuple(
+        replace(layer, signature=f"signature{index % 2}") for index, layer in enumerate(profile.graph.layers)
+    )
+    profile = replace(profile, graph=replace(graph, layers=layers), measurements=profile.measurements[:2])
+    asked = []
+    time, all_reduce_time = Profile.time, Network.all_reduce_time
+    monkeypatch.setattr(Profile, "time", lambda self, *of: asked.append(of) or time(self, *of))
+    monkeypatch.setattr(Network, "all_reduce_time", lambda self, *of: asked.append(of) or all_reduce_time(self, *of))
+    price(profile, Network(Cluster(4)), 16, (1, 4))
+    # Layers 0 and 1 at 16 and 4 samples a GPU; no bytes and 4096 bytes on 1 and on 4 GPUs.
+    assert asked == [(0, 16), (0, 4), (1, 16), (1, 4), (1, 0), (4, 0), (1, 4096), (4, 4096)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), problems(made_of=repeating_profiles), st.floats(0.1, 10))
+def test_repricing_what_changed_equals_pricing_everything(data, problem, factor):
+    profile, cluster, batch = problem
+    changed = data.draw(st.sets(st.sampled_from([x.signature for x in profile.measurements])))
+    slower = with_times_scaled(profile, changed, factor)
+    layers = [index for index, layer in enumerate(profile.graph.layers) if layer.signature in changed]
+    old = table_of(problem)
+    untouched = table_of(problem)
+    assert equal(reprice(old, slower, layers), table_of((slower, cluster, batch)))
+    assert equal(old, untouched)
+
+
+def test_repricing_asks_only_for_what_changed(monkeypatch):
+    profile = profile_from_times(make_graph([(), (0,), (1,)]), [lambda b: 1e-3 * b] * 3)
+    costs = price(profile, Network(Cluster(4)), 16, (1, 4))
+    asked = []
+    time = Profile.time
+    monkeypatch.setattr(Profile, "time", lambda self, *of: asked.append(of) or time(self, *of))
+    reprice(costs, profile, [1])
+    assert asked == [(1, 16), (1, 4)]
+    assert reprice(costs, profile, []) is costs
+
+
+def test_a_batch_below_the_profile_is_refused_by_name():
+    profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b] * 2, batch_sizes=(4, 8))
+    with pytest.raises(MissingProfileError, match="'layer0' at per-GPU batch 2"):
+        price(profile, Network(Cluster(4)), 8, (1, 2, 4))
