@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from deeppool.env import environment
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
+    from deeppool.planning.accuracy import StepsTable, find_steps
     from deeppool.planning.planner import frontier, plan
+    from deeppool.planning.scaling import scaling
     from deeppool.profiling.measure import profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
@@ -37,32 +39,38 @@ __version__ = "0.1.0"
 _HOMES = {
     "Cluster": "deeppool.cluster",
     "Link": "deeppool.cluster",
+    "StepsTable": "deeppool.planning.accuracy",
     "capture": "deeppool.graph.capture",
     "environment": "deeppool.env",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
+    "find_steps": "deeppool.planning.accuracy",
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
     "load": "deeppool.files",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
     "save": "deeppool.files",
+    "scaling": "deeppool.planning.scaling",
     "simulate": "deeppool.simulation.replay",
 }
 
 __all__ = [
     "Cluster",
     "Link",
+    "StepsTable",
     "capture",
     "environment",
     "figures",
     "find_cluster",
+    "find_steps",
     "frontier",
     "launch",
     "load",
     "plan",
     "profile",
     "save",
+    "scaling",
     "simulate",
 ]
 

@@ -10,11 +10,15 @@ from deeppool.errors import DocumentError
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
+    "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
+    "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "profile": ("deeppool.profiling.table", "Profile"),
     "run": ("deeppool.job", "RunRecord"),
+    "scaling": ("deeppool.planning.study", "ScalingStudy"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
+    "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
 }
 
 

@@ -7,4 +7,7 @@ frontier   every efficient plan, and so the exact search under a limit per itera
 baselines  data parallelism and one GPU, priced by the same model
 explain    why each layer got its GPUs
 planner    a profile, a cluster and a limit → Plan
+accuracy   steps to a target accuracy by global batch: named, cited, replaceable
+study      ScalingStudy, ScalingPoint: the record
+scaling    weak, strong and batch-optimal scaling over GPUs and network speeds → ScalingStudy
 """
