@@ -13,6 +13,7 @@ from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
 from deeppool.cli.profiles import env, profile
 from deeppool.cli.runs import run
+from deeppool.cli.scaling import scaling
 from deeppool.errors import DeeppoolError
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ app = typer.Typer(
     "  [bold]deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json[/bold]\n\n"
     "  [bold]deeppool run plan.json --background resnet18 --seconds 30[/bold]",
 )
-for command in (env, profile, plan, frontier, simulate, run, evaluate, lab):
+for command in (env, profile, plan, frontier, scaling, simulate, run, evaluate, lab):
     app.command()(command)
 
 
