@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from deeppool.env import environment
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
+    from deeppool.planning.accuracy import StepsTable, find_steps
     from deeppool.planning.diff import diff
     from deeppool.planning.planner import frontier, plan
     from deeppool.planning.replan import replan
+    from deeppool.planning.scaling import scaling
     from deeppool.profiling.measure import profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
@@ -39,11 +41,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "Cluster": "deeppool.cluster",
     "Link": "deeppool.cluster",
+    "StepsTable": "deeppool.planning.accuracy",
     "capture": "deeppool.graph.capture",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
+    "find_steps": "deeppool.planning.accuracy",
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
     "load": "deeppool.files",
@@ -51,17 +55,20 @@ _HOMES = {
     "profile": "deeppool.profiling.measure",
     "replan": "deeppool.planning.replan",
     "save": "deeppool.files",
+    "scaling": "deeppool.planning.scaling",
     "simulate": "deeppool.simulation.replay",
 }
 
 __all__ = [
     "Cluster",
     "Link",
+    "StepsTable",
     "capture",
     "diff",
     "environment",
     "figures",
     "find_cluster",
+    "find_steps",
     "frontier",
     "launch",
     "load",
@@ -69,6 +76,7 @@ __all__ = [
     "profile",
     "replan",
     "save",
+    "scaling",
     "simulate",
 ]
 

@@ -5,6 +5,7 @@ DeeppoolError
 ├── ProfileError             layer times cannot be measured
 │   └── MissingProfileError  a profile cannot answer for a layer and batch
 ├── PlanError                no plan can be made of these inputs
+├── MissingStepsError        nothing is known of the steps that a global batch needs
 ├── DocumentError            a file cannot be read, is not ours, or cannot be written
 ├── DeviceUnavailableError   the device asked for is not on this machine
 ├── InvalidValueError        an argument is out of its bounds (also a ValueError)
@@ -34,6 +35,10 @@ class MissingProfileError(ProfileError):
 
 class PlanError(DeeppoolError):
     """No plan can be made of these inputs."""
+
+
+class MissingStepsError(DeeppoolError):
+    """The model of steps to accuracy has no answer for this global batch."""
 
 
 class DocumentError(DeeppoolError):

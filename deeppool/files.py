@@ -11,13 +11,17 @@ from deeppool.errors import DocumentError
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
     "diff": ("deeppool.planning.diff", "PlanDiff"),
+    "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
+    "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "price-list": ("deeppool.planning.price_list", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
     "replan": ("deeppool.planning.replan", "Replan"),
     "run": ("deeppool.job", "RunRecord"),
+    "scaling": ("deeppool.planning.study", "ScalingStudy"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
+    "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
 }
 
 

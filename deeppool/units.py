@@ -17,6 +17,15 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def format_bit_rate(bytes_per_second: float) -> str:
+    """``1.25e9`` becomes ``10 Gbit/s``."""
+    bits = 8 * bytes_per_second
+    for scale, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s")):
+        if bits >= scale:
+            return f"{bits / scale:.4g} {unit}"
+    return f"{bits / 1e3:.4g} kbit/s"
+
+
 def format_percent(fraction: float) -> str:
     """``0.0312`` becomes ``+3.1 %``."""
     return f"{100 * fraction:+.1f} %"

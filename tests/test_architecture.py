@@ -146,5 +146,5 @@ def test_a_public_name_is_at_its_home(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match="deeppool has no 'train'; it has Cluster, Link, capture"):
+    with pytest.raises(AttributeError, match="deeppool has no 'train'; it has Cluster, Link, StepsTable, capture"):
         deeppool.train  # noqa: B018

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.units import format_bytes, format_percent, format_seconds
+from deeppool.units import format_bit_rate, format_bytes, format_percent, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,21 @@ from deeppool.units import format_bytes, format_percent, format_seconds
 )
 def test_seconds_take_the_unit_that_keeps_the_number_short(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "text"),
+    [
+        (125.0, "1 kbit/s"),
+        (1.25e8, "1 Gbit/s"),
+        (25e9, "200 Gbit/s"),
+        (1.25e11, "1 Tbit/s"),
+        (6e11, "4.8 Tbit/s"),
+        (1.25e6, "10 Mbit/s"),
+    ],
+)
+def test_bit_rates_are_those_of_network_adapters(bytes_per_second: float, text: str) -> None:
+    assert format_bit_rate(bytes_per_second) == text
 
 
 @pytest.mark.parametrize(

@@ -12,4 +12,7 @@ diff       what changes from one plan to another
 live       a run's times → a corrected profile
 replan     a plan and live times → the better plan, and the gain
 tables     the text of diff, price_list and replan
+accuracy   steps to a target accuracy by global batch: named, cited, replaceable
+study      ScalingStudy, ScalingPoint: the record
+scaling    weak, strong and batch-optimal scaling over GPUs and network speeds → ScalingStudy
 """

@@ -1,0 +1,72 @@
+"""``deeppool scaling``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deeppool.cli.options import AsJson, NetworkOption, ProfileArgument, numbers
+from deeppool.cli.output import progress, show
+
+
+def scaling(
+    profile_file: ProfileArgument,
+    gpus: Annotated[int, typer.Option(help="The largest GPU count; the others are the powers of two below.")] = 1024,
+    global_batch: Annotated[int, typer.Option(help="Samples per iteration of strong scaling.")] = 256,
+    per_gpu_batch: Annotated[
+        int | None, typer.Option(help="Samples per GPU of weak scaling.", show_default="--global-batch")
+    ] = None,
+    network: Annotated[
+        str, typer.Option(help="Speeds of a GPU's link, in Gbit/s each direction.")
+    ] = "10,200,1000,4800",
+    steps_to_accuracy: Annotated[
+        str,
+        typer.Option(
+            help="How many steps each global batch needs to the target accuracy: a file of your own, or "
+            "imagenet-90-epochs (Goyal et al., ResNet-50), or example (round numbers, from no paper)."
+        ),
+    ] = "example",
+    amplification_limit: Annotated[
+        float | None,
+        typer.Option(help="The most GPU-seconds a layer of a burst-parallel plan may spend (at least 1)."),
+    ] = None,
+    network_model: NetworkOption = "best",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the study (JSON).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the time to accuracy on more GPUs and faster networks: weak, strong and batch-optimal scaling.
+
+    Weak scaling fixes the per-GPU batch, strong scaling the global batch; batch-optimal scaling takes the global
+    batch that reaches the accuracy soonest at each GPU count. Each one data parallel and burst parallel.
+
+    A file of your own steps: {"format": "deeppool/steps-table", "version": 1, "name": "my model to 70 %",
+    "source": "trained in May", "pairs": [[256, 90000], [1024, 30000], [8192, 12000]]}
+
+    Example: deeppool scaling vgg16.json --gpus 256 --network 10,1000 --steps-to-accuracy steps.json -o study.json
+    """
+    from deeppool import documents
+    from deeppool.planning.accuracy import find_steps
+    from deeppool.planning.planner import gpu_counts_to_search
+    from deeppool.planning.scaling import scaling as study
+    from deeppool.profiling.table import Profile
+
+    speeds = numbers(network, "--network")
+    times = documents.read(profile_file, Profile)
+    steps = find_steps(steps_to_accuracy)
+    if output is not None:
+        documents.check_writable(output)
+    with progress() as report:
+        found = study(
+            times,
+            steps,
+            gpu_counts=gpu_counts_to_search(gpus, gpus),
+            bandwidths=[gigabits * 1e9 / 8 for gigabits in speeds],
+            global_batch=global_batch,
+            per_gpu_batch=per_gpu_batch,
+            amplification_limit=amplification_limit,
+            network_model=network_model,
+            on_progress=report,
+        )
+    if output is not None:
+        documents.write(found, output)
+    show(found, as_json, found.table)

@@ -1,0 +1,181 @@
+"""How far more GPUs and faster networks bring the target accuracy nearer."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape, shorten
+from deeppool.planning.study import (
+    PARALLELISMS,
+    Parallelism,
+    ScalingPoint,
+    ScalingStudy,
+    Strategy,
+    format_hours,
+)
+from deeppool.units import format_bit_rate, format_seconds
+
+_COLOURS: dict[Strategy, str] = {"weak": theme.ORANGE, "strong": theme.BLUE, "batch-optimal": theme.GREEN}
+_WIDTHS: dict[Strategy, float] = {"batch-optimal": 4, "strong": 2, "weak": 2}
+"""In drawing order: where another way to scale has the best batch too, its line lies visibly on the wide one."""
+_DASHES: dict[Parallelism, str] = {"data-parallel": "dash", "burst-parallel": "solid"}
+_STEPS = 80
+"""Characters of the steps' name and source that fit beside the rest of the subtitle."""
+_TICKS = 6
+"""GPU counts that a panel has room for."""
+
+Place = Callable[[ScalingPoint], float]
+
+
+def scaling(
+    study: ScalingStudy, *, bandwidth: float | None = None, gpus: int | None = None, dark: bool = False
+) -> go.Figure:
+    """Speed-up against GPUs, the per-GPU batch that is best at each GPU count, speed-up against network speed.
+
+    DeepPool's figures 1, 2 and 3 side by side: colours are ways to scale, dashes are data parallelism, open marks
+    lean on layer times above the profile's largest batch. A line ends where the study has no points.
+
+    Args:
+        study: what to draw.
+        bandwidth: of the first two panels, one of the study's; None: the fastest.
+        gpus: of the last panel, one of the study's GPU counts; None: the largest that has most lines.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: not a study, or a speed or GPU count that it does not have.
+    """
+    if not isinstance(study, ScalingStudy):
+        raise InvalidValueError(f"scaling cannot draw a {type(study).__name__}, it accepts a ScalingStudy")
+    speed = study.bandwidths[-1] if bandwidth is None else bandwidth
+    count = _fullest_count(study) if gpus is None else gpus
+    if speed not in study.bandwidths:
+        known = ", ".join(f"{known:g}" for known in study.bandwidths)
+        raise InvalidValueError(f"bandwidth must be one of the study's, {known} bytes/s, got {speed:g}")
+    if count not in study.gpu_counts:
+        raise InvalidValueError(
+            f"gpus must be one of the study's, {', '.join(map(str, study.gpu_counts))}, got {count}"
+        )
+    headings = [
+        f"Speed-up at {format_bit_rate(speed)}",
+        f"Batch-optimal at {format_bit_rate(speed)}",
+        f"Speed-up on {count} GPU{'s' * (count > 1)}",
+    ]
+    figure = make_subplots(cols=3, column_widths=[0.42, 0.26, 0.32], horizontal_spacing=0.075, subplot_titles=headings)
+    figure.update_annotations(font_size=14)
+    _draw_legend(figure, study, dark)
+    _draw_linear(figure, study, dark)
+    for point_of, column, chosen in (
+        (_speedup, 1, [point for point in study.points if point.bandwidth == speed]),
+        (_batch, 2, [x for x in study.points if x.bandwidth == speed and x.strategy == "batch-optimal"]),
+        (_speedup, 3, [point for point in study.points if point.gpus == count]),
+    ):
+        place: Place = (lambda point: point.bandwidth * 8 / 1e9) if column == 3 else (lambda point: point.gpus)
+        for strategy in _WIDTHS:
+            for parallelism in PARALLELISMS:
+                line = [x for x in chosen if (x.strategy, x.parallelism) == (strategy, parallelism)]
+                if line:
+                    figure.add_trace(_line(line, place, point_of), row=1, col=column)
+    _label_axes(figure, study)
+    theme.dress(
+        figure,
+        title=f"{escape(study.model)} to accuracy on {study.gpu_counts[0]} to {study.gpu_counts[-1]} GPUs",
+        subtitle=_subtitle(study),
+        plot_height=340,
+        heading_height=24,
+        dark=dark,
+    )
+    return figure
+
+
+def _speedup(point: ScalingPoint) -> float:
+    return point.speedup
+
+
+def _batch(point: ScalingPoint) -> float:
+    return point.per_gpu_batch
+
+
+def _fullest_count(study: ScalingStudy) -> int:
+    lines = {count: sum(point.gpus == count for point in study.points) for count in study.gpu_counts}
+    return max(study.gpu_counts, key=lambda count: (lines[count], count))
+
+
+def _line(points: Sequence[ScalingPoint], place: Place, value: Place) -> go.Scatter:
+    first = points[0]
+    colour = _COLOURS[first.strategy]
+    return go.Scatter(
+        name=f"{first.strategy}, {first.parallelism}",
+        legendgroup=first.strategy,
+        showlegend=False,
+        mode="lines+markers",
+        x=[place(point) for point in points],
+        y=[value(point) for point in points],
+        line={"color": colour, "width": _WIDTHS[first.strategy], "dash": _DASHES[first.parallelism]},
+        marker={"color": colour, "size": 7, "symbol": [_symbol(point.extrapolated) for point in points]},
+        customdata=[_hover(point) for point in points],
+        hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+    )
+
+
+def _symbol(extrapolated: bool) -> str:
+    return "circle-open" if extrapolated else "circle"
+
+
+def _hover(point: ScalingPoint) -> list[str]:
+    far = ", extrapolated" * point.extrapolated
+    return [
+        f"{point.strategy}, {point.parallelism}: {point.speedup:.2f}x",
+        f"{point.gpus} GPUs at {format_bit_rate(point.bandwidth)}, batch {point.global_batch}, "
+        f"{point.per_gpu_batch} per GPU",
+        f"{point.steps} steps of {format_seconds(point.iteration_time)}{far}: {format_hours(point.time_to_accuracy)}, "
+        f"{point.gpu_seconds / 3600:.3g} GPU hours",
+    ]
+
+
+def _draw_legend(figure: go.Figure, study: ScalingStudy, dark: bool) -> None:
+    """Colours, dashes and marks each once, instead of every pair of them."""
+    plain = {"color": theme.neutral(dark=dark), "width": 2}
+    keys: list[tuple[str, dict[str, object]]] = [
+        (strategy, {"legendgroup": strategy, "mode": "lines", "line": {"color": colour, "width": 2}})
+        for strategy, colour in _COLOURS.items()
+    ]
+    keys += [(parallelism, {"mode": "lines", "line": {**plain, "dash": dash}}) for parallelism, dash in _DASHES.items()]
+    if any(point.extrapolated for point in study.points):
+        mark = {"color": theme.neutral(dark=dark), "size": 7, "symbol": _symbol(True)}
+        keys.append(("layer times extrapolated", {"mode": "markers", "marker": mark}))
+    for name, look in keys:
+        figure.add_trace(go.Scatter(name=name, x=[None], y=[None], hoverinfo="skip", **look), row=1, col=1)
+
+
+def _draw_linear(figure: go.Figure, study: ScalingStudy, dark: bool) -> None:
+    ends = [study.gpu_counts[0], study.gpu_counts[-1]]
+    line = {"color": theme.soft(dark=dark), "width": 1.5, "dash": "dot"}
+    figure.add_trace(go.Scatter(name="linear", mode="lines", x=ends, y=ends, line=line, hoverinfo="skip"), row=1, col=1)
+
+
+def _label_axes(figure: go.Figure, study: ScalingStudy) -> None:
+    step = -(-len(study.gpu_counts) // _TICKS)
+    counts = study.gpu_counts[::-step][::-1]
+    for column in (1, 2):
+        figure.update_xaxes(title_text="GPUs (log)", type="log", tickvals=counts, row=1, col=column)
+    gigabits = [8 * speed / 1e9 for speed in study.bandwidths]
+    names = [format_bit_rate(speed) for speed in study.bandwidths]
+    figure.update_xaxes(
+        title_text="link of a GPU (log)", type="log", tickvals=gigabits, ticktext=names, tickangle=0, row=1, col=3
+    )
+    figure.update_yaxes(type="log", dtick=math.log10(2), row=1, col=2, title_text="samples per GPU (log)")
+    for column in (1, 3):
+        figure.update_yaxes(title_text="speed-up over one GPU (log)", type="log", dtick=1, row=1, col=column)
+
+
+def _subtitle(study: ScalingStudy) -> str:
+    name = shorten(study.steps_name, _STEPS // 2)
+    source = shorten(study.steps_source, _STEPS - len(name))
+    return (
+        f"<b>predicted</b> from {study.provenance} layer times ({escape(study.device_name)}), all-reduce model "
+        f"{study.network_model}; steps of {escape(name)} ({escape(source)})"
+    )

@@ -1,0 +1,175 @@
+"""ScalingStudy: time to a target accuracy over GPU counts, network speeds and ways to scale."""
+
+import io
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from deeppool.costs.communication import NetworkModel
+from deeppool.units import format_bit_rate, format_seconds
+
+Strategy = Literal["weak", "strong", "batch-optimal"]
+"""The per-GPU batch is fixed, the global batch is fixed, or the global batch is chosen anew for each GPU count."""
+Parallelism = Literal["data-parallel", "burst-parallel"]
+"""Every layer on all GPUs, or each layer on its own number of them."""
+
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+PARALLELISMS: tuple[Parallelism, ...] = get_args(Parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """A training run on some GPUs, as predicted."""
+
+    strategy: Strategy
+    parallelism: Parallelism
+    bandwidth: float
+    """Bytes per second of a GPU's link, each direction."""
+    gpus: int
+    global_batch: int
+    per_gpu_batch: int
+    """ceil(global_batch / gpus)."""
+    iteration_time: float
+    steps: int
+    """To the target accuracy, at this global batch."""
+    time_to_accuracy: float
+    """Seconds: steps x iteration_time."""
+    speedup: float
+    """Of the time to accuracy, over one GPU with the global batch that suits one GPU best."""
+    gpu_seconds: float
+    """To the target accuracy, held by the training; a burst-parallel iteration gives back GPUs within it."""
+    extrapolated: bool
+    """A layer time that it leans on lies above the profile's largest batch."""
+    optimality: str
+    """Of the plan of one iteration: ``exact``, or ``bound x``. Data parallelism leaves nothing to search."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPoint:
+    """A point that the profile, the steps to accuracy or the batch do not allow."""
+
+    strategy: Strategy
+    parallelism: Parallelism
+    bandwidth: float
+    gpus: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScalingStudy:
+    """Points of a study, by bandwidth, strategy and parallelism, then by GPUs."""
+
+    KIND: ClassVar[str] = "scaling"
+
+    model: str
+    device: str
+    device_name: str
+    precision: Literal["fp32", "bf16", "fp16"]
+    provenance: Literal["measured", "estimated"]
+    """Of the layer times; network times are always computed, and the steps come from ``steps_source``."""
+    profile_batch_sizes: tuple[int, ...]
+    steps_name: str
+    steps_source: str
+    network_model: NetworkModel
+    latency: float
+    """Of every link, seconds."""
+    gpu_counts: tuple[int, ...]
+    bandwidths: tuple[float, ...]
+    """Bytes per second, ascending."""
+    global_batch: int
+    """Of strong scaling."""
+    per_gpu_batch: int
+    """Of weak scaling."""
+    amplification_limit: float | None
+    """Of the burst-parallel plans, per layer; None: no limit."""
+    single_gpu_batch: int
+    """With which one GPU reaches the accuracy soonest."""
+    single_gpu_time: float
+    """Seconds to accuracy on one GPU with that batch: what speed-ups are over."""
+    points: tuple[ScalingPoint, ...]
+    missing: tuple[MissingPoint, ...]
+    study_time: float
+    """Seconds that the study took."""
+
+    def line(self, strategy: Strategy, parallelism: Parallelism, bandwidth: float) -> tuple[ScalingPoint, ...]:
+        """The points of one way to scale at one network speed, by GPUs."""
+        wanted = (strategy, parallelism, bandwidth)
+        return tuple(x for x in self.points if (x.strategy, x.parallelism, x.bandwidth) == wanted)
+
+    def table(self) -> str:
+        """The largest GPU count of every line, then what is missing, as text."""
+        return _table(self)
+
+    def __str__(self) -> str:
+        speeds = f"{format_bit_rate(self.bandwidths[0])} to {format_bit_rate(self.bandwidths[-1])}"
+        counts = f"{self.gpu_counts[0]} to {self.gpu_counts[-1]} GPUs"
+        text = f"{self.model} to accuracy ({self.steps_name}), {counts}, {speeds}"
+        if not self.points:
+            return f"{text}: no point could be predicted ({self.missing[0].reason})"
+        best = min(self.points, key=lambda point: point.time_to_accuracy)
+        return (
+            f"{text}: soonest after {format_hours(best.time_to_accuracy)} on {best.gpus} GPUs at "
+            f"{format_bit_rate(best.bandwidth)}, {best.strategy} {best.parallelism}, batch {best.global_batch} "
+            f"({best.speedup:.1f}x one GPU)"
+        )
+
+
+def format_hours(seconds: float) -> str:
+    """``5400`` becomes ``1.5 h``; below an hour as :func:`format_seconds`."""
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else format_seconds(seconds)
+
+
+def _table(study: ScalingStudy) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=str(study), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("network", "scaling", "parallelism"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("GPUs", "batch", "per GPU", "iteration", "steps", "to accuracy", "speed-up", "GPU hours"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for bandwidth in study.bandwidths:
+        lines = (study.line(strategy, kind, bandwidth) for strategy in STRATEGIES for kind in PARALLELISMS)
+        for point in (line[-1] for line in lines if line):
+            table.add_row(*_row(point))
+        table.add_section()
+    stream = io.StringIO()
+    Console(file=stream, width=140, no_color=True).print(table)
+    return "\n".join([*(line.rstrip() for line in stream.getvalue().strip().splitlines()), "", *_notes(study)])
+
+
+def _row(point: ScalingPoint) -> tuple[str, ...]:
+    return (
+        format_bit_rate(point.bandwidth),
+        point.strategy,
+        point.parallelism,
+        str(point.gpus),
+        str(point.global_batch),
+        f"{point.per_gpu_batch}{'*' * point.extrapolated}",
+        format_seconds(point.iteration_time),
+        str(point.steps),
+        format_hours(point.time_to_accuracy),
+        f"{point.speedup:.2f}x",
+        f"{point.gpu_seconds / 3600:.3g}",
+    )
+
+
+def _notes(study: ScalingStudy) -> list[str]:
+    notes = [
+        f"Each line is the largest GPU count that has a point, of {', '.join(map(str, study.gpu_counts))}.",
+        f"Steps: {study.steps_name} ({study.steps_source}).",
+        f"Speed-ups are over one GPU at its best batch, {study.single_gpu_batch}: "
+        f"{format_hours(study.single_gpu_time)} to accuracy.",
+        f"Layer times {study.provenance} on {study.device_name}; all-reduces by the model '{study.network_model}', "
+        f"{format_seconds(study.latency)} of latency a link, full bisection bandwidth, nothing overlapped.",
+    ]
+    if any(point.extrapolated for point in study.points):
+        notes.append(f"* leans on layer times above the profile's largest batch, {study.profile_batch_sizes[-1]}.")
+    if study.missing:
+        # The same reason returns at every network speed, with other numbers at every GPU count.
+        first = study.missing[0]
+        notes.append(
+            f"{len(study.missing)} of {len(study.missing) + len(study.points)} points are missing, the first one "
+            f"{first.strategy} {first.parallelism} on {first.gpus} GPUs: {first.reason}"
+        )
+    return notes
