@@ -30,11 +30,13 @@ from deeppool.planning.search import SearchResult, certificate, search
 from deeppool.units import format_seconds
 
 CHAIN_POINTS = 20_000
-BLOCK_POINTS = 64
+"""Of the frontier of a chain, which is exact below that."""
+SERIES_PAIRS, BLOCK_PAIRS = 40_000, 1_000
+"""With blocks, points of a series and of a block, times the square of the number of GPU counts."""
 LIMITS = (None, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Per layer, of the plans that may run branches side by side."""
-PRICES = 24
-"""Prices of a GPU-second that the bound is computed for."""
+PRICES = 40
+"""Of a GPU-second, that the bound is computed for."""
 
 Fronts = list[list[Front]]
 """Per GPU count before (rows) and of the last layer (columns)."""
@@ -113,9 +115,11 @@ class Efficient:
 def efficient_plans(costs: CostTable) -> Efficient:
     """The frontier of a cost table."""
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
-    fronts = _Fronts(costs).series(tree, INPUT, CHAIN_POINTS)[0]
-    front = combine([(last, NOTHING) for last in fronts], most=CHAIN_POINTS)
     parts = list(parts_of(tree))
+    squares = len(costs.gpu_counts) ** 2
+    most = CHAIN_POINTS if len(parts) == 1 else max(SERIES_PAIRS // squares, 50)
+    fronts = _Fronts(costs, max(BLOCK_PAIRS // squares, 5)).series(tree, INPUT, most)[0]
+    front = combine([(last, NOTHING) for last in fronts], most=most)
     several = len(costs.gpu_counts) > 1 and any(isinstance(part, Block) and len(part.branches) > 1 for part in parts)
     lanes = [search(costs, limit) for limit in LIMITS] if several else []
     placements = [Placement(costs, found.choices, found.starts) for found in lanes]
@@ -133,7 +137,7 @@ def efficient_plans(costs: CostTable) -> Efficient:
     if several or any(isinstance(part, Knot) for part in parts):
         factor = _distance(costs, tree, time[kept], work[kept])
     else:
-        factor = front.factor
+        factor = min(front.factor, _distance(costs, tree, time[kept], work[kept])) if front.factor > 1 else 1.0
     return Efficient(time[kept], work[kept], certificate(factor), trace)
 
 
@@ -149,22 +153,24 @@ def _distance(costs: CostTable, tree: Series, time: Floats, work: Floats) -> flo
     """By how much a plan may be faster than the point with its GPU-seconds, at most.
 
     With a price p of a GPU-second no plan is better than ``least(p)``, so one with at most w GPU-seconds takes
-    ``least(p) - p w`` at least. The prices are the slopes of the front.
+    ``least(p) - p w`` at least. The prices lie between the least and the greatest slope of the front.
     """
-    slopes = np.diff(time) / -np.diff(work)
-    prices = [0.0, *np.unique(np.quantile(slopes, np.linspace(0, 1, PRICES)))] if len(slopes) else [0.0]
-    least = np.array([Relaxation(costs, price).least(tree) for price in prices])
     # Between two points the first one is the best there is, up to the GPU-seconds of the next faster one.
     before = np.concatenate([[math.inf], work[:-1]])
-    bounds = np.max(least[1:, None] - np.array(prices)[1:, None] * before, axis=0, initial=least[0])
+    bounds = np.full(len(time), Relaxation(costs, 0.0).least(tree))
+    slopes = np.diff(time) / -np.diff(work)
+    for price in np.geomspace(slopes.min(), slopes.max(), PRICES) if len(slopes) else ():
+        bounds = np.maximum(bounds, Relaxation(costs, float(price)).least(tree) - price * before)
     return float((time / bounds).max())
 
 
 class _Fronts:
     """One cost table."""
 
-    def __init__(self, costs: CostTable) -> None:
+    def __init__(self, costs: CostTable, most: int) -> None:
         self.costs = costs
+        self.most = most
+        """Points of a front inside a block."""
         self.own = costs.compute + costs.sync
         self.counts = costs.gpu_counts
         self._edges: dict[int, list[list[float]]] = {}
@@ -220,7 +226,7 @@ class _Fronts:
         for branch in block.branches:
             ways = self._to_join(branch, fork, join)
             fronts = [
-                [combine([(front, way)], most=BLOCK_POINTS) for front, way in zip(*rows, strict=True)]
+                [combine([(front, way)], most=self.most) for front, way in zip(*rows, strict=True)]
                 for rows in zip(fronts, ways, strict=True)
             ]
         return fronts
@@ -234,8 +240,8 @@ class _Fronts:
         if branch.tail is not None:
             rest = self._through(branch.tail, last, join, rest)
         return [
-            [combine([(way, rest[m][g]) for m, way in enumerate(ways)], most=BLOCK_POINTS) for g in self._options]
-            for ways in self.series(branch, fork, BLOCK_POINTS)
+            [combine([(way, rest[m][g]) for m, way in enumerate(ways)], most=self.most) for g in self._options]
+            for ways in self.series(branch, fork, self.most)
         ]
 
     def _knot(self, knot: Knot, fork: int, join: int) -> Fronts:
@@ -245,7 +251,7 @@ class _Fronts:
             row = []
             for after in self._options:
                 ways = [self._alike(knot, fork, join, (before, option, after)) for option in self._options]
-                row.append(combine([(NOTHING, way) for way in ways], most=BLOCK_POINTS))
+                row.append(combine([(NOTHING, way) for way in ways], most=self.most))
             fronts.append(row)
         return fronts
 
