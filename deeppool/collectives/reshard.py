@@ -41,7 +41,7 @@ def busiest_samples(source: Layout, destination: Layout) -> int:
     """
     if source == destination:
         return 0
-    had, wants = _bounds(source), _bounds(destination)
+    had, wants = _bounds(len(source.gpus), source.batch), _bounds(len(destination.gpus), destination.batch)
     _, mine, theirs = np.intersect1d(source.gpus, destination.gpus, assume_unique=True, return_indices=True)
     overlap = np.minimum(had[1][mine], wants[1][theirs]) - np.maximum(had[0][mine], wants[0][theirs])
     sent, received = had[1] - had[0], wants[1] - wants[0]
@@ -50,9 +50,23 @@ def busiest_samples(source: Layout, destination: Layout) -> int:
     return int(max(sent.max(), received.max()))
 
 
-def _bounds(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+@lru_cache(maxsize=4096)
+def busiest_samples_of_first(source: int, destination: int, batch: int) -> int:
+    """As :func:`busiest_samples`, from the first ``source`` GPUs to the first ``destination``."""
+    if source == destination:
+        return 0
+    had, wants = _bounds(source, batch), _bounds(destination, batch)
+    both = slice(min(source, destination))
+    overlap = np.minimum(had[1][both], wants[1][both]) - np.maximum(had[0][both], wants[0][both])
+    sent, received = had[1] - had[0], wants[1] - wants[0]
+    sent[both] -= np.maximum(overlap, 0)
+    received[both] -= np.maximum(overlap, 0)
+    return int(max(sent.max(), received.max()))
+
+
+def _bounds(gpus: int, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Per GPU of a layout, in its order, the first sample of its shard and the one after the last."""
-    size, larger = divmod(layout.batch, len(layout.gpus))
-    positions = np.arange(len(layout.gpus) + 1)
+    size, larger = divmod(batch, gpus)
+    positions = np.arange(gpus + 1)
     edges = positions * size + np.minimum(positions, larger)
     return edges[:-1], edges[1:]

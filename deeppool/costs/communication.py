@@ -27,7 +27,7 @@ from typing import Literal
 
 from deeppool.cluster import Cluster
 from deeppool.collectives.layout import Layout
-from deeppool.collectives.reshard import busiest_samples
+from deeppool.collectives.reshard import busiest_samples, busiest_samples_of_first
 
 Place = Literal[0, 1, 2]
 HOME: Place = 0
@@ -97,8 +97,8 @@ class Network:
             return link.latency, max(source.largest_shard, destination.largest_shard) / link.bandwidth
         return link.latency, busiest_samples(source, destination) / link.bandwidth
 
-    def away_terms(self, source: int, destination: int, batch: int, place: Place) -> tuple[float, float]:
-        """As :meth:`reshard_terms`, between so many GPUs and so many others that start elsewhere.
+    def terms_between(self, source: int, destination: int, batch: int, place: Place) -> tuple[float, float]:
+        """As :meth:`reshard_terms`, from so many neighbouring GPUs to so many.
 
         Args:
             source: GPUs that the samples leave.
@@ -106,7 +106,11 @@ class Network:
             batch: samples, over all GPUs.
             place: where one of the two starts, seen from the other.
         """
-        link = self.cluster.link(max(source, destination)) if place == NEAR else self.cluster.between
+        if place == HOME and source == destination:
+            return 0.0, 0.0
+        link = self.cluster.between if place == FAR else self.cluster.link(max(source, destination))
+        if place == HOME and self.model != "paper":
+            return link.latency, busiest_samples_of_first(source, destination, batch) / link.bandwidth
         return link.latency, -(-batch // min(source, destination)) / link.bandwidth
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:

@@ -7,7 +7,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import FAR, HOME, NEAR, Network, Place
 from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.table import Profile
@@ -127,9 +126,11 @@ def _layer_times(
 @lru_cache(maxsize=16)
 def _reshard_terms(network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> Floats:
     """(3, K, K, 2) place, from, to: latency and seconds per byte; no layer changes them, so plans share them."""
-    layouts = [Layout(tuple(range(g)), global_batch) for g in gpu_counts]
-    home = [[network.reshard_terms(a, b) for b in layouts] for a in layouts]
-    away = [[[network.away_terms(a, b, global_batch, x) for b in gpu_counts] for a in gpu_counts] for x in (NEAR, FAR)]
-    terms = np.array([home, *away])
+    terms = np.array(
+        [
+            [[network.terms_between(a, b, global_batch, place) for b in gpu_counts] for a in gpu_counts]
+            for place in (HOME, NEAR, FAR)
+        ]
+    )
     terms.flags.writeable = False
     return terms

@@ -19,6 +19,7 @@ series-parallel and becomes a :class:`Knot`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 INPUT = -1
 """The fork before the first layers: data is loaded where it is needed, at no cost."""
@@ -52,12 +53,17 @@ class Knot:
 
 
 def decompose(predecessors: Sequence[tuple[int, ...]]) -> Series:
-    """The whole graph as a tree; complexity O(layers + edges) per level of nesting.
+    """The whole graph as a tree; complexity O(layers + edges) per level of nesting. Kept for the last few graphs.
 
     Args:
         predecessors: per layer the layers it reads, all earlier ones; none for layers that read only data,
             which hang on a fork of their own, :data:`INPUT`. The last layer ends every path.
     """
+    return _decompose(tuple(predecessors))
+
+
+@lru_cache(maxsize=64)
+def _decompose(predecessors: tuple[tuple[int, ...], ...]) -> Series:
     edges = {index: sources or (INPUT,) for index, sources in enumerate(predecessors)}
     found = _series(tuple(edges), edges, INPUT, len(edges))
     assert found is not None, "the last layer is a cut"

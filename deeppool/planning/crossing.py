@@ -257,11 +257,9 @@ class Crossing:
         division, shape = self.division, self.own.shape
         least = np.minimum([reach.least for reach in self._reaches], NEVER)
         excess = np.minimum([reach.total for reach in self._reaches], NEVER) - least[:, :, None, :]
-        lanes = len(division.lanes)
-        # A last row of zeros for arrangements that have fewer lanes than others.
-        busy, moved = np.zeros((lanes + 1, *shape)), np.zeros((lanes + 1, shape[1]))
-        busy[:lanes] = (division.members @ excess.reshape(division.members.shape[1], -1)).reshape(lanes, *shape)
-        moved[:lanes] = division.members @ least.reshape(division.members.shape[1], -1)
+        # A last entry of zeros for lanes with fewer branches, and arrangements with fewer lanes, than others.
+        busy = _padded(_padded(excess.reshape(-1, *shape))[division.members].sum(axis=1))
+        moved = _padded(_padded(least.reshape(-1, shape[1]))[division.members].sum(axis=1))
         busiest, arriving = busy[division.used].max(axis=1), moved[division.used].sum(axis=1)
         time = busiest + arriving[:, None, :] + self.own
         permitted = (time < NEVER / 2) & (arriving[:, None, :] <= self.slack)
@@ -295,6 +293,11 @@ class Crossing:
         settling = _Settling(self, before, after)
         ways = settling.ways(cap - settling.own, thorough=True)
         return efficient([settling.passage(ways, index) for index in range(len(ways.parts))])
+
+
+def _padded(values: Floats) -> Floats:
+    """The same with zeros behind."""
+    return np.concatenate([values, np.zeros((1, *values.shape[1:]))])
 
 
 class _Settling:

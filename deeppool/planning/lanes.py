@@ -50,8 +50,8 @@ class Division:
     slots: tuple[Slot, ...]
     lanes: tuple[tuple[tuple[int, ...], int], ...]
     """Distinct lanes: their branches, and which of ``slots`` they are."""
-    members: NDArray[np.float64]
-    """(lane, branch x slot) 1 where that lane runs that branch in that slot."""
+    members: NDArray[np.intp]
+    """(lane, most branches) which branch in which slot: branch x slots + slot; filled up with the number behind."""
     used: NDArray[np.intp]
     """(arrangement, most lanes) which of ``lanes``; filled up with the number behind the last one."""
 
@@ -75,13 +75,13 @@ def division(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_no
 
     lanes = tuple(dict.fromkeys(kind(lane) for arrangement in found for lane in arrangement))
     position = {lane: number for number, lane in enumerate(lanes)}
-    members = np.zeros((len(lanes), branches, len(slots)))
+    members = np.full((len(lanes), branches), branches * len(slots))
     for number, (group, slot) in enumerate(lanes):
-        members[number, list(group), slot] = 1
+        members[number, : len(group)] = [branch * len(slots) + slot for branch in group]
     used = np.full((len(found), max(map(len, found))), len(lanes))
     for row, arrangement in enumerate(found):
         used[row, : len(arrangement)] = [position[kind(lane)] for lane in arrangement]
-    return Division(found, slots, lanes, members.reshape(len(lanes), -1), used)
+    return Division(found, slots, lanes, members, used)
 
 
 def _arrangements(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Iterator[Arrangement]:

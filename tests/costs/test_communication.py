@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from deeppool.cluster import Cluster, Link
 from deeppool.collectives.layout import Layout
-from deeppool.costs.communication import Network
+from deeppool.costs.communication import FAR, HOME, NEAR, Network
 
 FAST = Link(100e9, 5e-6, "made by hand")
 SLOW = Link(10e9, 50e-6, "made by hand")
@@ -96,3 +96,13 @@ def test_way_back_takes_as_long_as_the_way_there(model, source, target, size):
     there = network.reshard_time(first(source), first(target), size)
     assert there == network.reshard_time(first(target), first(source), size)
     assert there >= 0
+
+
+@given(
+    st.integers(1, 16), st.integers(1, 16), st.integers(16, 70), st.sampled_from(["ring", "paper"]), st.integers(0, 15)
+)
+def test_terms_between_neighbouring_gpus_are_those_of_their_layouts(source, destination, batch, model, start):
+    network = Network(CLUSTER, model)
+    place = HOME if start == 0 else NEAR if start + destination <= 8 else FAR
+    layouts = Layout(tuple(range(source)), batch), Layout(tuple(range(start, start + destination)), batch)
+    assert network.terms_between(source, destination, batch, place) == network.reshard_terms(*layouts)
