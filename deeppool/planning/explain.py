@@ -65,18 +65,31 @@ def explain(plan: Plan) -> str:
     table.add_column("why not fewer, why not more")
     for layer in plan.layers:
         table.add_row(
-            layer.name, str(layer.gpu_count), format_seconds(layer.time), f"{layer.amplification:.2f}", reason(layer)
+            layer.name,
+            gpus_text(layer),
+            format_seconds(layer.time),
+            f"{layer.amplification:.2f}",
+            reason(layer, plan.gpu_counts),
         )
     stream = io.StringIO()
     Console(file=stream, width=140, no_color=True).print(table)
     return "\n".join(line.rstrip() for line in stream.getvalue().strip().splitlines())
 
 
-def reason(layer: LayerAssignment) -> str:
-    """The next smaller and the next larger GPU count of a layer, and what speaks against each."""
+def gpus_text(layer: LayerAssignment) -> str:
+    """``4``, or ``4 (8–11)`` where a branch beside others has GPUs of its own."""
+    return str(layer.gpu_count) + (f" ({layer.gpus[0]}–{layer.gpus[-1]})" if layer.gpus[0] else "")
+
+
+def reason(layer: LayerAssignment, gpu_counts: tuple[int, ...]) -> str:
+    """The next smaller and the next larger of the GPU counts for a layer, and what speaks against each."""
     smaller = [option for option in layer.alternatives if option.gpu_count < layer.gpu_count]
     larger = [option for option in layer.alternatives if option.gpu_count > layer.gpu_count]
-    return "; ".join(_verdict(layer, option) for option in (*smaller[-1:], *larger[:1]))
+    verdicts = [_verdict(layer, option) for option in (*smaller[-1:], *larger[:1])]
+    if layer.alternatives and not larger and layer.gpu_count < gpu_counts[-1]:
+        more = min(count for count in gpu_counts if count > layer.gpu_count)
+        verdicts.append(f"{more}: no room beside the other branches")
+    return "; ".join(verdicts)
 
 
 def _verdict(layer: LayerAssignment, option: Alternative) -> str:

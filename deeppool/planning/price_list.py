@@ -88,7 +88,7 @@ def price_list(plan: Plan, layer: str | None = None) -> PriceList:
         global_batch=plan.global_batch,
         amplification_limit=plan.amplification_limit,
         iteration_time=plan.iteration_time,
-        layers=tuple(LayerPrices(x.name, x.gpu_count, _counts(x), reason(x)) for x in wanted),
+        layers=tuple(LayerPrices(x.name, x.gpu_count, _counts(x), reason(x, plan.gpu_counts)) for x in wanted),
     )
 
 

@@ -15,7 +15,7 @@ from deeppool.planning.explain import reason
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.units import format_seconds
-from tests.planning.test_search import LIMITS, ROUNDING, Definition, places_of
+from tests.planning.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
 from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 
 CONTRACT = {
@@ -235,8 +235,15 @@ def test_explain_says_whose_limit_forbids_a_faster_choice():
     splits_for_free, reader = plan(profile, Cluster(4), 16, 1.0).layers
     # Under limit 1 the second layer can pay no transfer, which keeps the first one beside it on one GPU.
     assert (splits_for_free.gpu_count, reader.gpu_count) == (1, 1)
-    assert "ms faster, but over the limit (layer1)" in reason(splits_for_free)
-    assert "over the limit (itself)" in reason(reader)
+    assert "ms faster, but over the limit (layer1)" in reason(splits_for_free, (1, 2, 4))
+    assert "over the limit (itself)" in reason(reader, (1, 2, 4))
+
+
+def test_explain_says_where_a_branch_runs_and_that_it_has_no_room_for_more():
+    made = plan(*join_under_its_limit(), 1.6)
+    line = next(line for line in made.explain().splitlines() if line.strip().startswith("layer1"))
+    assert "2 (2–3)" in line
+    assert "4: no room beside the other branches" in line
 
 
 @settings(max_examples=100, deadline=None)
@@ -246,7 +253,7 @@ def test_explain_calls_nothing_rounding_that_a_layer_would_really_gain(problem, 
     made = plan(*problem, limit)
     for layer in made.layers:
         gains = [-option.iteration_time_change for option in layer.alternatives if not option.over_limit]
-        if "within rounding" in reason(layer):
+        if "within rounding" in reason(layer, made.gpu_counts):
             assert max(gains) <= 1e-9 * made.iteration_time
 
 

@@ -42,7 +42,7 @@ def test_one_layer_has_a_list_of_its_own_and_a_reason():
     made = small_plan()
     (found,) = price_list(made, "layer1").layers
     assert found == price_list(made).layers[1]
-    assert (found.name, found.reason) == ("layer1", reason(made.layers[1]))
+    assert (found.name, found.reason) == ("layer1", reason(made.layers[1], made.gpu_counts))
 
 
 def test_the_text_has_a_line_for_every_count_and_says_which_one_is_the_plans():
