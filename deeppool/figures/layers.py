@@ -63,6 +63,8 @@ def _counts(plan: Plan, dark: bool) -> go.Bar:
         showlegend=False,
         x=list(range(len(plan.layers))),
         y=[layer.gpu_count for layer in plan.layers],
+        # A branch beside others hangs where its GPUs are; a logarithm has no place for that.
+        base=[layer.gpus[0] for layer in plan.layers] if plan.gpus <= _LINEAR_UP_TO else None,
         marker={"color": theme.neutral(dark=dark)},
         customdata=[_hover(layer, plan) for layer in plan.layers],
         hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<br>"

@@ -78,7 +78,9 @@ def explain(plan: Plan) -> str:
 
 def gpus_text(layer: LayerAssignment) -> str:
     """``4``, or ``4 (8–11)`` where a branch beside others has GPUs of its own."""
-    return str(layer.gpu_count) + (f" ({layer.gpus[0]}–{layer.gpus[-1]})" if layer.gpus[0] else "")
+    first, last = layer.gpus[0], layer.gpus[-1]
+    where = f" ({first})" if first == last else f" ({first}–{last})"
+    return f"{layer.gpu_count}{where if first else ''}"
 
 
 def reason(layer: LayerAssignment, gpu_counts: tuple[int, ...]) -> str:

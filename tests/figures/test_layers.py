@@ -1,5 +1,7 @@
 """The layers of a plan: counts, times and amplification as the plan has them, every label readable."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool import figures
@@ -113,3 +115,9 @@ def test_the_subtitle_says_the_times_are_predicted_and_from_what():
 def test_only_a_plan_has_layers():
     with pytest.raises(InvalidValueError, match="cannot draw a RunRecord, it accepts a Plan"):
         figures.layers(run_of())
+
+
+def test_branch_beside_others_hangs_where_its_gpus_are():
+    plan = plan_of(layer("stem", 4, forward=0.01), replace(layer("beside", 2, forward=0.01), gpus=(2, 3)))
+    (counts,) = [trace for trace in figures.layers(plan).data if trace.name == "GPUs"]
+    assert (list(counts.base), list(counts.y)) == ([0, 2], [4, 2])
