@@ -6,5 +6,6 @@ pareto     fronts of iteration time against GPU-seconds
 frontier   every efficient plan, and so the exact search under a limit per iteration
 baselines  data parallelism and one GPU, priced by the same model
 explain    why each layer got its GPUs
+published  the search that DeepPool's paper prints, for comparison
 planner    a profile, a cluster and a limit → Plan
 """

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import time
+from typing import get_args
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives, incoming_times
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
-from deeppool.planning.plan import GpuCounts, LayerAssignment, LimitScope, Plan
-from deeppool.planning.search import SearchResult, search
+from deeppool.planning.plan import Claim, GpuCounts, LayerAssignment, LimitScope, Plan, Search
+from deeppool.planning.published import search_published
+from deeppool.planning.search import SearchResult
+from deeppool.planning.search import search as search_exactly
 from deeppool.profiling.table import Profile
 
 
@@ -26,6 +29,7 @@ def plan(
     amplification_limit: float | None = None,
     *,
     limit_scope: LimitScope = "layer",
+    search: Search = "exact",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
 ) -> Plan:
@@ -39,18 +43,28 @@ def plan(
             synchronisation included, as a multiple of its time on one GPU; at least 1. None: no limit.
         limit_scope: ``layer``, as in the paper, or ``iteration``: the limit is then a budget for all layers
             together, and some may spend more where others spend less.
+        search: ``exact``, or ``published``: the plan that DeepPool's paper would make of the same prices, which
+            may be slower than the fastest one and break the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`.
 
     Raises:
-        InvalidValueError: a limit below 1 or no samples.
+        InvalidValueError: a limit below 1, no samples, or a limit on the iteration for the published search.
         PlanError: more GPUs than samples.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
+    _check_search(search, limit_scope)
+    over_limit: tuple[str, ...] = ()
+    claim: Claim | None = None
     started = time.perf_counter()
-    result = (search if limit_scope == "layer" else search_within)(costs, amplification_limit)
+    if search == "published":
+        published = search_published(costs, amplification_limit)
+        result = SearchResult(published.choices, published.claim.iteration_time, "heuristic")
+        over_limit, claim = published.over_limit, published.claim
+    else:
+        result = (search_exactly if limit_scope == "layer" else search_within)(costs, amplification_limit)
     search_time = time.perf_counter() - started
     layers = _assignments(costs, result, amplification_limit, limit_scope)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
@@ -83,6 +97,9 @@ def plan(
         exempt_layers=(),
         optimality=result.optimality,
         search_time=search_time,
+        search=search,
+        over_limit=over_limit,
+        claim=claim,
         origin=profile.origin,
     )
 
@@ -143,6 +160,16 @@ def _check_limit(limit: float | None) -> None:
     if limit is not None and not limit >= 1:
         raise InvalidValueError(
             f"amplification_limit must be at least 1.0, got {limit:g} (1.0 permits only splits that cost nothing)"
+        )
+
+
+def _check_search(search: Search, scope: LimitScope) -> None:
+    if search not in get_args(Search):
+        raise InvalidValueError(f"search must be one of {', '.join(get_args(Search))}, got '{search}'")
+    if search == "published" and scope != "layer":
+        raise InvalidValueError(
+            f"limit_scope must be 'layer' with search='published', got '{scope}': the paper limits each layer "
+            "by itself (use search='exact' for a limit on the iteration)"
         )
 
 
