@@ -270,12 +270,44 @@ class Reduction:
         return 2 * near, 2 * far
 
 
+BLOCKS = {
+    "two branches": [(), (0,), (0,), (1, 2)],
+    "two and a direct edge": [(), (0,), (0,), (0, 1, 2)],
+    # The branching layer opens the outer block and the one in front of layer 3.
+    "a block first in a branch": [(), (0,), (0,), (1, 2), (0,), (3, 4)],
+    "a block with a direct edge first in a branch": [(), (0,), (0, 1), (0,), (2, 3)],
+    "a block inside a branch": [(), (0,), (1,), (1,), (2, 3), (0,), (4, 5)],
+}
+
+
+@st.composite
+def blocks_with_moves_as_long_as_layers(draw):
+    """Where it is a close call whether a branch gets a new set of GPUs."""
+    edges = draw(st.sampled_from(list(BLOCKS.values())))
+    size = st.sampled_from([0, 20_000, 60_000, 200_000])
+    graph = make_graph(edges, [[draw(size) for _ in sources] for sources in edges])
+    seconds = st.floats(0.2, 8)
+    shares = st.sampled_from([(1, 1, 1), (1, 0.5, 0.25), (1, 0.7, 0.6)])
+    tables = [[alone * share for share in draw(shares)] for alone in [draw(seconds) for _ in edges]]
+    return by_hand(graph, *tables, latency=draw(st.sampled_from([0.0, 0.1, 0.5])))
+
+
+@settings(max_examples=400, deadline=None)
+@given(blocks_with_moves_as_long_as_layers(), st.sampled_from(LIMITS))
+def test_a_new_set_of_gpus_is_weighed_as_section_4_2_says(problem, limit):
+    check_reduction(problem, limit)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     problems(st.one_of(series_parallel_graphs(max_layers=9), tangled_graphs(max_layers=6)), gpus=(1, 2, 3, 4, 8)),
     st.sampled_from(LIMITS),
 )
 def test_branches_are_reduced_as_section_4_2_says(problem, limit):
+    check_reduction(problem, limit)
+
+
+def check_reduction(problem, limit):
     costs = prices(*problem)
     expected = Reduction(problem, limit).plan()
     found = search_published(costs, limit)
