@@ -46,6 +46,13 @@ def series_parallel_graphs(draw, max_layers=6):
 
 
 @st.composite
+def chain_graphs(draw, max_layers=8):
+    """Layers one after another."""
+    size = draw(st.integers(1, max_layers))
+    return draw(_layer_graphs([(DATA,), *((index,) for index in range(size - 1))]))
+
+
+@st.composite
 def tangled_graphs(draw, max_layers=6):
     """Any graph with one last layer; DenseNet's, in which each layer reads all before it, is the densest."""
     size = draw(st.integers(1, max_layers))

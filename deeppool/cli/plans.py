@@ -21,6 +21,13 @@ def plan(
         Literal["layer", "iteration"],
         typer.Option(help="Whether every layer keeps the limit, as in the paper, or all of them together."),
     ] = "layer",
+    search: Annotated[
+        Literal["exact", "published"],
+        typer.Option(
+            help="published is the algorithm of DeepPool's paper on the same prices, for comparison: its plan may be "
+            "slower and break the limit."
+        ),
+    ] = "exact",
     gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
     network_model: NetworkOption = "ring",
@@ -30,6 +37,8 @@ def plan(
     """Find the fastest plan whose layers keep the amplification limit, and say why each layer got its GPUs.
 
     Example: deeppool plan vgg16.json --gpus 8 --global-batch 32 --amplification-limit 2 --cluster dgx-a100
+
+    What the paper's algorithm makes of the same: deeppool plan … --search published
     """
     from deeppool import documents
     from deeppool.cluster import find_cluster
@@ -44,6 +53,7 @@ def plan(
         global_batch,
         amplification_limit,
         limit_scope=limit_scope,
+        search=search,
         gpu_counts=gpu_counts,
         network_model=network_model,
     )

@@ -7,6 +7,7 @@ frontier   every efficient plan, and so the exact search under a limit per itera
 baselines  data parallelism and one GPU, priced by the same model
 explain    why each layer got its GPUs
 price_list every GPU count of a layer and its price, as a record
+published  the search that DeepPool's paper prints, for comparison
 planner    a profile, a cluster and a limit → Plan
 diff       what changes from one plan to another
 live       a run's times → a corrected profile

@@ -11,6 +11,7 @@ from deeppool.units import format_seconds
 
 LimitScope = Literal["layer", "iteration"]
 GpuCounts = Literal["powers", "all"]
+Search = Literal["exact", "published"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,19 @@ class LayerAssignment:
     """One per other GPU count that was searched; none in a plan that a replan made in passing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the published search believes of its own plan; what the plan costs as it runs stands in the plan.
+
+    Kept beside the plan's own numbers because the two differ where the model branches: the paper lets branches
+    run at the same time on different GPUs (DeepPool, section 4.2) and does not add these GPUs up.
+    """
+
+    iteration_time: float
+    gpus: int
+    """It needs at once: a branch beside others has a set of its own, as large as its largest layer."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A burst-parallel plan of one iteration."""
@@ -88,8 +102,13 @@ class Plan:
     exempt_layers: tuple[str, ...]
     """Layers that no choice brings under the limit."""
     optimality: str
-    """``exact``, or ``bound x``: at most x times the optimum."""
+    """``exact``, or ``bound x``: at most x times the optimum, or ``heuristic``: nothing is claimed."""
     search_time: float
+    search: Search = "exact"
+    over_limit: tuple[str, ...] = ()
+    """Layers that break the limit; the exact search leaves none."""
+    claim: Claim | None = None
+    """Of the published search about itself."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
@@ -130,9 +149,16 @@ class Plan:
 
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
-        return (
+        text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "
             f"{format_seconds(self.iteration_time)} an iteration "
             f"({self.speedup:.2f}x one GPU; data parallel {format_seconds(self.data_parallel_iteration_time)}), "
             f"amplification {self.amplification:.2f}, {self.optimality}"
         )
+        if self.claim is not None:
+            text += (
+                f"; the published search claims {format_seconds(self.claim.iteration_time)} "
+                f"on {self.claim.gpus} GPUs at once, and {len(self.over_limit)} of {len(self.layers)} layers "
+                "are over the limit"
+            )
+        return text

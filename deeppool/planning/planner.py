@@ -2,11 +2,12 @@
 
 import math
 import time
+from typing import get_args
 
 import numpy as np
 
 from deeppool.cluster import Cluster
-from deeppool.costs.amplification import amplification
+from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
@@ -14,8 +15,10 @@ from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
 from deeppool.planning.placement import Placement
-from deeppool.planning.plan import GpuCounts, LayerAssignment, LimitScope, Plan
-from deeppool.planning.search import SearchResult, search
+from deeppool.planning.plan import Claim, GpuCounts, LayerAssignment, LimitScope, Plan, Search
+from deeppool.planning.published import search_published
+from deeppool.planning.search import SearchResult, best_lanes
+from deeppool.planning.search import search as search_exactly
 from deeppool.profiling.table import Profile
 
 
@@ -26,6 +29,7 @@ def plan(
     amplification_limit: float | None = None,
     *,
     limit_scope: LimitScope = "layer",
+    search: Search = "exact",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
 ) -> Plan:
@@ -39,17 +43,20 @@ def plan(
             synchronisation included, as a multiple of its time on one GPU; at least 1. None: no limit.
         limit_scope: ``layer``, as in the paper, or ``iteration``: the limit is then a budget for all layers
             together, and some may spend more where others spend less.
+        search: ``exact``, or ``published``: the plan that DeepPool's paper would make of the same prices, which
+            may be slower than the fastest one and break the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`.
 
     Raises:
-        InvalidValueError: a limit below 1 or no samples.
+        InvalidValueError: a limit below 1, no samples, or a limit on the iteration for the published search.
         PlanError: more GPUs than samples.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
-    return plan_at(profile, costs, amplification_limit, limit_scope)
+    _check_search(search, limit_scope)
+    return plan_at(profile, costs, amplification_limit, limit_scope, search=search)
 
 
 def plan_at(
@@ -58,6 +65,7 @@ def plan_at(
     amplification_limit: float | None,
     limit_scope: LimitScope,
     *,
+    search: Search = "exact",
     explained: bool = True,
 ) -> Plan:
     """The plan that the search finds at prices that are already known.
@@ -67,10 +75,16 @@ def plan_at(
         costs: prices.
         amplification_limit: see :func:`plan`.
         limit_scope: see :func:`plan`.
+        search: see :func:`plan`.
         explained: price every layer's other GPU counts too; in a large graph that takes far longer than the search.
     """
+    claim: Claim | None = None
     started = time.perf_counter()
-    result = (search if limit_scope == "layer" else search_within)(costs, amplification_limit)
+    if search == "published":
+        published = search_published(costs, amplification_limit)
+        result, claim = best_lanes(costs, published.choices), published.claim
+    else:
+        result = (search_exactly if limit_scope == "layer" else search_within)(costs, amplification_limit)
     search_time = time.perf_counter() - started
     layers = _assignments(costs, result, amplification_limit, limit_scope, explained)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
@@ -103,6 +117,9 @@ def plan_at(
         exempt_layers=(),
         optimality=result.optimality,
         search_time=search_time,
+        search=search,
+        over_limit=_over_limit(layers, amplification_limit, limit_scope),
+        claim=claim,
         origin=profile.origin,
     )
 
@@ -164,6 +181,22 @@ def _check_limit(limit: float | None) -> None:
     if limit is not None and not limit >= 1:
         raise InvalidValueError(
             f"amplification_limit must be at least 1.0, got {limit:g} (1.0 permits only splits that cost nothing)"
+        )
+
+
+def _over_limit(layers: tuple[LayerAssignment, ...], limit: float | None, scope: LimitScope) -> tuple[str, ...]:
+    if limit is None or scope == "iteration":
+        return ()
+    return tuple(layer.name for layer in layers if layer.amplification > limit * (1 + TOLERANCE))
+
+
+def _check_search(search: Search, scope: LimitScope) -> None:
+    if search not in get_args(Search):
+        raise InvalidValueError(f"search must be one of {', '.join(get_args(Search))}, got '{search}'")
+    if search == "published" and scope != "layer":
+        raise InvalidValueError(
+            f"limit_scope must be 'layer' with search='published', got '{scope}': the paper limits each layer "
+            "by itself (use search='exact' for a limit on the iteration)"
         )
 
 
