@@ -22,6 +22,7 @@ from deeppool.costs.table import CostTable, price
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.planning.frontier import efficient_plans
 from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.published import search_published
 from deeppool.planning.search import search
 from deeppool.profiling.table import Measurement, Profile
 
@@ -44,6 +45,8 @@ def main() -> None:
         graph = dp.capture(name).graph
         cells = [timed(lambda: search(costs, LIMIT), arguments.repeats) for costs in tables(graph)]  # noqa: B023
         print(f"| {name}, {len(graph.layers)} layers |", " | ".join(cells), "|")
+        cells = [timed(lambda: search_published(costs, LIMIT), arguments.repeats) for costs in tables(graph)]  # noqa: B023
+        print(f"| {name}, published search |", " | ".join(cells), "|")
     chain = dp.capture("vgg16").graph
     cells = [timed(lambda: efficient_plans(costs), 3) for costs in tables(chain)]  # noqa: B023
     print("| vgg16, whole frontier |", " | ".join(cells), "|\n")

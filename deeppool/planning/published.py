@@ -17,7 +17,7 @@ Where the paper leaves a choice, the reading here, and where it comes from:
 
 - ``Amp(0, h)`` and what leads from layer 0 cost nothing: "Initialize S[0][g] = 0". Data is loaded where needed.
 - The plan's end, "backtrace from L_L … while obeying the amplification limit": the printed test once more, as
-  if a layer without cost followed the last one.
+  if a layer without cost followed the last one. The authors' planner takes the least S, over the limit or not.
 - ``T`` of a joining layer is "time spent on L_i": its transfers in, summed over the branches, and its own
   time, not the time of the branches, although the reduction makes them part of an edge. With them no joining
   layer would keep any limit. The authors' planner (searchBranch in github.com/DeepPoolML/DeepPool) does so too.
