@@ -405,11 +405,25 @@ class _Settling:
                 self.crossing.crossings.budget.spend(len(folded.parts))
         return folded
 
+    def _lasts(self, reach: Reach, slot: int) -> Iterable[int]:
+        """Counts of a branch's last layer whose fastest ways no other count beats in both time and transfers."""
+        if reach.tail is not None:
+            # What a tail takes is only bounded so far, and a bound rules nothing out.
+            return range(len(self.crossing.crossings.counts))
+        settled: set[int] = set()
+        while True:
+            lasts = [last for *_, last in reach.ends(reach.way.guess, slot, self.before, self.after)]
+            if settled.issuperset(lasts):
+                return lasts
+            # Settling one may make it slower than another one that it ruled out.
+            for last in lasts:
+                reach.way.settle(slot, self.before, last)
+            settled.update(lasts)
+
     def _branch(self, reach: Reach, lane: Lane, slot: int, cap: float, slack: float, thorough: bool) -> Bundle:
         """Ways through one branch: the fastest ones to its efficient last counts, or all."""
-        lasts = range(len(self.crossing.crossings.counts)) if thorough else None
         found = []
-        for last in lasts or [last for *_, last in reach.ends(reach.way.guess, slot, self.before, self.after)]:
+        for last in range(len(self.crossing.crossings.counts)) if thorough else self._lasts(reach, slot):
             moved = float(reach.moved[slot, last, self.after])
             if not (moved <= slack and reach.way.lower[slot, self.before, last] + moved <= cap):
                 continue

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from deeppool.cluster import Cluster, Link
 from deeppool.graph.regions import Block, Knot, decompose
 from deeppool.planning.planner import plan
+from deeppool.profiling.table import Measurement
 from deeppool.simulation.replay import simulate
 from tests.strategies import (
+    BATCH_SIZES,
     make_graph,
+    make_profile,
     problems,
     profile_from_times,
     series_parallel_graphs,
@@ -23,6 +26,7 @@ from tests.strategies import (
 
 LIMITS = (None, 1.0, 1.2, 1.5, 2.0, 4.0)
 ROUNDING = 1e-9
+MB = 10**6
 
 
 class Definition:
@@ -32,12 +36,16 @@ class Definition:
     branches is tried. A place is (GPU count, first GPU).
     """
 
-    def __init__(self, profile, cluster, batch):
+    def __init__(self, profile, cluster, batch, which="powers"):
         self.profile, self.cluster, self.batch = profile, cluster, batch
         self.layers = profile.graph.layers
         self.tree = decompose([layer.predecessors for layer in self.layers])
-        powers = [2**exponent for exponent in range(20) if 2**exponent <= cluster.gpus]
-        self.gpu_counts = sorted({*powers, cluster.gpus})
+        if which == "powers":
+            powers = [2**exponent for exponent in range(20) if 2**exponent <= cluster.gpus]
+            self.gpu_counts = sorted({*powers, cluster.gpus})
+        else:
+            shards = [math.ceil(batch / count) for count in range(1, cluster.gpus + 1)]
+            self.gpu_counts = [count for count, shard in enumerate(shards, 1) if shard not in shards[: count - 1]]
         self._known = {}
 
     def compute(self, layer, count):
@@ -237,10 +245,63 @@ def join_of_three_under_its_limit():
     return profile_from_times(graph, times), Cluster(4, "made by hand", 4, link, link), 16
 
 
+def block_that_looks_faster_than_it_is():
+    """Two layers side by side, of which one only has a forward pass and the other one only a backward pass.
+
+        0 ─┬─ 1 ─┬─ 2 ─┬─ 4 ─┬─ 6     Seconds on one GPU: 2 s each for layers 2 and 3, which split perfectly,
+           │     └─ 3 ─┘     │        10 ms for the others.
+           └─ 5 ─────────────┘
+
+    Side by side, on a GPU each, layers 2 and 3 take the longer of the two at least: 2 s. But forward and
+    backward passes do not overlap, so it is 4 s. On two GPUs, in sequence, they take 2 s and 48 ms for
+    layer 2's input; then layer 4 fetches as much if it is on one GPU (48 ms), or synchronises its gradients
+    on two (30 ms). The bound of one GPU, 2 s, first rules out two GPUs, whose bound is 78 ms more.
+    """
+    edges = [(), (0,), (1,), (1,), (2, 3), (0,), (4, 5)]
+    graph = make_graph(
+        edges, [(), (0,), (3 * MB,), (0,), (3 * MB, 0), (0,), (0, 0)], [200 * MB, 200 * MB, 0, 0, 30 * MB, 0, 200 * MB]
+    )
+    steady, split = (0.01,) * len(BATCH_SIZES), tuple(batch / 8 for batch in BATCH_SIZES)
+    none = (0.0,) * len(BATCH_SIZES)
+    passes = [(steady, none), (steady, none), (split, none), (none, split), *[(steady, none)] * 3]
+    measurements = [Measurement(f"signature{index}", *times, none) for index, times in enumerate(passes)]
+    link = Link(1e9, 0.0, "made by hand")
+    return make_profile(graph, measurements), Cluster(2, "made by hand", 2, link, link), 16
+
+
+def tail_that_looks_cheaper_than_it_is():
+    """A branch that forks and meets again only at the outer join, under a limit that permits no transfer.
+
+    0 ─┬─ 1 ─┬─ 4     Layers 0 to 2 split perfectly, layer 4 not at all: it stays on one GPU, can fetch
+       └─ 2 ─┤        nothing, and so keeps layers 1 and 2 on one GPU, and they layer 0. But seen from
+    3 ───────┘        two GPUs, layers 1 and 2 are faster, and whoever ends on one GPU costs no transfer.
+    """
+    graph = make_graph([(), (0,), (0,), (), (1, 2, 3)], [(), (4096,), (4096,), (), (4096, 4096, 0)])
+    times = [*[lambda b: 1e-3 * b] * 3, lambda b: 1e-3, lambda b: 1e-3]
+    return profile_from_times(graph, times), Cluster(2), 16
+
+
+def test_bound_that_is_not_reached_rules_nothing_out():
+    # A search that trusted the bound claimed 2.146 s to be the optimum.
+    made = plan(*block_that_looks_faster_than_it_is())
+    assert made.optimality == "exact"
+    assert made.iteration_time == pytest.approx(5 * 0.01 + 2 + 0.048 + 0.03)
+    assert counts_of(made) == (1, 1, 2, 2, 2, 1, 1)
+
+
+def test_tail_that_the_limit_keeps_on_one_gpu_is_found():
+    # A search that trusted the bound found no plan at all, though one GPU keeps every limit.
+    made = plan(*tail_that_looks_cheaper_than_it_is(), 1.0)
+    assert made.optimality == "exact"
+    assert counts_of(made) == (1,) * 5
+
+
 @settings(max_examples=150, deadline=None)
 @given(problems(series_parallel_graphs(max_layers=6)))
 @example(join_under_its_limit())
 @example(join_of_three_under_its_limit())
+@example(block_that_looks_faster_than_it_is())
+@example(tail_that_looks_cheaper_than_it_is())
 def test_search_finds_the_optimum_of_all_assignments(problem):
     definition = Definition(*problem)
     optima = definition.optima(LIMITS)
