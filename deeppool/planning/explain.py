@@ -101,7 +101,7 @@ def _verdict(layer: LayerAssignment, option: Alternative) -> str:
         names = ", ".join("itself" if name == layer.name else name for name in option.over_limit)
         text += f", but over the limit ({names})" if change < 0 else f", over the limit ({names})"
     elif change < -TOLERANCE * layer.time:
-        text += ", but not among the plans of a bounded search"
+        text += ", but not what this search takes"
     elif change < 0:
         text += " (within rounding)"
     return text

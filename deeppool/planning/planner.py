@@ -82,7 +82,7 @@ def plan_at(
     started = time.perf_counter()
     if search == "published":
         published = search_published(costs, amplification_limit)
-        result, claim = best_lanes(costs, published.choices), published.claim
+        result, claim = best_lanes(costs, published.choices, amplification_limit), published.claim
     else:
         result = (search_exactly if limit_scope == "layer" else search_within)(costs, amplification_limit)
     search_time = time.perf_counter() - started

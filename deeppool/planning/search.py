@@ -25,6 +25,7 @@ import numpy as np
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.regions import decompose
 from deeppool.planning.crossing import Crossings
+from deeppool.planning.placement import Placement
 from deeppool.planning.prices import ROUNDING, Prices
 
 
@@ -50,7 +51,25 @@ def search(costs: CostTable, limit: float | None, extra: Floats | None = None) -
         extra: (L, K) seconds to add to what each choice costs, beside the limit: a price for something else
             than time. The result's times then contain it.
     """
-    best = Crossings(Prices(costs, limit, extra)).whole(decompose([layer.predecessors for layer in costs.graph.layers]))
+    return _search(Prices(costs, limit, extra))
+
+
+def best_lanes(costs: CostTable, choices: tuple[int, ...], limit: float | None) -> SearchResult:
+    """The fastest lanes for GPU counts that are given; nothing is claimed of the counts.
+
+    Lanes bring no layer over the limit that would keep it on the first GPUs, and none further over it.
+    """
+    others = np.ones(costs.compute.shape, dtype=bool)
+    others[np.arange(len(choices)), choices] = False
+    prices = Prices(costs, limit, np.where(others, np.inf, 0.0))
+    in_sequence = Placement(costs, choices, (0,) * len(choices))
+    for layer, option in enumerate(choices):
+        prices.room[layer, option] = max(prices.room[layer, option], in_sequence.incoming(layer) * (1 + ROUNDING))
+    return replace(_search(prices), optimality="heuristic")
+
+
+def _search(prices: Prices) -> SearchResult:
+    best = Crossings(prices).whole(decompose([layer.predecessors for layer in prices.layers]))
     choices = sorted(best.choices())
     return SearchResult(
         choices=tuple(choice.option for choice in choices),
@@ -58,14 +77,6 @@ def search(costs: CostTable, limit: float | None, extra: Floats | None = None) -
         iteration_time=best.time,
         optimality=certificate(best.time / best.lower),
     )
-
-
-def best_lanes(costs: CostTable, choices: tuple[int, ...]) -> SearchResult:
-    """The fastest lanes for GPU counts that are given; nothing is claimed of the counts."""
-    others = np.ones(costs.compute.shape, dtype=bool)
-    others[np.arange(len(choices)), choices] = False
-    found = search(costs, None, extra=np.where(others, np.inf, 0.0))
-    return replace(found, optimality="heuristic")
 
 
 def certificate(factor: float) -> str:
