@@ -280,13 +280,36 @@ class Crossing:
         """The best lanes between two GPU counts, with their real price."""
         ends = before, after
         if ends not in self._settled:
-            found = self._settled[ends] = _Settling(self, before, after).best()
+            single = len(self._reaches) == 1 and self.exact and self._reaches[0].tail is None
+            found = self._through(*ends) if single else _Settling(self, *ends).best()
+            self._settled[ends] = found
             # What is not settled exactly keeps its bound; the search then reckons with what was found.
             price = found.lower if self.exact else found.time
             if price > self.guess[ends] * (1 + ROUNDING):
                 self.guess[ends] = price
                 self.version += 1
         return self._settled[ends]
+
+    def _through(self, before: int, after: int) -> Passage:
+        """The best way where there is one branch, as in a residual connection."""
+        way, layers = self._reaches[0].way, self._reaches[0].layers
+        moved = self._reaches[0].moved[0, :, after]
+        moved = np.where(moved <= self.slack[before, after], moved, np.inf)
+        while True:
+            # Settling a way may make it slower than others.
+            times = way.lower[0, before] + moved
+            last = int(times.argmin())
+            if times[last] == math.inf:
+                return NO_WAY
+            passage = way.settle(0, before, last)
+            if way.lower[0, before, last] + moved[last] <= times[last]:
+                break
+        own, own_forward = float(self.own[before, after]), float(self.own_forward[before, after])
+        parts = ((passage, layers, 0), *((Choice(self.join, after, 0),) if self.has_join else ()))
+        forward = passage.forward + float(moved[last]) / 2 + own_forward
+        return Passage(
+            passage.time + float(moved[last]) + own, forward, passage.lower + float(moved[last]) + own, parts
+        )
 
     def front(self, before: int, after: int, cap: float) -> list[Passage]:
         """All ways within ``cap`` seconds that trade forward for backward."""
