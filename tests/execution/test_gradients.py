@@ -7,9 +7,12 @@ import pytest
 import torch
 import torch.multiprocessing
 
+from deeppool.cluster import Cluster
 from deeppool.graph.capture import capture
 from deeppool.graph.losses import classification_loss
+from deeppool.planning.planner import plan
 from tests.execution.gradient_rank import make_batch, make_model, run_rank
+from tests.strategies import profile_from_times
 
 
 def reference(name: str, batch: int, dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
@@ -34,7 +37,7 @@ def check(
     name: str, assignment: list[tuple[int, ...]], batch: int, dtype: torch.dtype, tolerance: float, folder: Path
 ) -> None:
     """Runs one iteration on as many processes as the assignment has GPUs, and compares with one process."""
-    ranks = len(assignment[0])
+    ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
     torch.multiprocessing.spawn(run_rank, (name, assignment, batch, dtype, str(folder)), nprocs=ranks)
     answers = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(ranks)]
     loss, expected = reference(name, batch, dtype)
@@ -62,6 +65,16 @@ def test_gradients_equal_those_of_one_process_for_uneven_splits(
     ranks: int, batch: int, dtype: torch.dtype, tolerance: float, tmp_path: Path
 ) -> None:
     check("branches", assignments(ranks), batch, dtype, tolerance, tmp_path)
+
+
+@pytest.mark.processes
+def test_a_plan_with_branches_side_by_side_trains_as_one_process(tmp_path: Path) -> None:
+    graph = capture(make_model("branches", torch.float32), (3, 6, 6)).graph
+    # No layer gains from a second GPU, so all that is to be gained is to run branches at once.
+    profile = profile_from_times(graph, [lambda batch: 1e-3] * len(graph.layers))
+    made = plan(profile, Cluster(2), 6)
+    assert {gpu for layer in made.layers for gpu in layer.gpus} == {0, 1}
+    check("branches", [layer.gpus for layer in made.layers], 6, torch.float64, 1e-10, tmp_path)
 
 
 @pytest.mark.processes
