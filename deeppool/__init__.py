@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
     from deeppool.planning.planner import frontier, plan
+    from deeppool.planning.share import share
     from deeppool.profiling.measure import profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
@@ -47,6 +48,7 @@ _HOMES = {
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
     "save": "deeppool.files",
+    "share": "deeppool.planning.share",
     "simulate": "deeppool.simulation.replay",
 }
 
@@ -63,6 +65,7 @@ __all__ = [
     "plan",
     "profile",
     "save",
+    "share",
     "simulate",
 ]
 

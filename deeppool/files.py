@@ -14,6 +14,7 @@ KINDS = {
     "plan": ("deeppool.planning.plan", "Plan"),
     "profile": ("deeppool.profiling.table", "Profile"),
     "run": ("deeppool.job", "RunRecord"),
+    "shared-cluster": ("deeppool.planning.shared_cluster", "SharedCluster"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
 }
 

@@ -44,6 +44,13 @@ def series_parallel_graphs(draw, max_layers=6):
 
 
 @st.composite
+def chains(draw, max_layers=6):
+    """Layers that follow one another."""
+    size = draw(st.integers(1, max_layers))
+    return draw(_layer_graphs([(index - 1 if index else DATA,) for index in range(size)]))
+
+
+@st.composite
 def tangled_graphs(draw, max_layers=6):
     """Any graph with one last layer; DenseNet's, in which each layer reads all before it, is the densest."""
     size = draw(st.integers(1, max_layers))
