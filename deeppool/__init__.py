@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deeppool.planning.planner import frontier, plan
     from deeppool.planning.replan import replan
     from deeppool.planning.scaling import scaling
+    from deeppool.planning.share import share
     from deeppool.profiling.measure import profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
@@ -56,6 +57,7 @@ _HOMES = {
     "replan": "deeppool.planning.replan",
     "save": "deeppool.files",
     "scaling": "deeppool.planning.scaling",
+    "share": "deeppool.planning.share",
     "simulate": "deeppool.simulation.replay",
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "replan",
     "save",
     "scaling",
+    "share",
     "simulate",
 ]
 

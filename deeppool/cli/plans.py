@@ -7,6 +7,15 @@ import typer
 
 from deeppool.cli.options import AsJson, ClusterOption, CountsOption, NetworkOption, ProfileArgument, default_cluster
 from deeppool.cli.output import show
+from deeppool.cli.sharing import (
+    BackgroundBatchOption,
+    BackgroundOption,
+    HarvestOption,
+    MinBackgroundOption,
+    MinSpeedupOption,
+    check_usage,
+    show_sharing,
+)
 
 
 def plan(
@@ -69,6 +78,11 @@ def frontier(
     gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
     network_model: NetworkOption = "ring",
+    background: BackgroundOption = None,
+    background_batch: BackgroundBatchOption = None,
+    harvest_of_idle: HarvestOption = None,
+    min_background: MinBackgroundOption = None,
+    min_speedup: MinSpeedupOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the frontier (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,15 +90,43 @@ def frontier(
 
     A point of amplification 1 or more is a plan: deeppool plan … --limit-scope iteration --amplification-limit A
 
+    With --background, foreground speed-up against cluster throughput instead, beside static partitions of the
+    cluster (DeepPool's figure 10); with --min-background or --min-speedup too, the one plan that answers.
+
     Example: deeppool frontier vgg16.json --gpus 8 --global-batch 32 --cluster dgx-a100
+
+    Example: deeppool frontier vgg16.json --gpus 8 --global-batch 32 --background resnet18.json --min-speedup 3
     """
     from deeppool import documents
     from deeppool.cluster import find_cluster
     from deeppool.planning.planner import frontier as find_frontier
+    from deeppool.planning.share import share
     from deeppool.profiling.table import Profile
 
+    check_usage(
+        background,
+        background_batch=background_batch,
+        harvest_of_idle=harvest_of_idle,
+        min_background=min_background,
+        min_speedup=min_speedup,
+    )
     times = documents.read(profile_file, Profile)
     place = find_cluster(cluster or default_cluster(times.device), gpus)
+    if background is not None:
+        shared = share(
+            times,
+            place,
+            global_batch,
+            documents.read(background, Profile),
+            background_batch=background_batch,
+            harvest_of_idle=1.0 if harvest_of_idle is None else harvest_of_idle,
+            gpu_counts=gpu_counts,
+            network_model=network_model,
+        )
+        if output is not None:
+            documents.write(shared, output)
+        show_sharing(shared, min_background, min_speedup, as_json)
+        return
     found = find_frontier(times, place, global_batch, gpu_counts=gpu_counts, network_model=network_model)
     if output is not None:
         documents.write(found, output)

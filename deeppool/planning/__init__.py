@@ -1,19 +1,33 @@
 """Which layer gets which GPUs: pure functions from profiles to plans.
 
-plan       Plan, LayerAssignment: the record
-search     the exact search under a limit per layer
-pareto     fronts of iteration time against GPU-seconds
-frontier   every efficient plan, and so the exact search under a limit per iteration
-baselines  data parallelism and one GPU, priced by the same model
-explain    why each layer got its GPUs
-price_list every GPU count of a layer and its price, as a record
-published  the search that DeepPool's paper prints, for comparison
-planner    a profile, a cluster and a limit → Plan
-diff       what changes from one plan to another
-live       a run's times → a corrected profile
-replan     a plan and live times → the better plan, and the gain
-tables     the text of diff, price_list and replan
-accuracy   steps to a target accuracy by global batch: named, cited, replaceable
-study      ScalingStudy, ScalingPoint: the record
-scaling    weak, strong and batch-optimal scaling over GPUs and network speeds → ScalingStudy
+plan            Plan, LayerAssignment: the record
+planner         a profile, a cluster and a limit → Plan
+
+search          the exact search under a limit per layer
+prices          what it asks of a cost table
+ways            shortest ways through a series of layers
+crossing        from a fork to its join: branches in lanes
+lanes           how branches share the GPUs, side by side or in sequence
+bundle          ways through several branches together
+knot            layers that no branches describe
+frontier        every efficient plan, and so the search under a limit per iteration
+pareto          fronts of iteration time against GPU-seconds
+relaxation      what no plan can beat when GPU-seconds have a price
+published       the search that DeepPool's paper prints, for comparison
+baselines       data parallelism, priced by the same model
+
+placement       what each layer of a plan costs where it runs
+timing          how long an iteration takes on given GPUs
+explain         why each layer got its GPUs
+price_list      every GPU count of a layer and its price, as a record
+diff            what changes from one plan to another
+live            a run's times → a corrected profile
+replan          a plan and live times → the better plan, and the gain
+tables          the text of diff, price_list and replan
+
+shared_cluster  SharedCluster: foreground speed-up against cluster throughput, and answers from it
+share           two profiles and a cluster → SharedCluster
+accuracy        steps to a target accuracy by global batch: named, cited, replaceable
+study           ScalingStudy, ScalingPoint: the record
+scaling         weak, strong and batch-optimal scaling over GPUs and network speeds → ScalingStudy
 """

@@ -1,0 +1,121 @@
+"""What ``deeppool frontier --background`` takes and prints: collocation beside static partitions, or one answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deeppool.cli.output import show
+
+if TYPE_CHECKING:
+    from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster, SharingAnswer
+
+BackgroundOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Profile of a background job for the idle time: prints foreground speed-up against cluster throughput."
+    ),
+]
+BackgroundBatchOption = Annotated[
+    int | None, typer.Option(help="Background's batch on each GPU; its profile's largest unless given.")
+]
+HarvestOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the idle time between layers that the background gets, 0 to 1, as a run measured it. "
+        "1 unless given: no interference modelled."
+    ),
+]
+MinBackgroundOption = Annotated[
+    float | None, typer.Option(help="Print the fastest plan that leaves the background so many samples/s.")
+]
+MinSpeedupOption = Annotated[
+    float | None,
+    typer.Option(help="Print the plan of highest cluster throughput that is so many times as fast as one GPU."),
+]
+
+
+def check_usage(background: Path | None, *, min_background: float | None, **others: float | None) -> None:
+    """Options that only mean something beside a background job, and conditions of which one is answered at a time."""
+    given = [name for name, value in {"min_background": min_background, **others}.items() if value is not None]
+    if given and background is None:
+        raise typer.BadParameter(f"--{given[0].replace('_', '-')} needs --background PROFILE")
+    if {"min_background", "min_speedup"} <= {*given}:
+        raise typer.BadParameter("give --min-background or --min-speedup, not both")
+
+
+def show_sharing(
+    shared: "SharedCluster", min_background: float | None, min_speedup: float | None, as_json: bool
+) -> None:
+    """One answer where a condition was given, else everything; the table has a line per static partition."""
+    if min_background is not None:
+        _show_answer(shared.fastest(min_background), as_json)
+    elif min_speedup is not None:
+        _show_answer(shared.highest_throughput(min_speedup), as_json)
+    else:
+        show(shared, as_json, lambda: partition_table(shared))
+
+
+def _show_answer(answer: "SharingAnswer", as_json: bool) -> None:
+    show(answer, as_json, lambda: f"{answer}\n{as_plan(answer)}")
+
+
+def as_plan(answer: "SharingAnswer") -> str:
+    """How to make the answer a plan. The digits keep the limit within the search's tolerance."""
+    point = answer.point
+    return (
+        f"as a plan: deeppool plan … --gpus {point.gpus} --limit-scope iteration "
+        f"--amplification-limit {point.amplification_limit:.10g}"
+    )
+
+
+def partition_table(shared: "SharedCluster") -> str:
+    """The record's line, then each static partition beside the collocated plans that match it."""
+    import io
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in (
+        *("static partition", "speed-up", "samples/s", "with burst parallel"),
+        *("collocated, as many samples/s", "collocated, as fast"),
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in _rows(shared):
+        table.add_row(*row)
+    stream = io.StringIO()
+    Console(file=stream, width=140, no_color=True).print(table)
+    notes = [
+        "Partition: GPUs of a data-parallel foreground + GPUs of the background; with burst parallel: the foreground "
+        "is the fastest plan on its GPUs.",
+        "samples/s: foreground and background. Collocated: a burst-parallel foreground with the background in its "
+        "idle time, on so many GPUs, found by the",
+        "limit of the whole iteration; the other GPUs train the background alone.",
+    ]
+    return "\n".join([str(shared), "", *(line.rstrip() for line in stream.getvalue().strip().splitlines()), "", *notes])
+
+
+def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
+    for match, burst in zip(shared.comparisons(), shared.burst_parallel_partitions, strict=True):
+        still = match.partition
+        yield (
+            f"{still.gpus} + {shared.gpus - still.gpus} GPUs",
+            f"{still.speedup:.2f}x",
+            f"{still.throughput:.4g}",
+            f"{burst.speedup:.2f}x, {burst.throughput:.4g}",
+            _gain(match.faster, "speedup", still),
+            _gain(match.fuller, "throughput", still),
+        )
+
+
+def _gain(point: "OperatingPoint", what: str, still: "OperatingPoint") -> str:
+    """What a collocated plan reaches, how much more than the partition that is, and the limit that finds the plan."""
+    from deeppool.units import format_percent
+
+    value = f"{point.speedup:.2f}x" if what == "speedup" else f"{point.throughput:.4g}"
+    # Rounded first, and 0 added: a loss that shows as 0 has no sign.
+    more = format_percent(round(getattr(point, what) / getattr(still, what) - 1, 3) + 0.0)
+    return f"{value} ({more}; {point.gpus} GPU{'s' * (point.gpus > 1)}, limit {point.amplification_limit:.2f})"

@@ -1,0 +1,137 @@
+"""Foreground speed-up against cluster throughput, as DeepPool's figure 10 draws it."""
+
+from collections.abc import Iterator
+
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster
+from deeppool.units import format_seconds
+
+
+def throughput(shared: SharedCluster, *, dark: bool = False) -> go.Figure:
+    """The curve of burst-parallel plans with collocation, and static partitions as marks.
+
+    Args:
+        shared: what ``dp.share`` found; predictions, and the subtitle says what they lean on.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: something else.
+    """
+    if not isinstance(shared, SharedCluster):
+        raise InvalidValueError(f"throughput cannot draw a {type(shared).__name__}, it accepts a SharedCluster")
+    figure = go.Figure([_collocated(shared, dark), *_partitions(shared, dark)])
+    _draw_background_alone(figure, shared, dark)
+    figure.update_xaxes(title_text="foreground speed-up over one GPU (×)")
+    figure.update_yaxes(title_text="cluster throughput (samples/s)")
+    return theme.dress(
+        figure,
+        title=_title(shared),
+        subtitle=_subtitle(shared),
+        plot_height=380,
+        heading_height=0,
+        dark=dark,
+    )
+
+
+def _collocated(shared: SharedCluster, dark: bool) -> go.Scatter:
+    points = shared.efficient()
+    return go.Scatter(
+        name="burst parallel, collocated",
+        mode="lines+markers",
+        # At a speed-up between two plans the faster one serves, so steps, not a slope.
+        line={"color": theme.colour("background", dark=dark), "width": 2, "shape": "hv"},
+        marker={"size": 5},
+        x=[point.speedup for point in points],
+        y=[point.throughput for point in points],
+        customdata=[_hover(point, shared) for point in points],
+        hovertemplate=_HOVER,
+    )
+
+
+def _partitions(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
+    for points, symbol, place in (
+        (shared.burst_parallel_partitions, "diamond-open", None),
+        (shared.data_parallel_partitions, "square", "bottom center"),
+    ):
+        labels = [f"{point.gpus} + {shared.gpus - point.gpus}" for point in points]
+        yield go.Scatter(
+            name=f"static partition, {points[0].strategy}",
+            mode="markers+text" if place else "markers",
+            marker={"symbol": symbol, "size": 9, "color": theme.neutral(dark=dark), "line": {"width": 1.5}},
+            text=labels if place else None,
+            textposition=place,
+            textfont={"size": 11},
+            cliponaxis=False,
+            x=[point.speedup for point in points],
+            y=[point.throughput for point in points],
+            customdata=[_hover(point, shared) for point in points],
+            hovertemplate=_HOVER,
+        )
+
+
+_HOVER = (
+    "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>speed-up %{x:.2f}×, %{customdata[2]} an iteration<br>"
+    "%{y:.4g} samples/s: %{customdata[3]}<br>%{customdata[4]}× data parallel on all GPUs, predicted<extra></extra>"
+)
+
+
+def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
+    """What, where, iteration time, the two throughputs, and the paper's comparison with data parallelism."""
+    rest = shared.gpus - point.gpus
+    return [
+        f"{point.strategy}, {'collocated' if point.collocated else 'static partition'}",
+        f"{_gpus(point.gpus)} (limit {point.amplification_limit:.3f} of the iteration), {rest} for the background alone"
+        if point.strategy == "burst parallel"
+        else f"{_gpus(point.gpus)}, {rest} for the background alone",
+        format_seconds(point.iteration_time),
+        f"{point.foreground_throughput:.4g} foreground + {point.background_throughput:.4g} background",
+        f"{point.throughput / shared.data_parallel_partitions[-1].throughput:.2f}",
+    ]
+
+
+def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool) -> None:
+    """What the cluster trains without a foreground: the ceiling where both jobs are the same model."""
+    alone = shared.background_alone_throughput
+    figure.add_hline(
+        y=alone,
+        line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
+        annotation={"text": "background alone on all GPUs", "font": {"color": theme.neutral(dark=dark)}},
+        annotation_position="top right",
+    )
+    # A line that shapes draw does not count for plotly's own range.
+    points = (*shared.points, *shared.data_parallel_partitions, *shared.burst_parallel_partitions)
+    highest = max([alone, *(point.throughput for point in points)])
+    figure.update_yaxes(range=[0, 1.12 * highest])
+    figure.update_xaxes(range=[0, 1.05 * max(point.speedup for point in points)])
+
+
+def _title(shared: SharedCluster) -> str:
+    return f"{escape(shared.model)} with {escape(shared.background_model)} on {_gpus(shared.gpus)}"
+
+
+def _subtitle(shared: SharedCluster) -> str:
+    far = shared.extrapolated_gpu_counts
+    note = f", extrapolated on {_choice(far)}" if far else ""
+    idle = (
+        "all idle time harvested, no interference modelled"
+        if shared.harvest_of_idle == 1
+        else f"{100 * shared.harvest_of_idle:g} % of idle time harvested"
+    )
+    return (
+        f"<b>predicted</b> from {shared.provenance} layer times{note} ({escape(shared.device_name)}); global batch "
+        f"{shared.global_batch}, background batch {shared.background_batch}; {idle}; {shared.optimality}"
+    )
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count > 1)}"
+
+
+def _choice(counts: tuple[int, ...]) -> str:
+    """``1, 2 or 4 GPUs``."""
+    *most, last = counts
+    return f"{', '.join(map(str, most))} or {_gpus(last)}" if most else _gpus(last)
