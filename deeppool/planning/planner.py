@@ -3,6 +3,7 @@
 import hashlib
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,10 +14,13 @@ from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives, incoming_times
+from deeppool.planning.fitting import search_fitting
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.memory import MemoryModel, Optimizer
 from deeppool.planning.plan import GpuCounts, LayerAssignment, LimitScope, Plan
 from deeppool.planning.search import SearchResult, search
 from deeppool.profiling.table import Profile
+from deeppool.units import format_bytes
 
 
 def plan(
@@ -28,8 +32,10 @@ def plan(
     limit_scope: LimitScope = "layer",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
+    optimizer: Optimizer = "momentum",
+    memory: float | None = None,
 ) -> Plan:
-    """The fastest burst-parallel plan that keeps the amplification limit.
+    """The fastest burst-parallel plan that keeps the amplification limit and fits into the GPUs' memory.
 
     Args:
         profile: layer times; per-GPU batches between its sizes are interpolated.
@@ -41,16 +47,22 @@ def plan(
             together, and some may spend more where others spend less.
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`.
+        optimizer: whose state each GPU holds; live runs train by SGD with momentum.
+        memory: bytes of each GPU, in place of the cluster's.
 
     Raises:
         InvalidValueError: a limit below 1 or no samples.
-        PlanError: more GPUs than samples.
+        PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile does not say what
+            layers keep.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
+    use = MemoryModel(profile.graph, global_batch, optimizer, autocast=profile.precision != "fp32")
+    if memory is not None:
+        cluster = _with_memory(cluster, memory, use)
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
     started = time.perf_counter()
-    result = (search if limit_scope == "layer" else search_within)(costs, amplification_limit)
+    result = _search(costs, amplification_limit, limit_scope, use)
     search_time = time.perf_counter() - started
     layers = _assignments(costs, result, amplification_limit, limit_scope)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
@@ -83,8 +95,26 @@ def plan(
         exempt_layers=(),
         optimality=result.optimality,
         search_time=search_time,
+        optimizer=optimizer,
+        memory=use.use([layer.gpus for layer in layers], costs.network.cluster.gpus) if use.known else (),
         origin=profile.origin,
     )
+
+
+def _search(costs: CostTable, limit: float | None, scope: LimitScope, use: MemoryModel) -> SearchResult:
+    capacity = costs.network.cluster.memory
+    if capacity is not None and use.known:
+        return search_fitting(costs, limit, scope, use, capacity)
+    return search(costs, limit) if scope == "layer" else search_within(costs, limit)
+
+
+def _with_memory(cluster: Cluster | int, memory: float, use: MemoryModel) -> Cluster:
+    if not use.known:
+        raise PlanError(
+            f"the profile of {use.graph.model} does not say what its layers keep for the backward, so no plan can be "
+            f"checked against {format_bytes(memory)} (profile again: older versions did not look)"
+        )
+    return replace(Cluster(cluster) if isinstance(cluster, int) else cluster, memory=memory)
 
 
 def frontier(

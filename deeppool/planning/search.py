@@ -53,16 +53,35 @@ class SearchResult:
     """``exact``, or ``bound x``: at most x times the optimum."""
 
 
-def search(costs: CostTable, limit: float | None) -> SearchResult:
-    """The least iteration time under a per-layer amplification limit (None: no limit)."""
-    solver = _Solver(costs, np.inf if limit is None else limit)
+def search(costs: CostTable, limit: float | None, extra: Floats | None = None) -> SearchResult:
+    """The least iteration time under a per-layer amplification limit (None: no limit).
+
+    Args:
+        costs: prices.
+        limit: on the amplification of each layer.
+        extra: (L, K) seconds that the search adds to each layer's time when it compares plans; neither the
+            limit nor ``SearchResult.iteration_time`` counts them, and optimality is claimed of the sum.
+    """
+    solver = _Solver(costs, np.inf if limit is None else limit, extra)
     tree = decompose(costs.graph)
     passage = solver.passage(tree, INPUT)
     last = int(np.argmin(passage.time[0]))
     choices = dict(passage.trace(0, last))
     ordered = tuple(choices[layer] for layer in range(len(costs.graph.layers)))
-    time = float(passage.time[0, last])
-    return SearchResult(ordered, time, certificate(time / lower_bound(costs, limit)) if has_tangle(tree) else "exact")
+    objective = float(passage.time[0, last])
+    time = objective if extra is None else _iteration_time(costs, ordered)
+    factor = objective / lower_bound(costs, limit, extra) if has_tangle(tree) else 1.0
+    return SearchResult(ordered, time, certificate(factor))
+
+
+def _iteration_time(costs: CostTable, choices: tuple[int, ...]) -> float:
+    own = (costs.compute + costs.sync)[range(len(choices)), choices]
+    transfers = sum(
+        float(costs.comm(size)[choices[source], choice])
+        for layer, choice in zip(costs.graph.layers, choices, strict=True)
+        for source, size in zip(layer.predecessors, layer.input_bytes, strict=True)
+    )
+    return float(own.sum()) + transfers
 
 
 def certificate(factor: float) -> str:
@@ -70,12 +89,13 @@ def certificate(factor: float) -> str:
     return "exact" if factor == 1.0 else f"bound {math.ceil(1000 * factor) / 1000:.3f}"
 
 
-def lower_bound(costs: CostTable, limit: float | None) -> float:
-    """Seconds that no plan can beat: every layer on its best GPU count, transfers free."""
+def lower_bound(costs: CostTable, limit: float | None, extra: Floats | None = None) -> float:
+    """Seconds, ``extra`` ones included, that no plan can beat: every layer on its best GPU count, transfers free."""
     own = costs.compute + costs.sync
     counts = np.array(costs.gpu_counts, dtype=float)
     allowances = [time_allowance(np.inf if limit is None else limit, counts, x) for x in costs.compute[:, 0]]
-    return float(np.where(own <= np.array(allowances), own, np.inf).min(axis=1).sum())
+    total = own if extra is None else own + extra
+    return float(np.where(own <= np.array(allowances), total, np.inf).min(axis=1).sum())
 
 
 def _product(before: Floats, step: Floats) -> tuple[Floats, np.ndarray]:
@@ -88,9 +108,10 @@ def _product(before: Floats, step: Floats) -> tuple[Floats, np.ndarray]:
 class _Solver:
     """One cost table under one limit."""
 
-    def __init__(self, costs: CostTable, limit: float) -> None:
+    def __init__(self, costs: CostTable, limit: float, extra: Floats | None) -> None:
         self.costs = costs
         self.own = costs.compute + costs.sync
+        self.extra = np.zeros_like(self.own) if extra is None else extra
         counts = np.array(costs.gpu_counts, dtype=float)
         self.allowance = np.array([time_allowance(limit, counts, single) for single in costs.compute[:, 0]])
 
@@ -130,11 +151,12 @@ class _Solver:
         """From a cut to the next one: an edge, or a block seen as an edge. Includes the next cut's own time."""
         if block is None:
             time = self._edge(fork, layer) + self.own[layer]
-            return Passage(np.where(time <= self.allowance[layer], time, np.inf), lambda *_: iter(()))
+            within = time <= self.allowance[layer]
+            return Passage(np.where(within, time + self.extra[layer], np.inf), lambda *_: iter(()))
         direct = self._edge(fork, layer) if block.direct else np.zeros((1, 1))
         passages = [self.passage(branch, fork) for branch in block.branches]
         entries = [self._entry(branch, layer) for branch in block.branches]
-        return self._join(passages, entries, direct + self.own[layer], self.allowance[layer])
+        return self._join(passages, entries, direct + self.own[layer], layer)
 
     def _entry(self, branch: Series | Tangle, join: int) -> Floats:
         """(last of the branch, join) seconds to bring a branch's results to the join."""
@@ -142,13 +164,14 @@ class _Solver:
         entry: Floats = np.sum([self._edge(source, join) for source in sorted(sources)], axis=0)
         return entry
 
-    def _join(self, passages: list[Passage], entries: list[Floats], own: Floats, allowance: Floats) -> Passage:
+    def _join(self, passages: list[Passage], entries: list[Floats], own: Floats, layer: int) -> Passage:
+        allowance, extra = self.allowance[layer], self.extra[layer]
         free = [_product(passage.time, entry) for passage, entry in zip(passages, entries, strict=True)]
         incoming = sum(
             np.take_along_axis(entry, middle, axis=0) for entry, (_, middle) in zip(entries, free, strict=True)
         )
         within = np.asarray(incoming + own <= allowance)
-        time = np.where(within, sum(time for time, _ in free) + own, np.inf)
+        time = np.where(within, sum(time for time, _ in free) + own + extra, np.inf)
         lasts = np.stack([middle for _, middle in free])
         least = sum(entry.min(axis=0) for entry in entries) + np.broadcast_to(own, time.shape)
         # The branches' fastest ends leave the join over its limit here; dearer ends may not.
@@ -157,7 +180,7 @@ class _Solver:
             ends = [(entry[:, join], passage.time[fork]) for entry, passage in zip(entries, passages, strict=True)]
             best = _cheapest_ends(ends, slack)
             if best is not None:
-                time[fork, join] = best[0] + np.broadcast_to(own, time.shape)[fork, join]
+                time[fork, join] = best[0] + np.broadcast_to(own + extra, time.shape)[fork, join]
                 lasts[:, fork, join] = best[1]
 
         def trace(fork: int, join: int) -> Iterator[Choice]:
@@ -172,7 +195,7 @@ class _Solver:
         for layer in tangle.layers:
             predecessors = self.costs.graph.layers[layer].predecessors or (INPUT,)
             cost = self.own[layer] + (self._edge(fork, layer) if fork in predecessors else 0.0)
-            time = time + np.where(cost <= self.allowance[layer], cost, np.inf)
+            time = time + np.where(cost <= self.allowance[layer], cost + self.extra[layer], np.inf)
         if fork != INPUT:
             time = np.broadcast_to(time, (len(self.costs.gpu_counts),) * 2)
         return Passage(time, lambda _, last: ((layer, last) for layer in tangle.layers))
