@@ -17,6 +17,7 @@ found too large, the search is repeated for as many bytes fewer.
 """
 
 import math
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,8 +38,6 @@ MOST_REPETITIONS = 8
 """For the sake of copies of resharded inputs."""
 SPREADS = (0.05, 0.3)
 """Of prices over the layers; a plan that leaves a run of equal blocks in the middle pays transfers for it."""
-ROUNDING = 1e-12
-"""More than a search's additions can be off by, relatively: a lower bound must not be too high."""
 
 
 def search_fitting(
@@ -162,7 +161,9 @@ class _Problem:
             price = (small.iteration_time - large.iteration_time) / (self.kept(large) - self.kept(small))
             middle = self._search(limit, price)
             value = middle.iteration_time + price * self.kept(middle)
-            bound = max(bound, value / _factor(middle) - price * room - ROUNDING * value)
+            # Each addition of the search may be off by a rounding, and a bound must not be too high.
+            rounding = 4 * len(middle.choices) * sys.float_info.epsilon * value
+            bound = max(bound, value / _factor(middle) - price * room - rounding)
             if value >= (large.iteration_time + price * self.kept(large)) * (1 - TOLERANCE):
                 break
             plans.append(middle)

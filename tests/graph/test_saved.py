@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from deeppool.graph.capture import capture
 from deeppool.graph.losses import classification_loss
+from deeppool.graph.saved import PRIME_BATCH
 
 FLOAT = 4
 
@@ -161,22 +162,29 @@ def test_frozen_layers_keep_nothing():
 class Offset(nn.Module):
     """Adds a table of its own, expanded over the batch, and multiplies by what is made of parameters alone."""
 
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(1, 12))
-        self.scale = nn.Parameter(torch.zeros(12))
-        self.score = nn.Linear(12, 10)
+        self.table = nn.Parameter(torch.zeros(1, width))
+        self.scale = nn.Parameter(torch.zeros(width))
+        self.score = nn.Linear(width, 10)
 
     def forward(self, x):
-        return self.score(
-            torch.cat([self.table.expand(x.shape[0], -1), x]).view(x.shape[0], 2, 12).sum(1) * (self.scale.exp())
-        )
+        rows = torch.cat([self.table.expand(x.shape[0], -1), x], dim=1).view(x.shape[0], 2, -1)
+        return self.score(rows.sum(1) * self.scale.exp())
 
 
 def test_what_does_not_grow_with_the_batch_is_not_counted():
-    layers = capture(Offset(), (12,)).graph.layers
+    width = 5000
+    layers = capture(Offset(width), (width,)).graph.layers
     # Saved: the sum (by the product), the product (by the linear layer), and the loss; not exp(scale).
-    assert sum(layer.activation_bytes for layer in layers) == FLOAT * (12 + 12 + 10) + 8
+    assert sum(layer.activation_bytes for layer in layers) == FLOAT * (2 * width + 10) + 8
+
+
+def test_parameters_are_not_counted_whatever_their_size():
+    # As many features as the fake run has samples: their number alone does not tell parameters from activations.
+    width = PRIME_BATCH
+    layers = capture(nn.Sequential(nn.Linear(7, width), nn.Linear(width, 10)), (7,)).graph.layers
+    assert sum(layer.activation_bytes for layer in layers) == FLOAT * (7 + width + 10) + 8
 
 
 def test_capture_inside_no_grad_and_of_a_model_without_memory_finds_the_same():
