@@ -180,6 +180,14 @@ def test_what_does_not_grow_with_the_batch_is_not_counted():
     assert sum(layer.activation_bytes for layer in layers) == FLOAT * (2 * width + 10) + 8
 
 
+def test_statistics_of_a_normalisation_are_not_counted():
+    width = 5000
+    model = nn.Sequential(nn.Linear(7, width), nn.BatchNorm1d(width), nn.Linear(width, 10))
+    # The data, what the normalisation reads and what it makes, and the loss; not the batch's mean and deviation.
+    layers = capture(model, (7,)).graph.layers
+    assert sum(layer.activation_bytes for layer in layers) == FLOAT * (7 + 2 * width + 10) + 8
+
+
 def test_parameters_are_not_counted_whatever_their_size():
     # As many features as the fake run has samples: their number alone does not tell parameters from activations.
     width = PRIME_BATCH
