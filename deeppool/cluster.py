@@ -1,5 +1,6 @@
 """GPUs, nodes and the links between them."""
 
+import math
 import os
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -42,6 +43,14 @@ LOOPBACK = Link(
     "0.8 to 1.7 GB/s at 10 to 64 MB, 0.1 to 0.25 ms at 4 bytes; one-way transfers are faster, yours differ",
 )
 
+# Decimal gigabytes, as on the data sheets. A driver shows a few per cent more, which the CUDA context takes.
+A100_MEMORY = 40e9
+"""DGX A100 320 GB data sheet: 8 GPUs of 40 GB, as in DeepPool's evaluation (table 2); there is one of 80 GB too."""
+H100_MEMORY = 80e9
+"""DGX H100 data sheet: 8 GPUs of 80 GB."""
+H200_MEMORY = 141e9
+"""DGX H200 data sheet: 8 GPUs of 141 GB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -60,11 +69,15 @@ class Cluster:
     """Between two GPUs of one node."""
     between: Link = field(default=INFINIBAND_HDR)
     """Between two GPUs of different nodes."""
+    memory: float | None = A100_MEMORY
+    """Bytes of each GPU; None: unknown, and no plan is refused for it."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "gpus_per_node"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.memory is not None and not 0 < self.memory < math.inf:
+            raise InvalidValueError(f"memory must be positive, got {self.memory:g} bytes (None: unknown)")
 
     def __str__(self) -> str:
         return f"{self.name}, {self.gpus} GPUs ({self.inside})"
@@ -77,10 +90,11 @@ class Cluster:
 
 PRESETS = {
     "dgx-a100": Cluster(8),
-    "dgx-h100": Cluster(8, "dgx-h100", 8, NVSWITCH_H100, INFINIBAND_NDR),
-    "dgx-h200": Cluster(8, "dgx-h200", 8, NVSWITCH_H100, INFINIBAND_NDR),
-    "ethernet-25g": Cluster(8, "ethernet-25g", 1, ETHERNET_25G, ETHERNET_25G),
-    "loopback": Cluster(2, "loopback", 2**20, LOOPBACK, LOOPBACK),
+    "dgx-h100": Cluster(8, "dgx-h100", 8, NVSWITCH_H100, INFINIBAND_NDR, H100_MEMORY),
+    "dgx-h200": Cluster(8, "dgx-h200", 8, NVSWITCH_H100, INFINIBAND_NDR, H200_MEMORY),
+    "ethernet-25g": Cluster(8, "ethernet-25g", 1, ETHERNET_25G, ETHERNET_25G, None),
+    # The memory of one machine is shared by all ranks and everything else on it.
+    "loopback": Cluster(2, "loopback", 2**20, LOOPBACK, LOOPBACK, None),
 }
 
 

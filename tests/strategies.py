@@ -124,8 +124,8 @@ def problems(draw, graphs=None, gpus=(1, 2, 3, 4, 6, 8), made_of=profiles):
     return draw(made_of(graphs)), cluster, draw(st.integers(max(gpus), 2 * BATCH_SIZES[-1]))
 
 
-def make_graph(predecessors, input_bytes=None, parameter_bytes=None):
-    """A layer graph from its edges; by default it moves and synchronises nothing."""
+def make_graph(predecessors, input_bytes=None, parameter_bytes=None, activation_bytes=None):
+    """A layer graph from its edges; by default it moves and synchronises nothing, and nobody knows what it keeps."""
     layers = [
         Layer(
             name=f"layer{index}",
@@ -135,6 +135,8 @@ def make_graph(predecessors, input_bytes=None, parameter_bytes=None):
             parameter_bytes=parameter_bytes[index] if parameter_bytes else 0,
             parameters=(f"layer{index}.weight",),
             signature=f"signature{index}",
+            activation_bytes=activation_bytes[index] if activation_bytes else None,
+            autocast_activation_bytes=activation_bytes[index] // 2 if activation_bytes else None,
         )
         for index, sources in enumerate(predecessors)
     ]

@@ -23,6 +23,8 @@ def test_a_group_crosses_the_slow_link_once_it_leaves_its_node() -> None:
     [
         (lambda: Cluster(gpus=0), "gpus must be at least 1, got 0"),
         (lambda: Cluster(gpus=4, gpus_per_node=-1), "gpus_per_node must be at least 1, got -1"),
+        (lambda: Cluster(gpus=4, memory=0), r"memory must be positive, got 0 bytes \(None: unknown\)"),
+        (lambda: Cluster(gpus=4, memory=float("nan")), "memory must be positive, got nan bytes"),
         (lambda: Link(0, 0, ""), "bandwidth must be positive, got 0"),
         (lambda: Link(float("nan"), 0, ""), "bandwidth must be positive, got nan"),
         (lambda: Link(1, -1, ""), "latency must not be negative, got -1"),
@@ -41,6 +43,11 @@ def test_a_preset_is_found_by_its_name_and_takes_the_number_of_gpus_asked_for(na
 
 def test_every_preset_says_where_its_numbers_come_from() -> None:
     assert all(link.source for cluster in PRESETS.values() for link in (cluster.inside, cluster.between))
+
+
+def test_gpus_of_a_preset_have_the_memory_of_their_data_sheet_or_none_that_is_known() -> None:
+    known = {name: cluster.memory for name, cluster in PRESETS.items()}
+    assert known == {"dgx-a100": 40e9, "dgx-h100": 80e9, "dgx-h200": 141e9, "ethernet-25g": None, "loopback": None}
 
 
 def test_a_cluster_file_is_found_by_its_path(tmp_path: Path) -> None:

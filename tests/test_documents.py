@@ -19,7 +19,7 @@ PROFILE = Profile(
         model="tiny",
         input_shape=(3, 8, 8),
         layers=(
-            Layer("conv", ("conv2d", "relu"), (), (), 432, ("conv.weight",), "conv 3→4"),
+            Layer("conv", ("conv2d", "relu"), (), (), 432, ("conv.weight",), "conv 3→4", 1792, 896),
             Layer("fc", ("linear", "cross_entropy"), (0,), (256,), 2560, ("fc.weight", "fc.bias"), "linear 64→10"),
         ),
         parameter_bytes=2992,
@@ -61,6 +61,15 @@ def test_what_lives_only_in_memory_stays_out_of_the_file(tmp_path: Path) -> None
     path = files.save(PROFILE, tmp_path / "profile.json")
     assert "origin" not in json.loads(path.read_text())
     assert files.load(path).origin is None
+
+
+def test_a_profile_from_before_memory_was_looked_at_says_that_it_is_unknown(tmp_path: Path) -> None:
+    document = documents.to_json(PROFILE)
+    for layer in document["graph"]["layers"]:
+        del layer["activation_bytes"], layer["autocast_activation_bytes"]
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(document))
+    assert [layer.activation_bytes for layer in documents.read(path, Profile).graph.layers] == [None, None]
 
 
 def test_saving_replaces_an_older_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, and how their text is read."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +31,16 @@ NetworkOption = Annotated[
 CountsOption = Annotated[
     Literal["powers", "all"], typer.Option(help="GPU counts that a layer may have: powers of two, or any.")
 ]
+OptimizerOption = Annotated[
+    Literal["sgd", "momentum", "adam", "adamw"], typer.Option(help="Whose state each GPU holds, in fp32.")
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB; the cluster says it unless given."
+    ),
+]
+SIZES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
@@ -38,6 +49,16 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise typer.BadParameter(f"{option} takes whole numbers with commas, got '{text}'") from None
+
+
+def memory_size(text: str | None) -> float | None:
+    """``40GB``, decimal as on data sheets, or ``37.5GiB``, binary as drivers show it, in bytes."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+\.?\d*)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in SIZES:
+        raise typer.BadParameter(f"--memory takes a size such as 40GB or 37.5GiB, got '{text}'")
+    return float(found[1]) * SIZES[found[2]]
 
 
 def shape(text: str | None) -> tuple[int, ...] | None:

@@ -5,7 +5,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from deeppool.cli.options import AsJson, ClusterOption, CountsOption, NetworkOption, ProfileArgument, default_cluster
+from deeppool.cli.options import (
+    AsJson,
+    ClusterOption,
+    CountsOption,
+    MemoryOption,
+    NetworkOption,
+    OptimizerOption,
+    ProfileArgument,
+    default_cluster,
+    memory_size,
+)
 from deeppool.cli.output import show
 from deeppool.cli.sharing import (
     BackgroundBatchOption,
@@ -40,10 +50,15 @@ def plan(
     gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
     network_model: NetworkOption = "ring",
+    optimizer: OptimizerOption = "momentum",
+    memory: MemoryOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the plan (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest plan whose layers keep the amplification limit, and say why each layer got its GPUs.
+    """Find the fastest plan whose layers keep the amplification limit and fit into memory, and say why.
+
+    Each GPU holds parameters, gradients, the optimizer's state and what the forward keeps for the backward. Where
+    the fastest plan does not fit, the fastest found that does is given, with how far from the best it may be.
 
     Example: deeppool plan vgg16.json --gpus 8 --global-batch 32 --amplification-limit 2 --cluster dgx-a100
 
@@ -54,6 +69,7 @@ def plan(
     from deeppool.planning.planner import plan as make_plan
     from deeppool.profiling.table import Profile
 
+    bytes_per_gpu = memory_size(memory)
     times = documents.read(profile_file, Profile)
     place = find_cluster(cluster or default_cluster(times.device), gpus)
     found = make_plan(
@@ -65,10 +81,12 @@ def plan(
         search=search,
         gpu_counts=gpu_counts,
         network_model=network_model,
+        optimizer=optimizer,
+        memory=bytes_per_gpu,
     )
     if output is not None:
         documents.write(found, output)
-    show(found, as_json, found.explain)
+    show(found, as_json, lambda: f"{found.explain()}\n\n{found.explain_memory()}")
 
 
 def frontier(

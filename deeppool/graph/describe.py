@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from deeppool.graph.grouping import FOLLOWERS, module_call, operator_name
 from deeppool.graph.layer import Layer
+from deeppool.graph.saved import saved_bytes
 
 
 def sample_bytes(node: fx.Node) -> int:
@@ -29,6 +30,8 @@ def describe_layers(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], 
     canonical = {
         id(parameter): name for name, parameter in reversed(list(program.named_parameters(remove_duplicate=False)))
     }
+    saved = saved_bytes(program, groups, autocast=False)
+    saved_by_autocast = saved_bytes(program, groups, autocast=True)
     names: dict[str, int] = {}
     layers = []
     for index, group in enumerate(groups):
@@ -52,6 +55,8 @@ def describe_layers(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], 
                 parameter_bytes=sum(parameters.values()),
                 parameters=tuple(parameters),
                 signature=_signature(program, group, owner),
+                activation_bytes=saved[index],
+                autocast_activation_bytes=saved_by_autocast[index],
             )
         )
     return tuple(layers)

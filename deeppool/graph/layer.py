@@ -24,6 +24,10 @@ class Layer:
     """Names of its parameters in the model."""
     signature: str
     """Layers of equal signature compute the same on the same shapes, so one measurement serves all."""
+    activation_bytes: int | None = None
+    """Bytes per sample that the forward keeps for the backward; None: captured by a version that did not look."""
+    autocast_activation_bytes: int | None = None
+    """The same under autocast to bf16 or fp16."""
 
     def __str__(self) -> str:
         return f"{self.name} ({' + '.join(self.operators)}), {format_bytes(self.parameter_bytes)} of parameters"

@@ -12,6 +12,8 @@ bundle          ways through several branches together
 knot            layers that no branches describe
 frontier        every efficient plan, and so the search under a limit per iteration
 pareto          fronts of iteration time against GPU-seconds
+fitting         the fastest plan that fits into the GPUs' memory
+memory          what each GPU holds under a plan
 relaxation      what no plan can beat when GPU-seconds have a price
 published       the search that DeepPool's paper prints, for comparison
 baselines       data parallelism, priced by the same model

@@ -37,9 +37,9 @@ NEVER = 1e30
 class Crossings:
     """All crossings and ways of one search; equal ones are built once."""
 
-    def __init__(self, prices: Prices) -> None:
-        """Begins with none."""
-        self.prices = prices
+    def __init__(self, prices: Prices, *, side_by_side: bool = True) -> None:
+        """Begins with none; ``side_by_side`` says whether branches may have lanes of their own."""
+        self.prices, self.side_by_side = prices, side_by_side
         self.counts = prices.gpu_counts
         cluster = prices.costs.network.cluster
         self.gpus, self.gpus_per_node = cluster.gpus, cluster.gpus_per_node
@@ -208,7 +208,8 @@ class Crossing:
         self.crossings, self.block, self.fork, self.join = crossings, block, fork, join
         prices, (width, entry) = crossings.prices, slot
         count = len(crossings.counts)
-        self.division = division(len(block.branches), crossings.counts, width, crossings.gpus_per_node)
+        lanes = crossings.counts if crossings.side_by_side else ()
+        self.division = division(len(block.branches), lanes, width, crossings.gpus_per_node)
         self.complete = is_complete(len(block.branches))
         self.version = 0
         zeros = np.zeros((1 if fork == INPUT else count, count))

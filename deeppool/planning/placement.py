@@ -58,6 +58,11 @@ class Placement:
         return self.incoming(layer) + float(self.costs.compute[layer, option] + self.costs.sync[layer, option])
 
     @property
+    def iteration_time(self) -> float:
+        """Seconds of both passes."""
+        return self.seconds_of(self.tree, self.gpus)
+
+    @property
     def gpu_seconds(self) -> float:
         """GPUs x seconds, over all layers."""
         return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))

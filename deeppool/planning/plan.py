@@ -7,7 +7,8 @@ from deeppool.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
 from deeppool.graph.regions import Series, decompose
-from deeppool.units import format_seconds
+from deeppool.planning.memory import MemoryUse, Optimizer
+from deeppool.units import format_bytes, format_seconds
 
 LimitScope = Literal["layer", "iteration"]
 GpuCounts = Literal["powers", "all"]
@@ -109,6 +110,10 @@ class Plan:
     """Layers that break the limit; the exact search leaves none."""
     claim: Claim | None = None
     """Of the published search about itself."""
+    optimizer: Optimizer = "momentum"
+    """Whose state ``memory`` counts."""
+    memory: tuple[MemoryUse, ...] = ()
+    """Per group of GPUs that hold the same, the fullest first; empty where the profile lacks what layers keep."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
@@ -146,6 +151,14 @@ class Plan:
         from deeppool.planning.explain import explain
 
         return explain(self)
+
+    def explain_memory(self) -> str:
+        """What each GPU holds at the peak of an iteration, a line per group of equal ones."""
+        if not self.memory:
+            return "memory is unknown: the profile does not say what layers keep for the backward (profile again)"
+        known = self.cluster.memory
+        of = "" if known is None else f" of {format_bytes(known)}"
+        return "\n".join([f"memory{of} with optimizer {self.optimizer}:", *(f"  {use}" for use in self.memory)])
 
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"

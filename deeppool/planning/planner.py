@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -13,13 +14,16 @@ from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives
+from deeppool.planning.fitting import search_fitting
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.memory import MemoryModel, Optimizer
 from deeppool.planning.placement import Placement
 from deeppool.planning.plan import Claim, GpuCounts, LayerAssignment, LimitScope, Plan, Search
 from deeppool.planning.published import search_published
 from deeppool.planning.search import SearchResult, best_lanes
 from deeppool.planning.search import search as search_exactly
 from deeppool.profiling.table import Profile
+from deeppool.units import format_bytes
 
 
 def plan(
@@ -32,8 +36,10 @@ def plan(
     search: Search = "exact",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
+    optimizer: Optimizer = "momentum",
+    memory: float | None = None,
 ) -> Plan:
-    """The fastest burst-parallel plan that keeps the amplification limit.
+    """The fastest burst-parallel plan that keeps the amplification limit and fits into the GPUs' memory.
 
     Args:
         profile: layer times; per-GPU batches between its sizes are interpolated.
@@ -47,16 +53,21 @@ def plan(
             may be slower than the fastest one and break the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`.
+        optimizer: whose state each GPU holds; live runs train by SGD with momentum.
+        memory: bytes of each GPU, in place of the cluster's.
 
     Raises:
         InvalidValueError: a limit below 1, no samples, or a limit on the iteration for the published search.
-        PlanError: more GPUs than samples.
+        PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile does not say what
+            layers keep.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
+    if memory is not None:
+        cluster = _with_memory(cluster, memory, _memory_model(profile, global_batch, optimizer))
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
     _check_search(search, limit_scope)
-    return plan_at(profile, costs, amplification_limit, limit_scope, search=search)
+    return plan_at(profile, costs, amplification_limit, limit_scope, search=search, optimizer=optimizer)
 
 
 def plan_at(
@@ -66,6 +77,7 @@ def plan_at(
     limit_scope: LimitScope,
     *,
     search: Search = "exact",
+    optimizer: Optimizer = "momentum",
     explained: bool = True,
 ) -> Plan:
     """The plan that the search finds at prices that are already known.
@@ -76,15 +88,17 @@ def plan_at(
         amplification_limit: see :func:`plan`.
         limit_scope: see :func:`plan`.
         search: see :func:`plan`.
+        optimizer: see :func:`plan`.
         explained: price every layer's other GPU counts too; in a large graph that takes far longer than the search.
     """
     claim: Claim | None = None
+    use = _memory_model(profile, costs.global_batch, optimizer)
     started = time.perf_counter()
     if search == "published":
         published = search_published(costs, amplification_limit)
         result, claim = best_lanes(costs, published.choices, amplification_limit), published.claim
     else:
-        result = (search_exactly if limit_scope == "layer" else search_within)(costs, amplification_limit)
+        result = _search(costs, amplification_limit, limit_scope, use)
     search_time = time.perf_counter() - started
     layers = _assignments(costs, result, amplification_limit, limit_scope, explained)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
@@ -120,8 +134,30 @@ def plan_at(
         search=search,
         over_limit=_over_limit(layers, amplification_limit, limit_scope),
         claim=claim,
+        optimizer=optimizer,
+        memory=use.use([layer.gpus for layer in layers], costs.network.cluster.gpus) if use.known else (),
         origin=profile.origin,
     )
+
+
+def _search(costs: CostTable, limit: float | None, scope: LimitScope, use: MemoryModel) -> SearchResult:
+    capacity = costs.network.cluster.memory
+    if capacity is not None and use.known:
+        return search_fitting(costs, limit, scope, use, capacity)
+    return search_exactly(costs, limit) if scope == "layer" else search_within(costs, limit)
+
+
+def _memory_model(profile: Profile, global_batch: int, optimizer: Optimizer) -> MemoryModel:
+    return MemoryModel(profile.graph, global_batch, optimizer, autocast=profile.precision != "fp32")
+
+
+def _with_memory(cluster: Cluster | int, memory: float, use: MemoryModel) -> Cluster:
+    if not use.known:
+        raise PlanError(
+            f"the profile of {use.graph.model} does not say what its layers keep for the backward, so no plan can be "
+            f"checked against {format_bytes(memory)} (profile again: older versions did not look)"
+        )
+    return replace(Cluster(cluster) if isinstance(cluster, int) else cluster, memory=memory)
 
 
 def frontier(

@@ -42,16 +42,22 @@ class SearchResult:
     """``exact``, or ``bound x``: at most x times the optimum."""
 
 
-def search(costs: CostTable, limit: float | None, extra: Floats | None = None) -> SearchResult:
+def search(
+    costs: CostTable, limit: float | None, extra: Floats | None = None, *, side_by_side: bool = True
+) -> SearchResult:
     """The least iteration time under a per-layer amplification limit.
 
     Args:
         costs: prices.
         limit: on the amplification of each layer; None: no limit.
-        extra: (L, K) seconds to add to what each choice costs, beside the limit: a price for something else
-            than time. The result's times then contain it.
+        extra: (L, K) seconds that the search adds to each layer's time when it compares plans; neither the
+            limit nor ``SearchResult.iteration_time`` counts them, and optimality is claimed of the sum.
+        side_by_side: whether branches may have lanes of their own.
     """
-    return _search(Prices(costs, limit, extra))
+    found = _search(Prices(costs, limit, extra), side_by_side=side_by_side)
+    if extra is None:
+        return found
+    return replace(found, iteration_time=Placement(costs, found.choices, found.starts).iteration_time)
 
 
 def best_lanes(costs: CostTable, choices: tuple[int, ...], limit: float | None) -> SearchResult:
@@ -68,8 +74,10 @@ def best_lanes(costs: CostTable, choices: tuple[int, ...], limit: float | None) 
     return replace(_search(prices), optimality="heuristic")
 
 
-def _search(prices: Prices) -> SearchResult:
-    best = Crossings(prices).whole(decompose([layer.predecessors for layer in prices.layers]))
+def _search(prices: Prices, *, side_by_side: bool = True) -> SearchResult:
+    best = Crossings(prices, side_by_side=side_by_side).whole(
+        decompose([layer.predecessors for layer in prices.layers])
+    )
     choices = sorted(best.choices())
     return SearchResult(
         choices=tuple(choice.option for choice in choices),
