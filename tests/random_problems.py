@@ -80,10 +80,10 @@ def random_profile(rng: random.Random, edges: list[Ends], kinds: int | None = No
         for index, sources in enumerate(edges)
     )
     graph = LayerGraph("random", (3, 8, 8), layers, sum(layer.parameter_bytes for layer in layers))
-    return make_profile(graph, [_measurement(rng, f"kind{kind}") for kind in range(kinds)], BATCH_SIZES)
+    return make_profile(graph, [random_measurement(rng, f"kind{kind}") for kind in range(kinds)], BATCH_SIZES)
 
 
-def _measurement(rng: random.Random, signature: str) -> Measurement:
+def random_measurement(rng: random.Random, signature: str) -> Measurement:
     """Times that no smaller batch makes longer: a fixed part, a part per sample, and steps in between."""
     per_sample = rng.choice([1e-7, 1e-5, 1e-4, 1e-3]) * rng.uniform(0.5, 5)
     fixed = per_sample * rng.choice([0.0, 0.1, 1.0, 4.0, 16.0])
