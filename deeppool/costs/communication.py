@@ -74,6 +74,12 @@ PATTERNS: dict[str, Callable[[Cluster, int, int], float]] = {
     "hierarchical": hierarchical,
 }
 
+FAVOURED: dict[str, Callable[[Cluster, int], bool]] = {
+    "halving-doubling": lambda cluster, gpu_count: gpu_count & (gpu_count - 1) == 0,
+    "hierarchical": lambda cluster, gpu_count: gpu_count % cluster.gpus_per_node == 0,
+}
+"""Patterns that are faster over some GPU counts, powers of two or whole nodes, than over some smaller ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -112,6 +118,14 @@ class Network:
         if place == HOME and self.model != "paper":
             return link.latency, busiest_samples_of_first(source, destination, batch) / link.bandwidth
         return link.latency, -(-batch // min(source, destination)) / link.bandwidth
+
+    def favoured_by(self, gpu_count: int) -> tuple[str, ...]:
+        """The model's patterns whose all-reduce may be faster over so many GPUs than over fewer."""
+        return tuple(
+            pattern
+            for pattern, favoured in FAVOURED.items()
+            if self.model in (pattern, "best") and favoured(self.cluster, gpu_count)
+        )
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:
         """Seconds to sum ``size`` bytes of gradients over the first ``gpu_count`` GPUs."""

@@ -185,12 +185,15 @@ def _user_line(error: BaseException) -> str:
 
 
 class _LossModule(nn.Module):
-    def __init__(self, loss: Loss) -> None:
-        super().__init__()
-        self.loss = loss
+    """Takes a model's outputs one by one: export cannot give sizes to every kind of record that holds them."""
 
-    def forward(self, outputs: Any, target: torch.Tensor) -> torch.Tensor:
-        return self.loss(outputs, target)
+    def __init__(self, loss: Loss, structure: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.loss, self.structure = loss, structure
+
+    def forward(self, *outputs_and_target: Any) -> torch.Tensor:
+        *outputs, target = outputs_and_target
+        return self.loss(pytree.tree_unflatten(outputs, self.structure), target)
 
 
 def _append_loss(program: fx.GraphModule, loss: Loss, name: str) -> set[str]:
@@ -205,15 +208,15 @@ def _append_loss(program: fx.GraphModule, loss: Loss, name: str) -> set[str]:
         else value
         for value in values
     ]
-    outputs = pytree.tree_unflatten(examples, codegen.pytree_info.out_spec)
-    scores = main_output(outputs)
+    structure = codegen.pytree_info.out_spec
+    scores = main_output(pytree.tree_unflatten(examples, structure))
     target = torch.zeros(scores.shape[0], *scores.shape[2:], dtype=torch.int64)
-    batch_first = {0: torch.export.Dim.DYNAMIC}
-    dynamic = pytree.tree_map(lambda leaf: batch_first if isinstance(leaf, torch.Tensor) else None, (outputs, target))
+    given = *examples, target
+    dynamic = tuple({0: torch.export.Dim.DYNAMIC} if isinstance(leaf, torch.Tensor) else None for leaf in given)
     try:
         with _quiet():
             program_of_loss = torch.export.export(
-                _LossModule(loss), (outputs, target), dynamic_shapes=dynamic, strict=False
+                _LossModule(loss, structure), given, dynamic_shapes=(dynamic,), strict=False
             )
     except Exception as error:
         raise CaptureError(

@@ -21,7 +21,7 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
             graph.erase_node(node)
     for node in list(graph.nodes):
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.name.endswith("_"):
+        if not isinstance(target, torch._ops.OpOverload) or not _writes_in_place(target):
             continue
         packet = getattr(torch.ops.aten, target._schema.name.split("::")[1].rstrip("_"), None)
         functional = getattr(packet, target._overloadname, None) if packet is not None else None
@@ -36,6 +36,11 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
         node.target = functional
         _read_from(node, written)
     graph.lint()
+
+
+def _writes_in_place(operator: torch._ops.OpOverload) -> bool:
+    """``relu_``, but not ``__and__``."""
+    return operator._schema.name.endswith("_") and operator._schema.is_mutable
 
 
 def _base(node: fx.Node) -> fx.Node:

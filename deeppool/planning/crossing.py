@@ -37,13 +37,20 @@ NEVER = 1e30
 class Crossings:
     """All crossings and ways of one search; equal ones are built once."""
 
-    def __init__(self, prices: Prices, *, side_by_side: bool = True) -> None:
-        """Begins with none; ``side_by_side`` says whether branches may have lanes of their own."""
-        self.prices, self.side_by_side = prices, side_by_side
+    def __init__(self, prices: Prices, *, proving: bool = True, side_by_side: bool = True) -> None:
+        """Begins with none.
+
+        Args:
+            prices: of the layers.
+            proving: looks for the best ways, by what none can beat, within a budget; else takes those that are
+                found first for the best.
+            side_by_side: whether branches may have lanes of their own.
+        """
+        self.prices, self.proving, self.side_by_side = prices, proving, side_by_side
         self.counts = prices.gpu_counts
         cluster = prices.costs.network.cluster
         self.gpus, self.gpus_per_node = cluster.gpus, cluster.gpus_per_node
-        self.budget = Budget(MOST_PAIRS)
+        self.budget = Budget(MOST_PAIRS if proving else 0)
         self._steps: dict[object, tuple[Slotted, int]] = {}
         self._ways: dict[object, tuple[Way, int]] = {}
         self._fits: dict[tuple[Slot, ...], Floats] = {}
@@ -229,7 +236,7 @@ class Crossing:
         self.least: Floats = least
         """(join,) seconds of transfers into the join that no way can beat."""
         self.lower: Floats = self.bounds.min(axis=0) if self.complete else self._alone()
-        self.exact = self.complete and all(reach.exact for reach in self._reaches)
+        self.exact = crossings.proving and self.complete and all(reach.exact for reach in self._reaches)
         """Whether settling finds the best way."""
         self.guess = self.lower if self.exact else self.lower.copy()
 

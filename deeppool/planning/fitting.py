@@ -231,7 +231,7 @@ def _refusal(
 ) -> str:
     """Why nothing fits, and what would."""
     costs, memory = problem.costs, problem.memory
-    (fullest, *_) = memory.use(problem.sets(smallest), costs.gpu_counts[-1])
+    (fullest, *_) = memory.use(problem.sets(smallest), costs.network.cluster.gpus)
     state = fullest.parameters + fullest.gradients + fullest.optimizer_state
     heaviest = fullest.heaviest[0]
     within = "" if limit is None else f" within amplification limit {limit:g}"

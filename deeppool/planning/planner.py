@@ -209,8 +209,9 @@ def _price(
             f"{cluster.gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
             f"(at most {global_batch} GPUs, or a larger batch)"
         )
-    counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts)
-    return price(profile, Network(cluster, network_model), global_batch, counts)
+    network = Network(cluster, network_model)
+    counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts, network)
+    return price(profile, network, global_batch, counts)
 
 
 def _check_limit(limit: float | None) -> None:
@@ -236,21 +237,26 @@ def _check_search(search: Search, scope: LimitScope) -> None:
         )
 
 
-def gpu_counts_to_search(gpus: int, global_batch: int, which: GpuCounts = "powers") -> tuple[int, ...]:
-    """GPU counts that a layer may have, ascending; 1 and all GPUs are always among them.
+def gpu_counts_to_search(
+    gpus: int, global_batch: int, which: GpuCounts = "powers", network: Network | None = None
+) -> tuple[int, ...]:
+    """GPU counts that a layer may have, ascending; 1 is always among them.
 
-    ``powers`` are powers of two, as in the paper. ``all`` stands for every count up to ``gpus``: of those
-    that give the same largest shard ceil(global_batch / g) the smallest, which computes as fast and
-    synchronises faster; there are at most 2 sqrt(global_batch) of them.
+    ``powers`` are powers of two, as in the paper, and all GPUs. ``all`` stands for every count up to ``gpus``: of
+    those that give the same largest shard ceil(global_batch / g) the smallest, which computes as fast and
+    synchronises faster; there are at most 2 sqrt(global_batch) of them. A ``network`` whose all-reduce favours
+    some counts (see :meth:`Network.favoured_by`) adds the smallest of those. All GPUs are only there if no
+    smaller count does as well, so that what can be searched on some GPUs can be on more.
     """
     if which == "powers":
-        counts = {2**exponent for exponent in range(gpus.bit_length()) if 2**exponent <= gpus}
+        counts = {2**exponent for exponent in range(gpus.bit_length()) if 2**exponent <= gpus} | {gpus}
     else:
-        smallest: dict[int, int] = {}
+        smallest: dict[tuple[int, str | None], int] = {}
         for count in range(1, gpus + 1):
-            smallest.setdefault(-(-global_batch // count), count)
+            for pattern in (None, *(network.favoured_by(count) if network else ())):
+                smallest.setdefault((-(-global_batch // count), pattern), count)
         counts = set(smallest.values())
-    return tuple(sorted({*counts, gpus}))
+    return tuple(sorted(counts))
 
 
 def _assignments(

@@ -30,10 +30,18 @@ class Prices:
         """(L, K) seconds of a layer without transfers."""
         self._moves: dict[tuple[int, Place], Floats] = {}
         self._edges: dict[object, tuple[Floats, Floats]] = {}
-        kinds: dict[tuple[str, int, tuple[int, ...]], int] = {}
+        kinds: dict[tuple[object, ...], int] = {}
         self._kinds = [
-            kinds.setdefault((layer.signature, layer.parameter_bytes, layer.input_bytes), len(kinds))
-            for layer in self.layers
+            kinds.setdefault(
+                (
+                    layer.signature,
+                    layer.parameter_bytes,
+                    layer.input_bytes,
+                    None if extra is None else extra[i].tobytes(),
+                ),
+                len(kinds),
+            )
+            for i, layer in enumerate(self.layers)
         ]
         self._shapes = [
             (kind, *(index - source for source in layer.predecessors))

@@ -12,7 +12,8 @@ Branches run side by side in lanes (see ``lanes``) or one after another, whichev
 between a fork and its join is a step of that path too, of whose price only a lower bound is known at
 first (see ``crossing``). The search takes the shortest path, prices the steps on it, and repeats until
 all steps on the shortest path are priced: no other path can then be shorter. Knots (see ``knot``) are
-priced by local search; a plan with a knot states how far from its lower bound it is.
+priced by local search; a plan with a knot states how far from its lower bound it is, and so does one whose
+proof takes too long.
 
 Layers of equal signature cost the same, so equal parts of a model are priced once.
 """
@@ -75,9 +76,14 @@ def best_lanes(costs: CostTable, choices: tuple[int, ...], limit: float | None) 
 
 
 def _search(prices: Prices, *, side_by_side: bool = True) -> SearchResult:
-    best = Crossings(prices, side_by_side=side_by_side).whole(
-        decompose([layer.predecessors for layer in prices.layers])
-    )
+    tree = decompose([layer.predecessors for layer in prices.layers])
+    crossings = Crossings(prices, side_by_side=side_by_side)
+    best = crossings.whole(tree)
+    if crossings.budget.exhausted:
+        # Where bounds lead, but are not proved, a better way than those that they lead to may lie aside.
+        other = Crossings(prices, proving=False, side_by_side=side_by_side).whole(tree)
+        lower = max(best.lower, other.lower)
+        best = min(best, other, key=lambda way: way.time)._replace(lower=lower)
     choices = sorted(best.choices())
     return SearchResult(
         choices=tuple(choice.option for choice in choices),

@@ -124,8 +124,13 @@ class Budget:
             ExhaustedError: there are too many of them.
         """
         self.left -= pairs
-        if self.left < 0:
+        if self.exhausted:
             raise ExhaustedError
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether a proof was given up."""
+        return self.left < 0
 
 
 class Way:

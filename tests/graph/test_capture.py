@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
 from deeppool.graph.capture import capture
@@ -349,6 +350,31 @@ class Auxiliary(nn.Module):
         return InceptionOutputs(self.head(seen), self.side(seen))
 
 
+class Scores:
+    """A record of the user's own, known to torch's trees as those of transformers are."""
+
+    def __init__(self, logits, features):
+        self.logits, self.features = logits, features
+
+
+pytree.register_pytree_node(
+    Scores, lambda scores: ([scores.logits, scores.features], None), lambda values, _: Scores(*values)
+)
+
+
+class OwnRecord(nn.Module):
+    """Returns scores among other things."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Conv2d(3, 8, 3)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        features = self.body(x).relu()
+        return Scores(self.head(features.mean((2, 3))), features)
+
+
 class Tied(nn.Module):
     """One weight, used by two layers."""
 
@@ -373,7 +399,8 @@ def two_branch():
 
 
 @pytest.fixture(
-    params=[Residual, WithClassToken, SequenceFirst, Auxiliary, Tied, two_branch], ids=lambda build: build.__name__
+    params=[Residual, WithClassToken, SequenceFirst, Auxiliary, OwnRecord, Tied, two_branch],
+    ids=lambda build: build.__name__,
 )
 def example(request):
     """(captured model, images, target); the weights are the same in every test."""
@@ -546,6 +573,24 @@ def test_writing_in_place_through_a_view_is_right_or_refused(through_view):
     x, target = torch.randn(BATCH, 3, 8, 8), torch.randint(4, (BATCH,))
     every_layer = list(range(1, len(model.nodes)))
     check_same(run_by_segments(model, every_layer, x, target), reference(model, x, target)[0])
+
+
+class Masked(nn.Module):
+    """GPT-2's mask is made with ``&``, an operator whose name ends as those do that write in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(192, 4)
+
+    def forward(self, x):
+        flat = x.flatten(1)
+        return self.head(torch.where((flat > -1) & (flat < 1), flat, 0.0))
+
+
+def test_and_writes_nothing_in_place():
+    torch.manual_seed(0)
+    model, x, target = capture(Masked(), (3, 8, 8)), torch.randn(BATCH, 3, 8, 8), torch.randint(4, (BATCH,))
+    torch.testing.assert_close(model.program(x, target), classification_loss(model.source(x), target))
 
 
 def test_program_takes_a_batch_of_one():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from deeppool import documents
 from deeppool.cluster import Cluster, Link
+from deeppool.costs.communication import Network, NetworkModel
 from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
 from deeppool.graph.regions import Block, layers_of
 from deeppool.planning.explain import reason
@@ -300,11 +302,68 @@ def test_powers_of_two_and_all_gpus_are_searched():
 
 def test_all_counts_are_the_smallest_of_each_largest_shard():
     # 10 samples on 4 GPUs and on 3 have shards of 3 and of 4; on 6 to 9 GPUs the largest is 2, as on 5.
-    assert gpu_counts_to_search(9, 10, "all") == (1, 2, 3, 4, 5, 9)
+    assert gpu_counts_to_search(9, 10, "all") == (1, 2, 3, 4, 5)
     for batch in (7, 32, 1000):
         counts = gpu_counts_to_search(batch, batch, "all")
         assert {-(-batch // count) for count in counts} == {-(-batch // count) for count in range(1, batch + 1)}
         assert len(counts) <= 2 * batch**0.5 + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "added"),
+    [
+        # 60 samples: 20 to 29 GPUs have shards of 3, from 30 on of 2.
+        ("ring", ()),
+        # A reduce-scatter in each node needs whole nodes of 6: 18 is one of 15 to 19, whose shards are 4.
+        ("hierarchical", (18, 24)),
+        # Only powers of two need no fold: 16 is one of those too.
+        ("halving-doubling", (16, 32)),
+        ("best", (16, 18, 24, 32)),
+    ],
+)
+def test_all_counts_hold_those_that_the_all_reduce_favours(model, added):
+    found = gpu_counts_to_search(40, 60, "all", Network(Cluster(40, gpus_per_node=6), model))
+    assert found == tuple(sorted({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, *added}))
+
+
+@given(st.integers(2, 40), st.integers(1, 9), st.integers(0, 60), st.sampled_from(get_args(NetworkModel)))
+def test_counts_of_some_gpus_are_counts_of_more(gpus, node, spare, model):
+    fewer, more = (
+        gpu_counts_to_search(n, gpus + spare, "all", Network(Cluster(n, gpus_per_node=node), model))
+        for n in (gpus - 1, gpus)
+    )
+    assert set(fewer) <= set(more) <= {*fewer, gpus}
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.integers(0, 60),
+    st.sampled_from(get_args(NetworkModel)),
+    st.sampled_from([64, 2**20, 2**28]),
+)
+def test_no_count_left_out_all_reduces_faster_than_one_of_equal_shards(gpus, node, spare, model, size):
+    # Inside a node is no slower than between nodes.
+    links = Link(1e10, 1e-6, "made by hand"), Link(1e9, 1e-5, "made by hand")
+    network, batch = Network(Cluster(gpus, "made by hand", node, *links), model), gpus + spare
+    kept = gpu_counts_to_search(gpus, batch, "all", network)
+    for count in range(1, gpus + 1):
+        rivals = [other for other in kept if math.ceil(batch / other) == math.ceil(batch / count) and other <= count]
+        assert min(network.all_reduce_time(other, size) for other in rivals) <= network.all_reduce_time(count, size) * (
+            1 + 1e-12
+        )
+
+
+def test_data_parallelism_is_priced_on_all_gpus_where_they_are_not_searched():
+    # 7 and 8 GPUs have shards of 2 out of 14 samples; 7 synchronise faster.
+    graph = make_graph([()], None, [2**26])
+    problem = profile_from_times(graph, [lambda b: 1e-3 * b]), Cluster(8), 14
+    made = plan(*problem, gpu_counts="all")
+    assert made.gpu_counts == (1, 2, 3, 4, 5, 7)
+    link = made.cluster.inside
+    assert made.data_parallel_iteration_time == pytest.approx(2e-3 + 14 * (link.latency + 2**26 / 8 / link.bandwidth))
+    assert made.iteration_time == pytest.approx(2e-3 + 12 * (link.latency + 2**26 / 7 / link.bandwidth))
+    assert made.data_parallel_iteration_time == plan(*problem).data_parallel_iteration_time
 
 
 @pytest.mark.parametrize("limit", [None, 1.2, 2.0])

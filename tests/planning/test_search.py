@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deeppool.cluster import Cluster, Link
+from deeppool.costs.communication import Network
+from deeppool.costs.table import price
 from deeppool.graph.regions import Block, Knot, decompose
 from deeppool.planning.planner import plan
+from deeppool.planning.search import search
 from deeppool.profiling.table import Measurement
 from deeppool.simulation.replay import simulate
 from tests.strategies import (
@@ -387,6 +391,37 @@ def test_more_gpus_never_slow_the_best_plan(problem, limit):
     times = [plan(profile, size, batch, limit).iteration_time for size in sizes]
     for fewer, more in itertools.pairwise(times):
         assert more <= fewer * (1 + 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problems(series_parallel_graphs(max_layers=10), gpus=(12,)),
+    st.sampled_from(LIMITS),
+    st.sampled_from(["ring", "halving-doubling", "hierarchical", "best", "paper"]),
+)
+def test_one_gpu_more_never_slows_the_best_plan_of_all_counts(problem, limit, model):
+    profile, cluster, batch = problem
+    times = []
+    for gpus in range(1, cluster.gpus + 1):
+        made = plan(profile, replace(cluster, gpus=gpus), batch, limit, gpu_counts="all", network_model=model)
+        assert made.optimality == "exact"
+        times.append(made.iteration_time)
+    for fewer, more in itertools.pairwise(times):
+        assert more <= fewer * (1 + 1e-12)
+
+
+def test_price_beside_time_is_each_layers_own_though_the_layers_are_equal():
+    # Two equal layers side by side, of which the second one pays 1 s for every GPU but one.
+    graph = make_graph([(), (0,), (0,), (1, 2)])
+    times = [lambda b: 1e-3, lambda b: 1e-2 * b, lambda b: 1e-2 * b, lambda b: 1e-3]
+    costs = price(profile_from_times(graph, times), Network(Cluster(4)), 16, (1, 2, 4))
+    equal = (*graph.layers[:2], replace(graph.layers[2], signature=graph.layers[1].signature), graph.layers[3])
+    alike = replace(costs, graph=replace(graph, layers=equal))
+    extra = np.array([[0.0] * 3, [0.0] * 3, [0.0, 1.0, 1.0], [0.0] * 3])
+    found = search(alike, None, extra)
+    assert found == search(costs, None, extra)
+    assert found.choices[2] == 0
+    assert found.iteration_time < 1
 
 
 @settings(max_examples=40, deadline=None)
