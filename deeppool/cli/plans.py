@@ -24,12 +24,22 @@ def plan(
     gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
     network_model: NetworkOption = "ring",
+    overlap_sync: Annotated[
+        bool,
+        typer.Option(
+            "--overlap-sync",
+            help="All-reduces of gradients overlap the backward pass, at no cost to it; otherwise all waits for them, "
+            "as in the paper. The limit counts them in full either way.",
+        ),
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the plan (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest plan whose layers keep the amplification limit, and say why each layer got its GPUs.
 
     Example: deeppool plan vgg16.json --gpus 8 --global-batch 32 --amplification-limit 2 --cluster dgx-a100
+
+    With all-reduces behind the backward pass: the same and --overlap-sync
     """
     from deeppool import documents
     from deeppool.cluster import find_cluster
@@ -46,6 +56,7 @@ def plan(
         limit_scope=limit_scope,
         gpu_counts=gpu_counts,
         network_model=network_model,
+        overlap_sync=overlap_sync,
     )
     if output is not None:
         documents.write(found, output)

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.overlap import search_overlapping
 from deeppool.planning.placement import Placement
 from deeppool.planning.plan import GpuCounts, LayerAssignment, LimitScope, Plan
 from deeppool.planning.search import SearchResult, search
@@ -29,6 +31,7 @@ def plan(
     limit_scope: LimitScope = "layer",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
+    overlap_sync: bool = False,
 ) -> Plan:
     """The fastest burst-parallel plan that keeps the amplification limit.
 
@@ -42,19 +45,23 @@ def plan(
             together, and some may spend more where others spend less.
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`.
+        overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it; see
+            :mod:`deeppool.planning.schedule`. False: everything waits for them, as in the paper. The limit counts
+            them in full either way.
 
     Raises:
-        InvalidValueError: a limit below 1 or no samples.
+        InvalidValueError: a limit below 1, no samples, or overlap under a limit on the whole iteration.
         PlanError: more GPUs than samples.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
     started = time.perf_counter()
-    result = (search if limit_scope == "layer" else search_within)(costs, amplification_limit)
+    result = _search(limit_scope, overlap_sync)(costs, amplification_limit)
     search_time = time.perf_counter() - started
-    layers = _assignments(costs, result, amplification_limit, limit_scope)
-    gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
+    placement = Placement(costs, result.choices, result.starts, overlap_sync)
+    layers = _assignments(placement, amplification_limit, limit_scope)
+    gpu_seconds = placement.gpu_seconds
     extrapolated = costs.extrapolated[:, 0] | costs.extrapolated[np.arange(len(layers)), result.choices]
     return Plan(
         model=profile.graph.model,
@@ -76,7 +83,7 @@ def plan(
         limit_scope=limit_scope,
         layers=layers,
         iteration_time=result.iteration_time,
-        data_parallel_iteration_time=data_parallel_time(costs),
+        data_parallel_iteration_time=data_parallel_time(costs, overlap_sync=overlap_sync),
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
@@ -84,6 +91,7 @@ def plan(
         exempt_layers=(),
         optimality=result.optimality,
         search_time=search_time,
+        overlap_sync=overlap_sync,
         origin=profile.origin,
     )
 
@@ -141,6 +149,17 @@ def _price(
     return price(profile, Network(cluster, network_model), global_batch, counts)
 
 
+def _search(scope: LimitScope, overlap_sync: bool) -> Callable[[CostTable, float | None], SearchResult]:
+    if not overlap_sync:
+        return search if scope == "layer" else search_within
+    if scope == "iteration":
+        raise InvalidValueError(
+            "overlap_sync needs limit_scope 'layer', got 'iteration': a limit on the whole iteration is searched "
+            "without overlap (limit each layer, or plan without overlap_sync)"
+        )
+    return search_overlapping
+
+
 def _check_limit(limit: float | None) -> None:
     if limit is not None and not limit >= 1:
         raise InvalidValueError(
@@ -165,19 +184,17 @@ def gpu_counts_to_search(gpus: int, global_batch: int, which: GpuCounts = "power
     return tuple(sorted({*counts, gpus}))
 
 
-def _assignments(
-    costs: CostTable, result: SearchResult, limit: float | None, scope: LimitScope
-) -> tuple[LayerAssignment, ...]:
-    placement = Placement(costs, result.choices, result.starts)
-    incoming = [placement.incoming(index) for index in range(len(result.choices))]
+def _assignments(placement: Placement, limit: float | None, scope: LimitScope) -> tuple[LayerAssignment, ...]:
+    costs, choices, starts = placement.costs, placement.options, placement.starts
+    incoming = [placement.incoming(index) for index in range(len(choices))]
     layer_limit, spare_work = limit, math.inf
     if scope == "iteration" and limit is not None:
         rows = range(len(incoming))
-        times = incoming + (costs.compute + costs.sync)[rows, result.choices]
-        work = float(times @ np.array(costs.gpu_counts)[list(result.choices)])
+        times = incoming + (costs.compute + costs.sync)[rows, choices]
+        work = float(times @ np.array(costs.gpu_counts)[list(choices)])
         layer_limit, spare_work = None, max(0.0, limit * costs.single_gpu_time - work)
     found = []
-    for index, (layer, choice) in enumerate(zip(costs.graph.layers, result.choices, strict=True)):
+    for index, (layer, choice) in enumerate(zip(costs.graph.layers, choices, strict=True)):
         count = costs.gpu_counts[choice]
         total = float(incoming[index] + costs.compute[index, choice] + costs.sync[index, choice])
         single = float(costs.compute[index, 0])
@@ -186,7 +203,7 @@ def _assignments(
                 name=layer.name,
                 predecessors=layer.predecessors,
                 gpu_count=count,
-                gpus=tuple(range(result.starts[index], result.starts[index] + count)),
+                gpus=tuple(range(starts[index], starts[index] + count)),
                 time=total,
                 amplification=amplification(total, count, single),
                 reshard=float(incoming[index]),
