@@ -45,7 +45,7 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
         limit: on the amplification of each layer; None: no limit.
     """
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
-    first, bound = _cheapest(tree, _weighted(costs, limit, 0.0, tree))
+    first, bound = bounding_plan(costs, tree, limit, 0.0)
     others = (_cheapest(tree, Prices(costs, limit, (share - 1) * costs.sync))[0] for share in SHARES)
     best = min([first, *others, *_uniform(costs, limit)], key=_time)
     try:
@@ -60,9 +60,30 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
         bound = _time(best)
     elif _time(best) > bound * (1 + ROUNDING):
         for share in BOUND_SHARES:
-            other, least = _cheapest(tree, _weighted(costs, limit, share, tree))
+            other, least = bounding_plan(costs, tree, limit, share)
             best, bound = min(best, other, key=_time), max(bound, least)
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
+
+
+def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: float) -> tuple[Placement, float]:
+    """The plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
+
+    Args:
+        costs: prices.
+        tree: the layers as chains and branches.
+        limit: on the amplification of each layer; None: no limit.
+        share: from 0 to below 1.
+    """
+    side_by_side = sorted(_side_by_side(tree))
+    counted = np.full((len(costs.graph.layers), 1), share)
+    counted[side_by_side] = 0
+    if tree.blocks[0] is None:
+        counted[tree.layers[0]] = 1
+    extra = (counted - 1) * costs.sync - share * costs.backward
+    # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where lanes are compared, pass by pass, the
+    # search takes both halves to count alike, so there each counts as the one in backward, which is less.
+    transfers = 1 - share if side_by_side else 1 - share / 2
+    return _cheapest(tree, Prices(costs, limit, extra, transfers))
 
 
 def _time(plan: Placement) -> float:
@@ -86,19 +107,6 @@ def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
     permitted = (Prices(costs, limit).room >= 0).all(axis=0)
     for option in np.nonzero(permitted)[0].tolist():
         yield _placed(costs, (option,) * len(costs.graph.layers))
-
-
-def _weighted(costs: CostTable, limit: float | None, share: float, tree: Series) -> Prices:
-    """F + (1 - share) B + share S, as above."""
-    side_by_side = sorted(_side_by_side(tree))
-    counted = np.full((len(costs.graph.layers), 1), share)
-    counted[side_by_side] = 0
-    if tree.blocks[0] is None:
-        counted[tree.layers[0]] = 1
-    extra = (counted - 1) * costs.sync - share * costs.backward
-    # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where lanes are compared, pass by pass, the
-    # search takes both halves to count alike, so there each counts as the one in backward, which is less.
-    return Prices(costs, limit, extra, transfers=1 - share if side_by_side else 1 - share / 2)
 
 
 def _side_by_side(tree: Series) -> Iterator[int]:

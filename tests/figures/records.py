@@ -1,5 +1,7 @@
 """Small plans, timelines and a live run, written out so that a test can say what a figure must show."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from deeppool.cluster import Cluster
@@ -14,6 +16,7 @@ def layer(name, gpu_count, *, forward, backward=0.0, reshard=0.0, sync=0.0, sing
     single = time if single_gpu_time is None else single_gpu_time
     return LayerAssignment(
         name=name,
+        predecessors=(),
         gpu_count=gpu_count,
         gpus=tuple(range(gpu_count)),
         time=time,
@@ -27,6 +30,8 @@ def layer(name, gpu_count, *, forward, backward=0.0, reshard=0.0, sync=0.0, sing
 
 
 def plan_of(*layers, gpus=4, limit=2.0, provenance="measured", extrapolated=(), exempt=()):
+    """The layers as a chain."""
+    layers = tuple(replace(x, predecessors=(i - 1,) if i else ()) for i, x in enumerate(layers))
     time = sum(x.time for x in layers)
     gpu_seconds = sum(x.time * x.gpu_count for x in layers)
     return Plan(

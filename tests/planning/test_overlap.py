@@ -16,6 +16,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.regions import Block, parts_of
 from deeppool.planning import flow_shop
 from deeppool.planning.flow_shop import fastest_in_sequence
+from deeppool.planning.overlap import BOUND_SHARES, bounding_plan
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.profiling.table import Measurement
@@ -23,10 +24,20 @@ from deeppool.simulation.replay import simulate
 from tests.planning.iteration_events import iteration_with_overlap
 from tests.planning.test_frontier import factor
 from tests.planning.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
-from tests.strategies import make_graph, make_profile, problems, series_parallel_graphs, tangled_graphs
+from tests.strategies import (
+    contested_problems,
+    make_graph,
+    make_profile,
+    problems,
+    series_parallel_graphs,
+    tangled_graphs,
+)
 
+SHARES = (0.0, *BOUND_SHARES)
 ANY_GRAPH = st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))
 LARGER = st.one_of(series_parallel_graphs(max_layers=20), tangled_graphs(max_layers=10))
+SMALL_PROBLEMS = st.one_of(problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), contested_problems(ANY_GRAPH))
+LARGER_PROBLEMS = st.one_of(problems(LARGER), contested_problems(LARGER, gpus=(2, 4, 8)))
 
 
 def optimum(definition, limit):
@@ -37,6 +48,10 @@ def optimum(definition, limit):
         if limit is None or max(definition.amplifications(places)) <= limit * (1 + ROUNDING):
             best = min(best, iteration_with_overlap(definition, places)[0])
     return best
+
+
+def costs_of(profile, cluster, batch):
+    return price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
 
 
 def is_sequence(definition):
@@ -58,22 +73,32 @@ def check(problem, limit):
 
 
 @settings(max_examples=150, deadline=None)
-@given(problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), st.sampled_from(LIMITS))
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
 def test_no_assignment_beats_a_plan_by_more_than_it_states(problem, limit):
     made, definition = check(problem, limit)
     assert made.optimality == "exact" or not is_sequence(definition)
 
 
 @settings(max_examples=150, deadline=None)
-@given(problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), st.sampled_from(LIMITS))
-def test_bounds_hold_where_there_are_too_many_labels_to_prove_more(problem, limit):
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
+def test_what_a_plan_states_holds_where_there_are_too_many_labels_to_prove_more(problem, limit):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_LABELS", 0)
         check(problem, limit)
 
 
+@settings(max_examples=200, deadline=None)
+@given(contested_problems(ANY_GRAPH), st.sampled_from(LIMITS))
+def test_no_assignment_is_below_a_bound(problem, limit):
+    definition, costs = Definition(*problem), costs_of(*problem)
+    least = optimum(definition, limit)
+    for share in SHARES:
+        _, bound = bounding_plan(costs, definition.tree, limit, share)
+        assert bound <= least * (1 + ROUNDING)
+
+
 @settings(max_examples=60, deadline=None)
-@given(problems(LARGER), st.sampled_from(LIMITS))
+@given(LARGER_PROBLEMS, st.sampled_from(LIMITS))
 def test_overlap_never_slows_the_best_plan(problem, limit):
     without, overlapping = plan(*problem, limit), plan(*problem, limit, overlap_sync=True)
     assert overlapping.iteration_time <= without.iteration_time * (1 + 1e-12)
@@ -83,7 +108,7 @@ def test_overlap_never_slows_the_best_plan(problem, limit):
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(LARGER), st.sampled_from(LIMITS))
+@given(LARGER_PROBLEMS, st.sampled_from(LIMITS))
 def test_replay_is_the_plan(problem, limit):
     made = plan(*problem, limit, overlap_sync=True)
     result = simulate(made)
@@ -100,7 +125,7 @@ def test_replay_is_the_plan(problem, limit):
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(ANY_GRAPH, gpus=(2, 4)))
+@given(SMALL_PROBLEMS)
 def test_gpus_are_held_while_they_compute_move_samples_or_all_reduce(problem):
     """Counted on a grid of all moments at which anything changes, GPU by GPU."""
     made, definition = plan(*problem, overlap_sync=True), Definition(*problem)
@@ -118,7 +143,7 @@ def test_gpus_are_held_while_they_compute_move_samples_or_all_reduce(problem):
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems(ANY_GRAPH, gpus=(1, 2, 4)), st.sampled_from(LIMITS))
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
 def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, limit):
     made, definition = plan(*problem, limit, overlap_sync=True), Definition(*problem)
     places = places_of(made)
@@ -134,12 +159,10 @@ def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, lim
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(tangled_graphs(max_layers=5), gpus=(2, 4)), st.sampled_from(LIMITS))
+@given(contested_problems(tangled_graphs(max_layers=5)), st.sampled_from(LIMITS))
 def test_labels_find_the_best_sequence_there_is_and_nothing_below_it(problem, limit):
-    profile, cluster, batch = problem
-    definition = Definition(*problem)
-    costs = price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
-    order = range(len(profile.graph.layers))
+    definition, costs = Definition(*problem), costs_of(*problem)
+    order = range(len(definition.layers))
     times = {}
     for options in itertools.product(range(len(costs.gpu_counts)), repeat=len(order)):
         places = [(costs.gpu_counts[option], 0) for option in options]

@@ -14,7 +14,7 @@ from deeppool.planning.planner import gpu_counts_to_search
 from deeppool.planning.schedule import Exposed, exposed, held, order_of, schedule
 from tests.planning.iteration_events import iteration_with_overlap
 from tests.planning.test_search import Definition
-from tests.strategies import problems, series_parallel_graphs, tangled_graphs
+from tests.strategies import contested_problems, series_parallel_graphs, tangled_graphs
 
 
 class Seconds(NamedTuple):
@@ -111,7 +111,7 @@ def test_nothing_is_hidden_without_overlap():
 
 @settings(max_examples=150, deadline=None)
 @given(
-    problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5)), gpus=(1, 2, 4)),
+    contested_problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5))),
     st.randoms(use_true_random=False),
 )
 def test_any_assignment_is_timed_as_its_events_are(problem, random):
