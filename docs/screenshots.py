@@ -1,6 +1,6 @@
 """Makes the README's pictures from the demo's records: figures drawn by Chromium, as a reader sees them.
 
-    make demo && .venv/bin/python docs/screenshots.py demo/burst-parallel docs
+make demo && .venv/bin/python docs/screenshots.py demo/burst-parallel docs
 """
 
 import argparse

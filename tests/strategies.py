@@ -124,6 +124,29 @@ def problems(draw, graphs=None, gpus=(1, 2, 3, 4, 6, 8), made_of=profiles):
     return draw(made_of(graphs)), cluster, draw(st.integers(max(gpus), 2 * BATCH_SIZES[-1]))
 
 
+@st.composite
+def contested_problems(draw, graphs=None, gpus=(2, 4)):
+    """Problems in which layers, transfers and all-reduces take about as long as one another; times in steps of 1 ms."""
+    graph = draw(graphs if graphs is not None else series_parallel_graphs())
+    steps = st.integers(0, 8)
+    layers = [
+        replace(
+            layer,
+            input_bytes=tuple(1000 * draw(st.sampled_from([0, 1, 2, 5])) for _ in layer.predecessors),
+            parameter_bytes=4000 * draw(steps),
+        )
+        for layer in graph.layers
+    ]
+    measurements = []
+    for layer in layers:
+        forward, backward = ([1e-3 * (draw(steps) + draw(steps) * b) for b in (1, 2, 4, 8)] for _ in range(2))
+        forward[:] = [time + 1e-3 for time in forward]
+        measurements.append(Measurement(layer.signature, tuple(forward), tuple(backward), (0.0,) * 4))
+    link = Link(1e6, 0.0, "drawn")
+    cluster = Cluster(draw(st.sampled_from(gpus)), "drawn", 8, link, link)
+    return make_profile(replace(graph, layers=tuple(layers)), measurements, (1, 2, 4, 8)), cluster, 8
+
+
 def make_graph(predecessors, input_bytes=None, parameter_bytes=None, activation_bytes=None):
     """A layer graph from its edges; by default it moves and synchronises nothing, and nobody knows what it keeps."""
     layers = [

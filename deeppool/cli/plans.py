@@ -52,6 +52,14 @@ def plan(
     network_model: NetworkOption = "ring",
     optimizer: OptimizerOption = "momentum",
     memory: MemoryOption = None,
+    overlap_sync: Annotated[
+        bool,
+        typer.Option(
+            "--overlap-sync",
+            help="All-reduces of gradients overlap the backward pass, at no cost to it; otherwise all waits for them, "
+            "as in the paper. The limit counts them in full either way.",
+        ),
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the plan (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,6 +71,7 @@ def plan(
     Example: deeppool plan vgg16.json --gpus 8 --global-batch 32 --amplification-limit 2 --cluster dgx-a100
 
     What the paper's algorithm makes of the same: deeppool plan … --search published
+    With all-reduces behind the backward pass: the same and --overlap-sync
     """
     from deeppool import documents
     from deeppool.cluster import find_cluster
@@ -83,6 +92,7 @@ def plan(
         network_model=network_model,
         optimizer=optimizer,
         memory=bytes_per_gpu,
+        overlap_sync=overlap_sync,
     )
     if output is not None:
         documents.write(found, output)

@@ -55,7 +55,8 @@ def provenance(plan: Plan) -> str:
     """What a plan's predicted times lean on."""
     far = len(plan.extrapolated_layers)
     note = f", {far} of {len(plan.layers)} extrapolated" if far else ""
+    overlap = "; all-reduces overlap the backward pass at no cost to it" if plan.overlap_sync else ""
     return (
         f"from {plan.provenance} layer times{note} ({escape(plan.device_name)}); "
-        f"transfers computed from the links of {escape(plan.cluster.name)}"
+        f"transfers computed from the links of {escape(plan.cluster.name)}{overlap}"
     )

@@ -9,6 +9,8 @@ ways            shortest ways through a series of layers
 crossing        from a fork to its join: branches in lanes
 lanes           how branches share the GPUs, side by side or in sequence
 bundle          ways through several branches together
+overlap         the fastest plan whose all-reduces overlap the backward pass
+flow_shop       exactly, where layers follow one another
 knot            layers that no branches describe
 frontier        every efficient plan, and so the search under a limit per iteration
 pareto          fronts of iteration time against GPU-seconds
@@ -20,6 +22,7 @@ baselines       data parallelism, priced by the same model
 
 placement       what each layer of a plan costs where it runs
 timing          how long an iteration takes on given GPUs
+schedule        when each layer runs, all-reduces overlapping or not
 explain         why each layer got its GPUs
 price_list      every GPU count of a layer and its price, as a record
 diff            what changes from one plan to another

@@ -1,14 +1,23 @@
 """What a plan is compared with, priced by the same model."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from deeppool.costs.table import CostTable
+from deeppool.planning.placement import Placement
 
 
-def data_parallel_time(costs: CostTable) -> float:
+def data_parallel_time(costs: CostTable, *, overlap_sync: bool = False) -> float:
     """Seconds of an iteration with every layer on all GPUs: no resharding, every gradient synchronised.
 
     The last GPU count of the table gives the largest shards that all GPUs have, though it may be a smaller one.
     """
     network = costs.network
-    gpus = network.cluster.gpus
-    sync = sum(network.all_reduce_time(gpus, layer.parameter_bytes) for layer in costs.graph.layers)
-    return float(costs.compute[:, -1].sum()) + sync
+    gpus, layers = network.cluster.gpus, costs.graph.layers
+    sync = np.array([network.all_reduce_time(gpus, layer.parameter_bytes) for layer in layers])
+    if not overlap_sync:
+        return float(costs.compute[:, -1].sum() + sync.sum())
+    everywhere = replace(costs, sync=np.column_stack([costs.sync[:, :-1], sync]))
+    last = (len(costs.gpu_counts) - 1,) * len(layers)
+    return Placement(everywhere, last, (0,) * len(layers), overlap_sync=True).schedule.iteration_time

@@ -31,6 +31,7 @@ from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
 from deeppool.graph.regions import Block, decompose, parts_of
 from deeppool.planning.frontier import search_within
+from deeppool.planning.lanes import Gpus
 from deeppool.planning.memory import Integers, MemoryModel
 from deeppool.planning.placement import Placement
 from deeppool.planning.plan import LimitScope
@@ -117,9 +118,9 @@ class _Problem:
         """Whether branches may run side by side."""
         self._peaks: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
 
-    def sets(self, plan: SearchResult) -> list[tuple[int, ...]]:
+    def sets(self, plan: SearchResult) -> Gpus:
         """Per layer its GPUs."""
-        return list(Placement(self.costs, plan.choices, plan.starts).gpus)
+        return Placement(self.costs, plan.choices, plan.starts).gpus
 
     def peak(self, plan: SearchResult) -> int:
         """Bytes on the GPU that holds most."""

@@ -103,7 +103,9 @@ def is_complete(branches: int) -> bool:
     return branches <= MOST_BRANCHES
 
 
-Gpus = Sequence[tuple[int, ...]]
+GpuSet = tuple[int, ...] | range
+"""Ascending."""
+Gpus = Sequence[GpuSet]
 """Per layer of a graph the GPUs that compute it."""
 
 
@@ -114,13 +116,13 @@ def lanes_of(block: Block, gpus: Gpus) -> list[list[int]]:
         block: its branches are numbered.
         gpus: where its layers run.
     """
-    lanes: list[tuple[set[tuple[int, ...]], list[int]]] = []
+    lanes: list[tuple[set[GpuSet], list[int]]] = []
     for position, branch in enumerate(block.branches):
         used = {gpus[layer] for layer in layers_of(branch)}
         together = [position]
         apart = []
         for others, members in lanes:
-            if any(_share(a, b) for a in used for b in others):
+            if any(share(a, b) for a in used for b in others):
                 used |= others
                 together = [*members, *together]
             else:
@@ -129,8 +131,8 @@ def lanes_of(block: Block, gpus: Gpus) -> list[list[int]]:
     return sorted(members for _, members in lanes)
 
 
-def _share(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """Whether two ascending sets of GPUs have one in common."""
+def share(first: GpuSet, second: GpuSet) -> bool:
+    """Whether two sets of GPUs have one in common."""
     if first[-1] < second[0] or second[-1] < first[0]:
         return False
     neighbours = all(len(gpus) == gpus[-1] - gpus[0] + 1 for gpus in (first, second))

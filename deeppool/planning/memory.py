@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import LayerGraph
+from deeppool.planning.lanes import GpuSet
 from deeppool.units import format_bytes
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
@@ -26,7 +27,7 @@ HEAVIEST = 5
 """Layers that a record names."""
 
 Integers = NDArray[np.int64]
-GpuSets = Sequence[tuple[int, ...]]
+GpuSets = Sequence[GpuSet]
 """Per layer the GPUs that compute it, as in a Layout."""
 
 
@@ -213,7 +214,7 @@ class _Placement:
         return tuple(sorted(found, key=lambda layer: -layer.total)[:HEAVIEST])
 
 
-def _distinct(gpu_sets: GpuSets) -> tuple[list[tuple[int, ...]], list[int]]:
+def _distinct(gpu_sets: GpuSets) -> tuple[list[GpuSet], list[int]]:
     """The different GPU sets, and per layer which one it has."""
     # A set of many GPUs is long to compare, and layers on the same GPUs mostly share one tuple.
     by_object = {id(members): members for members in gpu_sets}

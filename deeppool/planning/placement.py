@@ -3,12 +3,23 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from deeppool.costs.communication import FAR, HOME, NEAR, Place
 from deeppool.costs.table import CostTable
 from deeppool.graph.regions import Block, Series, decompose, layers_of
-from deeppool.planning.lanes import lanes_of
+from deeppool.planning.lanes import Gpus, lanes_of
+from deeppool.planning.schedule import Order, Schedule, held, order_of, schedule
 from deeppool.planning.timing import duration
+
+
+class Seconds(NamedTuple):
+    """What one layer takes in one iteration."""
+
+    reshard: float
+    forward: float
+    backward: float
+    sync: float
 
 
 @dataclass(frozen=True)
@@ -20,19 +31,20 @@ class Placement:
     """Per layer the index of its GPU count."""
     starts: tuple[int, ...]
     """Per layer its first GPU."""
+    overlap_sync: bool = False
+    """All-reduces overlap the backward pass."""
 
     def gpu_count(self, layer: int) -> int:
         """GPUs of a layer."""
         return self.costs.gpu_counts[self.options[layer]]
 
     @cached_property
-    def gpus(self) -> tuple[tuple[int, ...], ...]:
+    def gpus(self) -> tuple[range, ...]:
         """Per layer its GPUs."""
-        ranges = {
-            (start, option): tuple(range(start, start + self.costs.gpu_counts[option]))
-            for start, option in set(zip(self.starts, self.options, strict=True))
-        }
-        return tuple(ranges[key] for key in zip(self.starts, self.options, strict=True))
+        counts = self.costs.gpu_counts
+        return tuple(
+            range(start, start + counts[option]) for start, option in zip(self.starts, self.options, strict=True)
+        )
 
     @cached_property
     def tree(self) -> Series:
@@ -64,12 +76,39 @@ class Placement:
 
     @property
     def gpu_seconds(self) -> float:
-        """GPUs x seconds, over all layers."""
+        """GPUs x seconds, over all layers; what all-reduces add where they overlap the backward pass."""
+        if self.overlap_sync:
+            return held(self.schedule, self.gpus, self.layer_seconds)
         return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))
 
     def forward(self, layer: int) -> float:
         """Seconds of a layer in the forward pass."""
         return self.incoming(layer) / 2 + float(self.costs.forward[layer, self.options[layer]])
+
+    def seconds(self, layer: int) -> Seconds:
+        """Seconds of a layer, one by one."""
+        costs, option = self.costs, self.options[layer]
+        return Seconds(
+            self.incoming(layer),
+            float(costs.forward[layer, option]),
+            float(costs.backward[layer, option]),
+            float(costs.sync[layer, option]),
+        )
+
+    @cached_property
+    def order(self) -> Order:
+        """What runs after what, and what side by side."""
+        return order_of(self.tree, self.gpus)
+
+    @cached_property
+    def layer_seconds(self) -> tuple[Seconds, ...]:
+        """Per layer its seconds."""
+        return tuple(map(self.seconds, range(len(self.options))))
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """When each layer runs."""
+        return schedule(self.order, self.gpus, self.layer_seconds, overlap_sync=self.overlap_sync)
 
     def with_option(self, layer: int, option: int) -> "Placement":
         """The same with another GPU count for one layer."""
@@ -77,12 +116,19 @@ class Placement:
 
     def time_change(self, other: "Placement", touched: Iterable[int]) -> float:
         """Seconds by which an iteration gets longer in ``other``, in which only ``touched`` layers take other times."""
+        if self.overlap_sync:
+            # A hidden all-reduce may come to light anywhere, so the whole iteration is timed again.
+            seconds = list(self.layer_seconds)
+            for layer in touched:
+                seconds[layer] = other.seconds(layer)
+            then = schedule(self.order, other.gpus, seconds, overlap_sync=True)
+            return then.iteration_time - self.schedule.iteration_time
         change = 0.0
         for part in {id(self._parts[layer]): self._parts[layer] for layer in touched}.values():
             change += other.seconds_of(part, self.gpus) - self.seconds_of(part, self.gpus)
         return change
 
-    def seconds_of(self, part: Series, gpus: tuple[tuple[int, ...], ...]) -> float:
+    def seconds_of(self, part: Series, gpus: Gpus) -> float:
         """Seconds of both passes through a part of the model; ``gpus`` says what runs side by side."""
         forward = duration(part, gpus, self.forward)
         return forward + duration(part, gpus, lambda layer: self.time(layer) - self.forward(layer))

@@ -47,7 +47,7 @@ class LayerAssignment:
     forward: float
     backward: float
     sync: float
-    """All-reduce of the layer's gradients."""
+    """All-reduce of the layer's gradients, hidden or not."""
     single_gpu_time: float
     """Forward and backward of the global batch on one GPU."""
     alternatives: tuple[Alternative, ...] = ()
@@ -114,6 +114,9 @@ class Plan:
     """Whose state ``memory`` counts."""
     memory: tuple[MemoryUse, ...] = ()
     """Per group of GPUs that hold the same, the fullest first; empty where the profile lacks what layers keep."""
+    overlap_sync: bool = False
+    """All-reduces overlap the backward pass: the iteration time counts what they stick out, GPU-seconds what no
+    computing or transfer hides. False: everything waits for them."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
@@ -162,11 +165,12 @@ class Plan:
 
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
+        overlap = "all-reduces overlapping the backward pass, " if self.overlap_sync else ""
         text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "
             f"{format_seconds(self.iteration_time)} an iteration "
             f"({self.speedup:.2f}x one GPU; data parallel {format_seconds(self.data_parallel_iteration_time)}), "
-            f"amplification {self.amplification:.2f}, {self.optimality}"
+            f"amplification {self.amplification:.2f}, {overlap}{self.optimality}"
         )
         if self.claim is not None:
             text += (

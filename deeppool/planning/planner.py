@@ -17,6 +17,7 @@ from deeppool.planning.explain import alternatives
 from deeppool.planning.fitting import search_fitting
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
 from deeppool.planning.memory import MemoryModel, Optimizer
+from deeppool.planning.overlap import search_overlapping
 from deeppool.planning.placement import Placement
 from deeppool.planning.plan import Claim, GpuCounts, LayerAssignment, LimitScope, Plan, Search
 from deeppool.planning.published import search_published
@@ -36,6 +37,7 @@ def plan(
     search: Search = "exact",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
+    overlap_sync: bool = False,
     optimizer: Optimizer = "momentum",
     memory: float | None = None,
 ) -> Plan:
@@ -53,11 +55,15 @@ def plan(
             may be slower than the fastest one and break the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`.
+        overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it; see
+            :mod:`deeppool.planning.schedule`. False: everything waits for them, as in the paper. The limit counts
+            them in full either way.
         optimizer: whose state each GPU holds; live runs train by SGD with momentum.
         memory: bytes of each GPU, in place of the cluster's.
 
     Raises:
-        InvalidValueError: a limit below 1, no samples, or a limit on the iteration for the published search.
+        InvalidValueError: a limit below 1, no samples, or a limit on the iteration or overlap where the search
+            has none.
         PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile does not say what
             layers keep.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
@@ -66,8 +72,16 @@ def plan(
         cluster = _with_memory(cluster, memory, _memory_model(profile, global_batch, optimizer))
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     _check_limit(amplification_limit)
-    _check_search(search, limit_scope)
-    return plan_at(profile, costs, amplification_limit, limit_scope, search=search, optimizer=optimizer)
+    _check_search(search, limit_scope, overlap_sync)
+    return plan_at(
+        profile,
+        costs,
+        amplification_limit,
+        limit_scope,
+        search=search,
+        overlap_sync=overlap_sync,
+        optimizer=optimizer,
+    )
 
 
 def plan_at(
@@ -77,6 +91,7 @@ def plan_at(
     limit_scope: LimitScope,
     *,
     search: Search = "exact",
+    overlap_sync: bool = False,
     optimizer: Optimizer = "momentum",
     explained: bool = True,
 ) -> Plan:
@@ -88,6 +103,7 @@ def plan_at(
         amplification_limit: see :func:`plan`.
         limit_scope: see :func:`plan`.
         search: see :func:`plan`.
+        overlap_sync: see :func:`plan`.
         optimizer: see :func:`plan`.
         explained: price every layer's other GPU counts too; in a large graph that takes far longer than the search.
     """
@@ -97,11 +113,14 @@ def plan_at(
     if search == "published":
         published = search_published(costs, amplification_limit)
         result, claim = best_lanes(costs, published.choices, amplification_limit), published.claim
+    elif overlap_sync:
+        result = _fitting(search_overlapping(costs, amplification_limit), costs, use)
     else:
         result = _search(costs, amplification_limit, limit_scope, use)
     search_time = time.perf_counter() - started
-    layers = _assignments(costs, result, amplification_limit, limit_scope, explained)
-    gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
+    placement = Placement(costs, result.choices, result.starts, overlap_sync)
+    layers = _assignments(placement, amplification_limit, limit_scope, explained)
+    gpu_seconds = placement.gpu_seconds
     extrapolated = costs.extrapolated[:, 0] | costs.extrapolated[np.arange(len(layers)), result.choices]
     return Plan(
         model=profile.graph.model,
@@ -123,7 +142,7 @@ def plan_at(
         limit_scope=limit_scope,
         layers=layers,
         iteration_time=result.iteration_time,
-        data_parallel_iteration_time=data_parallel_time(costs),
+        data_parallel_iteration_time=data_parallel_time(costs, overlap_sync=overlap_sync),
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
@@ -134,6 +153,7 @@ def plan_at(
         search=search,
         over_limit=_over_limit(layers, amplification_limit, limit_scope),
         claim=claim,
+        overlap_sync=overlap_sync,
         optimizer=optimizer,
         memory=use.use([layer.gpus for layer in layers], costs.network.cluster.gpus) if use.known else (),
         origin=profile.origin,
@@ -145,6 +165,20 @@ def _search(costs: CostTable, limit: float | None, scope: LimitScope, use: Memor
     if capacity is not None and use.known:
         return search_fitting(costs, limit, scope, use, capacity)
     return search_exactly(costs, limit) if scope == "layer" else search_within(costs, limit)
+
+
+def _fitting(result: SearchResult, costs: CostTable, use: MemoryModel) -> SearchResult:
+    """A plan with overlap, if it fits: others are not searched for."""
+    capacity = costs.network.cluster.memory
+    if capacity is not None and use.known:
+        needed = use.peak(Placement(costs, result.choices, result.starts).gpus)
+        if needed > capacity:
+            raise PlanError(
+                f"the fastest plan of {use.graph.model} with overlap_sync needs {format_bytes(needed)} on a GPU of "
+                f"{format_bytes(capacity)}, and smaller ones are only searched without overlap (plan without "
+                "overlap_sync, or with more GPUs)"
+            )
+    return result
 
 
 def _memory_model(profile: Profile, global_batch: int, optimizer: Optimizer) -> MemoryModel:
@@ -227,13 +261,22 @@ def _over_limit(layers: tuple[LayerAssignment, ...], limit: float | None, scope:
     return tuple(layer.name for layer in layers if layer.amplification > limit * (1 + TOLERANCE))
 
 
-def _check_search(search: Search, scope: LimitScope) -> None:
+def _check_search(search: Search, scope: LimitScope, overlap_sync: bool) -> None:
     if search not in get_args(Search):
         raise InvalidValueError(f"search must be one of {', '.join(get_args(Search))}, got '{search}'")
     if search == "published" and scope != "layer":
         raise InvalidValueError(
             f"limit_scope must be 'layer' with search='published', got '{scope}': the paper limits each layer "
             "by itself (use search='exact' for a limit on the iteration)"
+        )
+    if overlap_sync and search == "published":
+        raise InvalidValueError(
+            "overlap_sync needs search='exact', got 'published': in the paper everything waits for the all-reduces"
+        )
+    if overlap_sync and scope == "iteration":
+        raise InvalidValueError(
+            "overlap_sync needs limit_scope 'layer', got 'iteration': a limit on the whole iteration is searched "
+            "without overlap (limit each layer, or plan without overlap_sync)"
         )
 
 
@@ -260,19 +303,19 @@ def gpu_counts_to_search(
 
 
 def _assignments(
-    costs: CostTable, result: SearchResult, limit: float | None, scope: LimitScope, explained: bool
+    placement: Placement, limit: float | None, scope: LimitScope, explained: bool
 ) -> tuple[LayerAssignment, ...]:
-    placement = Placement(costs, result.choices, result.starts)
-    incoming = [placement.incoming(index) for index in range(len(result.choices))]
+    costs, choices, starts = placement.costs, placement.options, placement.starts
+    incoming = [placement.incoming(index) for index in range(len(choices))]
     compute = costs.compute
     layer_limit, spare_work = limit, math.inf
     if scope == "iteration" and limit is not None:
         rows = range(len(incoming))
-        times = incoming + (compute + costs.sync)[rows, result.choices]
-        work = float(times @ np.array(costs.gpu_counts)[list(result.choices)])
+        times = incoming + (compute + costs.sync)[rows, choices]
+        work = float(times @ np.array(costs.gpu_counts)[list(choices)])
         layer_limit, spare_work = None, max(0.0, limit * costs.single_gpu_time - work)
     found = []
-    for index, (layer, choice) in enumerate(zip(costs.graph.layers, result.choices, strict=True)):
+    for index, (layer, choice) in enumerate(zip(costs.graph.layers, choices, strict=True)):
         count = costs.gpu_counts[choice]
         total = float(incoming[index] + compute[index, choice] + costs.sync[index, choice])
         single = float(compute[index, 0])
@@ -281,7 +324,7 @@ def _assignments(
                 name=layer.name,
                 predecessors=layer.predecessors,
                 gpu_count=count,
-                gpus=tuple(range(result.starts[index], result.starts[index] + count)),
+                gpus=tuple(range(starts[index], starts[index] + count)),
                 time=total,
                 amplification=amplification(total, count, single),
                 reshard=float(incoming[index]),

@@ -16,32 +16,36 @@ ROUNDING = 1e-12
 class Prices:
     """Seconds of layers and transfers, and what the limit permits."""
 
-    def __init__(self, costs: CostTable, limit: float | None, extra: Floats | None = None) -> None:
-        """Takes the limit on each layer's amplification, and seconds that it does not count."""
+    def __init__(
+        self, costs: CostTable, limit: float | None, extra: Floats | None = None, transfers: float = 1.0
+    ) -> None:
+        """Takes the limit on each layer's amplification, and what counts beside it.
+
+        Args:
+            costs: seconds.
+            limit: None: no limit.
+            extra: (L, K) seconds to add to each layer, which the limit does not count.
+            transfers: what a second of transfers counts; it decides nothing about what the limit permits.
+        """
         self.costs = costs
         self.layers = costs.graph.layers
         self.gpu_counts = costs.gpu_counts
         self.forward = costs.forward
         own = costs.compute + costs.sync
         counts = np.array(costs.gpu_counts, dtype=float)
-        self.room: Floats = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1]) - own
+        allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
+        self.room: Floats = transfers * (allowed - own)
         """(L, K) seconds that the limit leaves for transfers into a layer; negative where it leaves none."""
         self.own: Floats = own if extra is None else own + extra
         """(L, K) seconds of a layer without transfers."""
+        self._transfers = transfers
         self._moves: dict[tuple[int, Place], Floats] = {}
         self._edges: dict[object, tuple[Floats, Floats]] = {}
-        kinds: dict[tuple[object, ...], int] = {}
+        kinds: dict[object, int] = {}
+        added = [b""] * len(self.layers) if extra is None else [row.tobytes() for row in extra]
         self._kinds = [
-            kinds.setdefault(
-                (
-                    layer.signature,
-                    layer.parameter_bytes,
-                    layer.input_bytes,
-                    None if extra is None else extra[i].tobytes(),
-                ),
-                len(kinds),
-            )
-            for i, layer in enumerate(self.layers)
+            kinds.setdefault((layer.signature, layer.parameter_bytes, layer.input_bytes, more), len(kinds))
+            for layer, more in zip(self.layers, added, strict=True)
         ]
         self._shapes = [
             (kind, *(index - source for source in layer.predecessors))
@@ -55,7 +59,7 @@ class Prices:
         consumer = self.layers[layer]
         key = consumer.input_bytes[consumer.predecessors.index(source)], place
         if key not in self._moves:
-            self._moves[key] = self.costs.comm(*key)
+            self._moves[key] = self._transfers * self.costs.comm(*key)
         return self._moves[key]
 
     def edge(self, source: int, layer: int, place: Place) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.diff import PlanDiff, diff
 from deeppool.planning.explain import WHOLE_ITERATION
@@ -114,6 +114,11 @@ def replan(
     """
     if not 0 <= hysteresis < 1:
         raise InvalidValueError(f"hysteresis must be a share from 0 up to 1, got {hysteresis:g}")
+    if plan.overlap_sync:
+        raise PlanError(
+            "the plan counts on all-reduces that overlap the backward pass, which runs do not do yet, so a run's times "
+            "say little about it (plan without overlap_sync)"
+        )
     started = time.perf_counter()
     corrected = correct(profile, plan, live, noise=noise)
     known = prices_for(plan, profile) if prices is None else prices

@@ -1,19 +1,16 @@
 """A plan on a virtual clock: what each GPU does when, and what a background job could take.
 
-Layers run forward and then backward, each on its GPUs; a layer's transfers come before it in forward and
-after it in backward, its gradients are synchronised right after its backward (no overlap, as in DeepPool,
-section 4.1). Between a fork and its join, branches that share no GPU run side by side, the others one
-after another, and the join waits for all of them; backward the same from the join to the fork. The
-iteration therefore takes exactly the plan's iteration time.
+Layers run when the plan's schedule says (see ``deeppool.planning.schedule``), so the iteration takes
+exactly the plan's iteration time. What a GPU does is one thing at a time: of an all-reduce that overlaps the
+backward pass only the stretches in which its GPU would otherwise wait are spans. They are the foreground's,
+since its kernels run there: no background job takes them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deeppool.graph.regions import Block, Knot, Series
-from deeppool.planning.lanes import Gpus, lanes_of
 from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.schedule import alike, exposed, order_of, schedule
 from deeppool.timeline import Span, SpanKind, Timeline
 from deeppool.units import format_seconds
 
@@ -80,47 +77,26 @@ def _by_gpu(span: Span) -> tuple[int, float]:
 
 
 def _foreground(plan: Plan) -> tuple[list[Span], float]:
-    tree = plan.tree
+    layers, gpus = plan.layers, plan.gpu_sets
+    times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
     spans: list[Span] = []
 
-    def run(layer: LayerAssignment, kind: SpanKind, seconds: float, now: float) -> float:
-        if seconds > 0:
-            spans.extend(Span(gpu, kind, layer.name, now, now + seconds) for gpu in layer.gpus)
-        return now + seconds
+    def run(layer: LayerAssignment, kind: SpanKind, start: float, end: float) -> None:
+        if end > start:
+            spans.extend(Span(gpu, kind, layer.name, start, end) for gpu in layer.gpus)
 
-    def forward(index: int, now: float) -> float:
-        layer = plan.layers[index]
-        return run(layer, "forward", layer.forward, run(layer, "reshard", layer.reshard / 2, now))
-
-    def backward(index: int, now: float) -> float:
-        layer = plan.layers[index]
-        now = run(layer, "sync", layer.sync, run(layer, "backward", layer.backward, now))
-        return run(layer, "reshard", layer.reshard / 2, now)
-
-    middle = _walk(tree, plan.gpu_sets, forward, 0.0, 1)
-    return spans, _walk(tree, plan.gpu_sets, backward, middle, -1)
-
-
-def _walk(
-    part: Series | Block | Knot | None, gpus: Gpus, run: Callable[[int, float], float], now: float, direction: int
-) -> float:
-    """Runs the layers of a part of the model from ``now`` on, forward (1) or backward (-1); when it has ended."""
-    if isinstance(part, Knot):
-        for layer in part.layers[::direction]:
-            now = run(layer, now)
-    elif isinstance(part, Block):
-        ends = []
-        for lane in lanes_of(part, gpus):
-            end = now
-            for branch in lane[::direction]:
-                end = _walk(part.branches[branch], gpus, run, end, direction)
-            ends.append(end)
-        now = max(ends)
-    elif part is not None:
-        steps = [step for pair in zip(part.blocks, part.layers, strict=True) for step in pair]
-        for step in [*steps, part.tail][::direction]:
-            now = run(step, now) if isinstance(step, int) else _walk(step, gpus, run, now, direction)
-    return now
+    for index, layer in enumerate(layers):
+        inputs, backward, gradients = times.inputs[index], times.backward[index], times.gradients[index]
+        arrived = inputs + layer.reshard / 2
+        run(layer, "reshard", inputs, arrived)
+        run(layer, "forward", arrived, arrived + layer.forward)
+        run(layer, "backward", backward, backward + layer.backward)
+        run(layer, "reshard", gradients, gradients + layer.reshard / 2)
+    for computed, same in alike(gpus).items():
+        for stretch in exposed(times, layers, computed):
+            name = layers[stretch.layer].name
+            spans.extend(Span(gpu, "sync", name, stretch.start, stretch.end) for gpu in same)
+    return spans, times.iteration_time
 
 
 def _gaps(spans: list[Span], gpus: int, end: float) -> list[Span]:

@@ -1,11 +1,13 @@
 """The words that figures share."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.figures.labels import escape, gpu_ranges, provenance, shorten, time_unit
-from tests.figures.records import layer, plan_of
+from tests.figures.records import layer, plan_of, two_layer_plan
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,9 @@ def test_provenance_says_what_predicted_times_lean_on(kind):
 def test_provenance_counts_extrapolated_layers():
     plan = plan_of(layer("conv", 4, forward=1.0), layer("fc", 1, forward=1.0), extrapolated=("fc",))
     assert "1 of 2 extrapolated" in provenance(plan)
+
+
+def test_provenance_says_that_hidden_all_reduces_are_taken_to_cost_nothing():
+    text = "all-reduces overlap the backward pass at no cost to it"
+    assert text in provenance(replace(two_layer_plan(), overlap_sync=True))
+    assert text not in provenance(two_layer_plan())
