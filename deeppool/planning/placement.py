@@ -135,10 +135,16 @@ class Placement:
 
     @cached_property
     def rooms(self) -> tuple[int, ...]:
-        """Per layer, GPUs from its first one on that nothing else holds at the same time."""
+        """Per layer, GPUs from its first one on that nothing else holds at the same time.
+
+        They end with the node where they start inside one: more GPUs would synchronise by other links than the
+        first ones of the cluster, whose prices these are.
+        """
+        cluster = self.costs.network.cluster
         rooms = [0] * len(self.options)
-        self._fill_rooms(rooms, self.tree, self.costs.network.cluster.gpus)
-        return tuple(rooms)
+        self._fill_rooms(rooms, self.tree, cluster.gpus)
+        in_node = [-start % cluster.gpus_per_node or cluster.gpus for start in self.starts]
+        return tuple(map(min, rooms, in_node))
 
     def _fill_rooms(self, rooms: list[int], series: Series, end: int) -> None:
         for layer in layers_of(series):

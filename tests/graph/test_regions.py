@@ -67,6 +67,12 @@ def test_layers_that_read_across_branches_are_a_knot():
     assert found == Series((0, 5), (None, Knot((1, 2, 3, 4))))
 
 
+def test_branch_that_ends_in_a_knot_makes_one_of_all_branches_beside_it():
+    """Layer 1 is followed by a knot of 2 to 5, which meets only at the join outside, where 6 ends too."""
+    found = decompose([(), (0,), (1,), (1,), (2,), (2, 3), (0,), (4, 5, 6)])
+    assert found == Series((0, 7), (None, Knot((1, 2, 3, 4, 5, 6))))
+
+
 def test_dense_block_is_a_knot():
     assert decompose([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)]) == Series((0, 4), (None, Knot((1, 2, 3))))
 

@@ -176,8 +176,8 @@ def test_cluster_without_gpus_is_refused():
 
 
 def room_beside_others(definition, places, index):
-    """GPUs from the layer's first one to the next one on which a branch beside it starts."""
-    start, end = places[index][1], definition.cluster.gpus
+    """GPUs from the layer's first one to the next one on which a branch beside it starts, or to its node's end."""
+    start, end, node = places[index][1], definition.cluster.gpus, definition.cluster.gpus_per_node
 
     def search(series):
         nonlocal end
@@ -191,7 +191,7 @@ def room_beside_others(definition, places, index):
                     search(branch)
 
     search(definition.tree)
-    return end - start
+    return end - start if start % node == 0 else min(end, (start // node + 1) * node) - start
 
 
 @settings(max_examples=60, deadline=None)
