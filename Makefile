@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo lab check test clean
+.PHONY: help demo lab check test stress clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -23,6 +23,9 @@ check: .venv/.installed-test  ## lint and check types
 test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
 	$(BIN)/pytest
+
+stress: .venv/.installed-test  ## plan a hundred thousand random graphs; about a quarter of an hour
+	DEEPPOOL_RANDOM_GRAPHS=100000 $(BIN)/pytest tests/planning/test_random_graphs.py
 
 clean:  ## remove what the targets above made, .venv too
 	rm -rf .venv demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,7 +21,7 @@ from deeppool.simulation.replay import Simulation, simulate
 from tests.planning.test_search import Definition, places_of
 from tests.random_problems import random_problem
 
-GRAPHS = min(100_000, int(os.environ.get("DEEPPOOL_RANDOM_GRAPHS", "100000")))
+GRAPHS = min(100_000, int(os.environ.get("DEEPPOOL_RANDOM_GRAPHS", "2000")))
 PARTS = 20
 """Tests among which the graphs are divided."""
 LIMITS = (None, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
