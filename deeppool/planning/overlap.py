@@ -15,9 +15,10 @@ F + S or longer, and
     (1 - share) (F + B) + share (F + S) = F + (1 - share) B + share S
 
 for any share from 0 to 1. Where the model starts with a single layer, its backward is the last and hides
-nothing of its own all-reduce: F + B is longer by that, so it counts in full. The exact search finds a plan for which the sum
-is least, and no plan takes less than that: the largest of these values is the bound. It does not count the
-all-reduces inside blocks of several branches, so it is loose for models such as Inception where they dominate.
+nothing of its own all-reduce: F + B is longer by that, so it counts in full. The exact search finds a plan
+for which the sum is least, and no plan takes less than that: the largest of these values is the bound. It
+does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
+where they dominate.
 """
 
 from collections.abc import Iterator
