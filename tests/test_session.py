@@ -13,6 +13,7 @@ from deeppool.cluster import find_cluster
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import RunRecord, summarise
 from deeppool.planning.plan import Plan
+from deeppool.session import _notes
 from tests.figures.records import two_layer_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -203,3 +204,9 @@ def test_times_are_summarised_by_median_99th_percentile_and_mean() -> None:
     assert (summary.p50, summary.mean, summary.count) == (3.0, 4.0, 5)
     # 0.99 x 4 intervals above the smallest: 96 % of the way from 4 to 10.
     assert summary.p99 == pytest.approx(9.76)
+
+
+def test_a_run_of_a_plan_with_overlap_says_that_it_does_not_overlap() -> None:
+    note = "this run did them after each stage's backward"
+    assert any(note in text for text in _notes(dataclasses.replace(two_layer_plan(), overlap_sync=True)))
+    assert not any(note in text for text in _notes(two_layer_plan()))

@@ -8,15 +8,17 @@ times each. The limit always counts an all-reduce in full, hidden or not.
 
 How far from the optimum the best candidate can be follows from lower bounds. An iteration takes F + B or
 longer, the forward and the backward pass with their transfers. All layers outside blocks of several
-branches, and knots, run on GPUs from GPU 0 on; its channel has room for one of their all-reduces at a time,
-S seconds together, and none starts before the forward pass ends. So an iteration takes F + S or longer, and
+branches, those of knots among them, run on GPUs from GPU 0 on, whose channel has room for one of their
+all-reduces at a time, S seconds together, and none starts before the forward pass ends. So an iteration takes
+F + S or longer, and
 
     (1 - share) (F + B) + share (F + S) = F + (1 - share) B + share S
 
-for any share from 0 to 1. Where the model starts with a single layer, nothing is left to hide its own
-all-reduce, so F + B is longer by that, and it counts in full. The exact search finds a plan for which the sum
-is least, and no plan takes less than that: the largest of these values is the bound. It does not count the
-all-reduces inside blocks of several branches, so it is loose for models such as Inception where they dominate.
+for any share from 0 to 1. Where the model starts with a single layer, its backward is the last and hides
+nothing of its own all-reduce: F + B is longer by that, so it counts in full. The exact search finds a plan
+for which the sum is least, and no plan takes less than that: the largest of these values is the bound. It
+does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
+where they dominate.
 """
 
 from collections.abc import Iterator
