@@ -6,7 +6,9 @@ planner         a profile, a cluster and a limit → Plan
 search          the exact search under a limit per layer
 prices          what it asks of a cost table
 ways            shortest ways through a series of layers
-crossing        from a fork to its join: branches in lanes
+crossing        from a fork to its join: bounds for branches in lanes
+reach           one branch of a block in every lane
+settling        the real price of a crossing
 lanes           how branches share the GPUs, side by side or in sequence
 bundle          ways through several branches together
 overlap         the fastest plan whose all-reduces overlap the backward pass

@@ -7,26 +7,23 @@ pays X(m) to fetch its results. The backward pass starts again at the join, so s
 
 With max T in place of max F + max (T - F), and each X at its least but for one lane's, that is a lower
 bound which NumPy evaluates for all arrangements and all GPU counts of fork and join at once. A crossing
-is *settled* for one pair of counts when the search asks for it: of the arrangements whose bound is below
-the best time so far, first with each branch's fastest ways, and where that leaves a gap between bound and
-time with all ways that trade forward for backward.
+is *settled* for one pair of counts when the search asks for it (see ``settling``).
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
 from deeppool.costs.communication import HOME, Place
 from deeppool.costs.table import Floats
 from deeppool.graph.regions import INPUT, Block, Knot, Series, layers_of
-from deeppool.planning.bundle import NONE, NOTHING, Bundle, bundle_of, concatenate
 from deeppool.planning.knot import Tangled
-from deeppool.planning.lanes import Lane, Slot, division, is_complete
+from deeppool.planning.lanes import Slot, division, is_complete
 from deeppool.planning.prices import ROUNDING, Prices
-from deeppool.planning.ways import NO_WAY, Budget, Choice, Edge, ExhaustedError, Passage, Step, Way, efficient
+from deeppool.planning.reach import Reach
+from deeppool.planning.settling import Settling
+from deeppool.planning.ways import NO_WAY, Budget, Choice, Edge, Passage, Step, Way, efficient
 
 MOST_PAIRS = 100_000
 """Pairs of ways that a search tries to prove the last fraction of a per cent."""
@@ -146,6 +143,12 @@ class Slotted:
         """(S, join) seconds of transfers into a join outside that no way can beat."""
         return np.stack([part.least for part in self.parts if isinstance(part, Crossing)])
 
+    def crossing(self, slot: int) -> "Crossing":
+        """A part that is no knot."""
+        part = self.parts[slot]
+        assert isinstance(part, Crossing)
+        return part
+
     def settle(self, slot: int, before: int, after: int) -> Passage:
         """The best way, with its real price."""
         return self.parts[slot].settle(before, after)
@@ -153,56 +156,6 @@ class Slotted:
     def front(self, slot: int, before: int, after: int, cap: float) -> list[Passage]:
         """All ways within ``cap`` seconds that trade forward for backward."""
         return self.parts[slot].front(before, after, cap)
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """One branch in every slot: its ways, and the transfer of its results to the join."""
-
-    way: Way
-    layers: int
-    """To add to the layers of ``way``."""
-    moved: Floats
-    """(S, last, join) seconds from the branch's last layer; inf where that is not permitted."""
-    tail: tuple[Slotted, int] | None
-    total: Floats
-    """(S, fork, join) lower bound of T + X."""
-    least: Floats
-    """(S, join) lower bound of X."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether there is no knot in it."""
-        return self.way.lower is self.way.guess and (self.tail is None or self.tail[0].lower is self.tail[0].guess)
-
-    def ends(self, times: Floats, slot: int, before: int, after: int) -> list[tuple[float, float, int]]:
-        """T and X, T ascending and X descending, with the last count that has them.
-
-        Args:
-            times: (S, fork, last) of the ways: their bounds, or what the search reckons with.
-            slot: which GPUs.
-            before: count of the fork.
-            after: count of the join.
-        """
-        times, moved = times[slot, before], self.moved[slot, :, after]
-        if self.tail is not None:
-            least = self.tail[0].least[slot, after]
-            times, moved = times + (self.tail[0].lower[slot, :, after] - least), moved + least
-        return staircase(zip(times.tolist(), moved.tolist(), range(len(times)), strict=True))
-
-
-T = TypeVar("T")
-
-
-def staircase(points: Iterable[tuple[float, float, T]]) -> list[tuple[float, float, T]]:
-    """The points that no other one beats in both numbers."""
-    kept: list[tuple[float, float, T]] = []
-    least = math.inf
-    for point in sorted(points, key=lambda point: point[:2]):
-        if point[1] < least and point[0] < math.inf:
-            least = point[1]
-            kept.append(point)
-    return kept
 
 
 class Crossing:
@@ -229,14 +182,14 @@ class Crossing:
             self.slack = prices.room[join] - direct
         self._entries = tuple((wide, max(entry, place)) for wide, place in self.division.slots)
         self._exits = tuple(max(exit_ or HOME, place) for _, place in self.division.slots)
-        self._reaches = [self._reach(branch) for branch in block.branches]
+        self.reaches = [self._reach(branch) for branch in block.branches]
         self._settled: dict[tuple[int, int], Passage] = {}
         self.bounds, least = self._bound()
         """(arrangement, fork, join) seconds that no way in that arrangement can beat; inf where none is permitted."""
         self.least: Floats = least
         """(join,) seconds of transfers into the join that no way can beat."""
         self.lower: Floats = self.bounds.min(axis=0) if self.complete else self._alone()
-        self.exact = crossings.proving and self.complete and all(reach.exact for reach in self._reaches)
+        self.exact = crossings.proving and self.complete and all(reach.exact for reach in self.reaches)
         """Whether settling finds the best way."""
         self.guess = self.lower if self.exact else self.lower.copy()
 
@@ -263,8 +216,8 @@ class Crossing:
 
     def _bound(self) -> tuple[Floats, Floats]:
         division, shape = self.division, self.own.shape
-        least = np.minimum([reach.least for reach in self._reaches], NEVER)
-        excess = np.minimum([reach.total for reach in self._reaches], NEVER) - least[:, :, None, :]
+        least = np.minimum([reach.least for reach in self.reaches], NEVER)
+        excess = np.minimum([reach.total for reach in self.reaches], NEVER) - least[:, :, None, :]
         # A last entry of zeros for lanes with fewer branches, and arrangements with fewer lanes, than others.
         busy = _padded(_padded(excess.reshape(-1, *shape))[division.members].sum(axis=1))
         moved = _padded(_padded(least.reshape(-1, shape[1]))[division.members].sum(axis=1))
@@ -276,7 +229,7 @@ class Crossing:
     def _alone(self) -> Floats:
         """A bound for more branches than can be divided in all ways: as if each had all the GPUs to itself."""
         # The first slot is that of the block in sequence.
-        reaches = [(reach.total[0], reach.least[0]) for reach in self._reaches]
+        reaches = [(reach.total[0], reach.least[0]) for reach in self.reaches]
         with np.errstate(invalid="ignore"):
             busiest = np.max([total - least for total, least in reaches], axis=0)
             arriving = np.sum([least for _, least in reaches], axis=0)
@@ -288,8 +241,8 @@ class Crossing:
         """The best lanes between two GPU counts, with their real price."""
         ends = before, after
         if ends not in self._settled:
-            single = len(self._reaches) == 1 and self.exact and self._reaches[0].tail is None
-            found = self._through(*ends) if single else _Settling(self, *ends).best()
+            single = len(self.reaches) == 1 and self.exact and self.reaches[0].tail is None
+            found = self._through(*ends) if single else Settling(self, *ends).best()
             self._settled[ends] = found
             # What is not settled exactly keeps its bound; the search then reckons with what was found.
             price = found.lower if self.exact else found.time
@@ -300,8 +253,8 @@ class Crossing:
 
     def _through(self, before: int, after: int) -> Passage:
         """The best way where there is one branch, as in a residual connection."""
-        way, layers = self._reaches[0].way, self._reaches[0].layers
-        moved = self._reaches[0].moved[0, :, after]
+        way, layers = self.reaches[0].way, self.reaches[0].layers
+        moved = self.reaches[0].moved[0, :, after]
         moved = np.where(moved <= self.slack[before, after], moved, np.inf)
         while True:
             # Settling a way may make it slower than others.
@@ -321,7 +274,7 @@ class Crossing:
 
     def front(self, before: int, after: int, cap: float) -> list[Passage]:
         """All ways within ``cap`` seconds that trade forward for backward."""
-        settling = _Settling(self, before, after)
+        settling = Settling(self, before, after)
         ways = settling.ways(cap - settling.own, thorough=True)
         return efficient([settling.passage(ways, index) for index in range(len(ways.parts))])
 
@@ -329,149 +282,3 @@ class Crossing:
 def _padded(values: Floats) -> Floats:
     """The same with zeros behind."""
     return np.concatenate([values, np.zeros((1, *values.shape[1:]))])
-
-
-class _Settling:
-    """One crossing between one GPU count of its fork and one of its join."""
-
-    def __init__(self, crossing: Crossing, before: int, after: int) -> None:
-        self.crossing, self.before, self.after = crossing, before, after
-        self.own = float(crossing.own[before, after])
-        self.slack = float(crossing.slack[before, after])
-        bounds = crossing.bounds[:, before, after]
-        self.order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < math.inf]
-        """Arrangements that can be at all, by their bounds."""
-        self.bounds = {index: float(bounds[index]) - self.own for index in self.order}
-        self._stairs: dict[int, list[tuple[float, float, None]]] = {}
-
-    def best(self) -> Passage:
-        """The best lanes, and what none can beat."""
-        best, cap = NONE, math.inf
-        for thorough in (False, True):
-            for index in self.order:
-                if self.bounds[index] >= cap * (1 - ROUNDING):
-                    continue
-                if not thorough:
-                    self.bounds[index] = max(self.bounds[index], self._relaxed(index))
-                    if self.bounds[index] >= cap * (1 - ROUNDING):
-                        continue
-                try:
-                    ways = self._arranged(index, cap, self.slack, thorough)
-                except ExhaustedError:
-                    continue
-                tight = ways.settled if thorough else False
-                self.bounds[index] = float(np.where(tight, ways.time, ways.lower + ways.moved).min(initial=cap))
-                if len(ways.parts) and float(ways.time.min()) < cap:
-                    best = ways.keep(np.array([ways.time.argmin()]))
-                    cap = float(best.time[0])
-        if not best.parts:
-            return NO_WAY
-        crossing = self.crossing
-        lower = min(self.bounds.values()) if crossing.exact else crossing.lower[self.before, self.after] - self.own
-        return self.passage(best, 0)._replace(lower=min(cap, float(lower)) + self.own)
-
-    def ways(self, cap: float, *, thorough: bool) -> Bundle:
-        """Ways through the branches, without the join, in any arrangement."""
-        return self._within(cap, self.slack, thorough)
-
-    def passage(self, ways: Bundle, index: int) -> Passage:
-        """One of the ways, with the join."""
-        crossing, ends = self.crossing, (self.before, self.after)
-        time = float(ways.time[index]) + self.own
-        forward = float(ways.forward[index] + ways.moved[index] / 2 + crossing.own_forward[ends])
-        choice = (Choice(crossing.join, self.after, 0),) if crossing.has_join else ()
-        return Passage(time, forward, time, (*ways.parts[index], *choice))
-
-    def _within(self, cap: float, slack: float, thorough: bool) -> Bundle:
-        return concatenate(
-            [self._arranged(index, cap, slack, thorough) for index in self.order if self.bounds[index] <= cap]
-        )
-
-    def _relaxed(self, index: int) -> float:
-        """A tighter bound of one arrangement: max T + sum X, whatever the split into forward and backward."""
-        lanes = [
-            lane for lane in self.crossing.division.used[index].tolist() if lane < len(self.crossing.division.lanes)
-        ]
-        stairs = [self._stair(lane) for lane in lanes]
-        if not all(stairs):
-            return math.inf
-        first = max(stair[0][0] for stair in stairs)
-        best = math.inf
-        for threshold in sorted({first, *(time for stair in stairs for time, *_ in stair if time > first)}):
-            moved = sum(next(x for time, x, _ in reversed(stair) if time <= threshold) for stair in stairs)
-            if moved <= self.slack:
-                best = min(best, threshold + moved)
-        return best
-
-    def _stair(self, lane: int) -> list[tuple[float, float, None]]:
-        """Bounds of T and X of all branches of a lane, T ascending and X descending."""
-        if lane not in self._stairs:
-            branches, slot = self.crossing.division.lanes[lane]
-            stair: list[tuple[float, float, None]] = [(0.0, 0.0, None)]
-            for branch in branches:
-                reach = self.crossing._reaches[branch]
-                ends = reach.ends(reach.way.lower, slot, self.before, self.after)
-                stair = staircase((a + time, b + moved, None) for a, b, _ in stair for time, moved, _ in ends)
-            self._stairs[lane] = stair
-        return self._stairs[lane]
-
-    def _arranged(self, index: int, cap: float, slack: float, thorough: bool) -> Bundle:
-        """Ways through the branches in one arrangement, within the cap and the slack."""
-        division, reaches = self.crossing.division, self.crossing._reaches
-        lanes = [
-            (lane, division.lanes[kind][1])
-            for lane, kind in zip(division.arrangements[index], division.used[index].tolist(), strict=False)
-        ]
-        # What the branches still to come will at least add to the transfers.
-        least = sum(float(reaches[branch].least[slot, self.after]) for lane, slot in lanes for branch in lane.branches)
-        folded = NOTHING
-        for lane, slot in lanes:
-            bundle = NOTHING
-            for branch in lane.branches:
-                least -= float(reaches[branch].least[slot, self.after])
-                ways = self._branch(reaches[branch], lane, slot, cap - least, slack - least, thorough)
-                bundle = bundle.together(ways, side_by_side=False, cap=cap - least, slack=slack - least)
-            folded = folded.together(bundle, side_by_side=True, cap=cap - least, slack=slack - least)
-            if thorough:
-                self.crossing.crossings.budget.spend(len(folded.parts))
-        return folded
-
-    def _lasts(self, reach: Reach, slot: int) -> Iterable[int]:
-        """Counts of a branch's last layer whose fastest ways no other count beats in both time and transfers."""
-        if reach.tail is not None:
-            # What a tail takes is only bounded so far, and a bound rules nothing out.
-            return range(len(self.crossing.crossings.counts))
-        settled: set[int] = set()
-        while True:
-            lasts = [last for *_, last in reach.ends(reach.way.guess, slot, self.before, self.after)]
-            if settled.issuperset(lasts):
-                return lasts
-            # Settling one may make it slower than another one that it ruled out.
-            for last in lasts:
-                reach.way.settle(slot, self.before, last)
-            settled.update(lasts)
-
-    def _branch(self, reach: Reach, lane: Lane, slot: int, cap: float, slack: float, thorough: bool) -> Bundle:
-        """Ways through one branch: the fastest ones to its efficient last counts, or all."""
-        found = []
-        for last in range(len(self.crossing.crossings.counts)) if thorough else self._lasts(reach, slot):
-            moved = float(reach.moved[slot, last, self.after])
-            if not (moved <= slack and reach.way.lower[slot, self.before, last] + moved <= cap):
-                continue
-            if thorough:
-                passages = reach.way.front(slot, self.before, last, cap - moved)
-            else:
-                passages = [reach.way.settle(slot, self.before, last)]
-            # A knot may promise a way that its search then does not find.
-            passages = [passage for passage in passages if passage.time < math.inf]
-            ways = bundle_of(passages, moved, reach.layers, lane.start)
-            if reach.tail is not None and passages:
-                tail, layers = reach.tail
-                room = cap - moved - min(passage.lower for passage in passages)
-                crossing = tail.parts[slot]
-                assert isinstance(crossing, Crossing)
-                rest = _Settling(crossing, last, self.after)._within(room, slack - moved, thorough)
-                rest = rest.elsewhere(layers, lane.start)
-                ways = ways.together(rest, side_by_side=False, cap=cap, slack=slack)
-            found.append(ways)
-        return concatenate(found)
