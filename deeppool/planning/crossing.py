@@ -14,7 +14,7 @@ time with all ways that trade forward for backward.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -65,8 +65,10 @@ class Crossings:
                 return passage._replace(lower=min(passage.time, float(way.lower.min())))
 
     def way(self, series: Series, fork: int, slots: tuple[Slot, ...]) -> tuple[Way, int]:
-        """The ways through a branch, in each slot, and what to add to their layers."""
-        layers = sorted(layers_of(series))
+        """The ways through a branch up to its tail, in each slot, and what to add to their layers."""
+        # Layers of a tail are read outside, which their shape does not tell: two layers in a row may be a branch
+        # as well as a layer and its tail.
+        layers = sorted(layers_of(replace(series, tail=None)))
         key = self.prices.shape(layers), slots
         if key not in self._ways:
             self._ways[key] = Way(self._steps_of(series, fork, slots), self.fits(slots), self.budget), layers[0]
