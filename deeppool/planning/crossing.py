@@ -12,6 +12,7 @@ is *settled* for one pair of counts when the search asks for it (see ``settling`
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -63,8 +64,10 @@ class Crossings:
                 return passage._replace(lower=min(passage.time, float(way.lower.min())))
 
     def way(self, series: Series, fork: int, slots: tuple[Slot, ...]) -> tuple[Way, int]:
-        """The ways through a branch, in each slot, and what to add to their layers."""
-        layers = sorted(layers_of(series))
+        """The ways through a branch up to its tail, in each slot, and what to add to their layers."""
+        # Layers of a tail are read outside, which their shape does not tell: two layers in a row may be a branch
+        # as well as a layer and its tail.
+        layers = sorted(layers_of(replace(series, tail=None)))
         key = self.prices.shape(layers), slots
         if key not in self._ways:
             self._ways[key] = Way(self._steps_of(series, fork, slots), self.fits(slots), self.budget), layers[0]

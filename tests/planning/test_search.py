@@ -300,12 +300,34 @@ def test_tail_that_the_limit_keeps_on_one_gpu_is_found():
     assert counts_of(made) == (1,) * 5
 
 
+def branch_and_tail_of_equal_layers():
+    """Two layers in a row, twice, all equal; the join reads both of the first two, and only the last of the others.
+
+    0 ─┬─ 1 ─┬─ 4     So layer 1 is a tail of layer 0, but layers 2 and 3 are a branch.
+       └─────┤
+    2 ── 3 ──┘
+    """
+    graph = make_graph([(), (0,), (), (2,), (0, 1, 3)])
+    layers = tuple(replace(layer, signature=f"signature{1 - index % 2}") for index, layer in enumerate(graph.layers))
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 + 1e-4 * b] + [lambda b: 1e-3] * 3)
+    return replace(profile, graph=replace(graph, layers=layers)), Cluster(4), 16
+
+
+def test_equal_layers_are_priced_once_only_where_they_end_alike():
+    # The search took layer 0 alone for a way through layers 2 and 3, and left layer 3 out of the plan.
+    problem = branch_and_tail_of_equal_layers()
+    made = plan(*problem, 1.5)
+    assert made.optimality == "exact"
+    assert made.iteration_time == pytest.approx(Definition(*problem).optima([1.5])[1.5], rel=1e-12)
+
+
 @settings(max_examples=150, deadline=None)
 @given(problems(series_parallel_graphs(max_layers=6)))
 @example(join_under_its_limit())
 @example(join_of_three_under_its_limit())
 @example(block_that_looks_faster_than_it_is())
 @example(tail_that_looks_cheaper_than_it_is())
+@example(branch_and_tail_of_equal_layers())
 def test_search_finds_the_optimum_of_all_assignments(problem):
     definition = Definition(*problem)
     optima = definition.optima(LIMITS)
