@@ -90,7 +90,7 @@ def reason(layer: LayerAssignment, gpu_counts: tuple[int, ...]) -> str:
     verdicts = [_verdict(layer, option) for option in (*smaller[-1:], *larger[:1])]
     if layer.alternatives and not larger and layer.gpu_count < gpu_counts[-1]:
         more = min(count for count in gpu_counts if count > layer.gpu_count)
-        verdicts.append(f"{more}: no room beside the other branches")
+        verdicts.append(f"{more}: no room in its lane")
     return "; ".join(verdicts)
 
 

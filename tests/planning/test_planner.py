@@ -245,7 +245,7 @@ def test_explain_says_where_a_branch_runs_and_that_it_has_no_room_for_more():
     made = plan(*join_under_its_limit(), 1.6)
     line = next(line for line in made.explain().splitlines() if line.strip().startswith("layer1"))
     assert "2 (2–3)" in line
-    assert "4: no room beside the other branches" in line
+    assert "4: no room in its lane" in line
 
 
 @settings(max_examples=100, deadline=None)
