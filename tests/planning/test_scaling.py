@@ -1,9 +1,14 @@
 """Scaling studies against closed forms, brute force and the planner itself."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.planner.a100 import FOLDER_VARIABLE
+from benchmarks.planner.a100_profiles import read_profile
 from deeppool import documents
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, MissingStepsError
@@ -13,7 +18,6 @@ from deeppool.planning.scaling import BANDWIDTHS, GPU_COUNTS, full_bisection, sc
 from deeppool.planning.study import PARALLELISMS, STRATEGIES, ScalingStudy
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bit_rate
-from tests.planning import a100
 from tests.strategies import make_graph, profile_from_times, profiles
 
 SLOW, FAST = 1e9, 1e12
@@ -319,9 +323,10 @@ def test_arguments_out_of_their_bounds_are_refused(wrong, phrase):
 
 @pytest.fixture(scope="module")
 def vgg16() -> Profile:
-    if a100.FOLDER is None:
-        pytest.skip("DEEPPOOL_A100_PROFILES names no folder with the profiles of DeepPool's authors")
-    return a100.vgg16()
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder is None:
+        pytest.skip(f"{FOLDER_VARIABLE} names no folder with the profiles of DeepPool's authors")
+    return read_profile(Path(folder), "vgg16")
 
 
 def test_vgg16_on_a100s_scales_as_figures_1_to_3_say(vgg16):
