@@ -19,7 +19,8 @@ from deeppool.errors import DeeppoolError
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
-ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
 EXAMPLE = "examples.two_branch:two_branch"
 COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
 
@@ -41,15 +42,6 @@ class Outcome:
 
 
 Command = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_the_checkout():
-    """The current folder is importable: examples.two_branch is found from the checkout."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.syspath_prepend(str(ROOT))
-        yield
 
 
 @pytest.fixture

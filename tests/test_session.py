@@ -16,19 +16,11 @@ from deeppool.planning.plan import Plan
 from deeppool.session import _notes
 from tests.figures.records import two_layer_plan
 
-ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
 EXAMPLE = "examples.two_branch:two_branch"
 GLOBAL_BATCH = 4
 FOREGROUND = ("forward", "backward", "reshard", "sync", "update")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_the_checkout():
-    """The current folder is importable: examples.two_branch is found from the checkout."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.syspath_prepend(str(ROOT))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +15,8 @@ from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
 from deeppool.job import Job
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
 JOB = Job("examples.two_branch:two_branch", (3, 32, 32), batch=4)
 
 
@@ -62,11 +62,6 @@ def test_steps_done_lies_between_those_finished_and_one_more(durations: list[flo
 
 
 # -- processes --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def background_processes() -> list[psutil.Process]:

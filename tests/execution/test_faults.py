@@ -24,24 +24,14 @@ from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = "examples.two_branch:two_branch"
 GLOBAL_BATCH = 4
 START_SECONDS = 60
 """More than enough to import torch on a busy machine."""
 LONG = 60
 """Seconds that no test waits for: a run of this length is ended by its fault."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_the_checkout():
-    """The current folder is importable: examples.two_branch is found from the checkout."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.syspath_prepend(str(ROOT))
-        yield
 
 
 def make_plan(model: torch.nn.Module | str, input_shape: tuple[int, ...] | None = None, ranks: int = 2) -> Plan:

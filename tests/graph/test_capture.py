@@ -16,6 +16,8 @@ from deeppool.graph.extract import extract
 from deeppool.graph.losses import classification_loss
 from deeppool.graph.regions import Block, Knot, decompose
 
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
 ROOT = Path(__file__).resolve().parents[2]
 TORCHVISION = ("vgg16", "resnet18", "resnet50", "wide_resnet101_2", "inception_v3", "vit_b_16")
 EXAMPLE = "examples.two_branch:two_branch"
@@ -26,13 +28,6 @@ def captured():
     """Captures a model by name, each of them once in this file."""
     # A model draws half a gigabyte of weights: one is kept at a time.
     return functools.lru_cache(maxsize=1)(capture)
-
-
-@pytest.fixture(autouse=True)
-def in_the_checkout(monkeypatch):
-    """The current folder is importable: examples.two_branch is found from the checkout."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.syspath_prepend(str(ROOT))
 
 
 # -- named models -----------------------------------------------------------------------------------
