@@ -106,6 +106,8 @@ def frontier(
     gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
     network_model: NetworkOption = "ring",
+    optimizer: OptimizerOption = "momentum",
+    memory: MemoryOption = None,
     background: BackgroundOption = None,
     background_batch: BackgroundBatchOption = None,
     harvest_of_idle: HarvestOption = None,
@@ -117,6 +119,7 @@ def frontier(
     """Find every efficient plan at once: iteration time against GPU-seconds.
 
     A point of amplification 1 or more is a plan: deeppool plan … --limit-scope iteration --amplification-limit A
+    Each point says how much memory its plan needs (--json), and how many do not fit is said.
 
     With --background, foreground speed-up against cluster throughput instead, beside static partitions of the
     cluster (DeepPool's figure 10); with --min-background or --min-speedup too, the one plan that answers.
@@ -138,6 +141,7 @@ def frontier(
         min_background=min_background,
         min_speedup=min_speedup,
     )
+    bytes_per_gpu = memory_size(memory)
     times = documents.read(profile_file, Profile)
     place = find_cluster(cluster or default_cluster(times.device), gpus)
     if background is not None:
@@ -155,7 +159,15 @@ def frontier(
             documents.write(shared, output)
         show_sharing(shared, min_background, min_speedup, as_json)
         return
-    found = find_frontier(times, place, global_batch, gpu_counts=gpu_counts, network_model=network_model)
+    found = find_frontier(
+        times,
+        place,
+        global_batch,
+        gpu_counts=gpu_counts,
+        network_model=network_model,
+        optimizer=optimizer,
+        memory=bytes_per_gpu,
+    )
     if output is not None:
         documents.write(found, output)
     show(found, as_json)

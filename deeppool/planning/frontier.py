@@ -27,7 +27,7 @@ from deeppool.planning.pareto import NOTHING, Front, combine, single, undominate
 from deeppool.planning.placement import Placement
 from deeppool.planning.relaxation import Relaxation
 from deeppool.planning.search import SearchResult, certificate, search
-from deeppool.units import format_seconds
+from deeppool.units import format_bytes, format_seconds
 
 CHAIN_POINTS = 20_000
 """Of the frontier of a chain, which is exact below that."""
@@ -54,6 +54,8 @@ class FrontierPoint:
     """Per layer."""
     first_gpus: tuple[int, ...]
     """Per layer; not 0 where branches run side by side."""
+    memory: int | None = None
+    """Bytes on the GPU that holds most; None: the profile does not say what layers keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,14 @@ class Frontier:
     """``exact``, or ``bound x``: an efficient plan may be up to x times faster than the point with its GPU-seconds."""
     search_time: float
 
+    @property
+    def fitting(self) -> tuple[FrontierPoint, ...]:
+        """The points whose plans fit into the GPUs' memory, as far as both are known."""
+        capacity = math.inf if self.cluster.memory is None else self.cluster.memory
+        return tuple(point for point in self.points if (point.memory or 0) <= capacity)
+
     def within(self, amplification_limit: float | None) -> FrontierPoint:
-        """The fastest plan under a limit on the whole iteration's amplification."""
+        """The fastest plan under a limit on the whole iteration's amplification, whether or not it fits."""
         if amplification_limit is None:
             return self.points[0]
         # Amplification descends along the points.
@@ -86,12 +94,14 @@ class Frontier:
 
     def __str__(self) -> str:
         first, last = self.points[0], self.points[-1]
+        capacity = self.cluster.memory or 0
+        too_large = len(self.points) - len(self.fitting)
         return (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}): "
             f"{len(self.points)} efficient plans, from {format_seconds(first.iteration_time)} at amplification "
             f"{first.amplification:.2f} to {format_seconds(last.iteration_time)} at {last.amplification:.2f}; "
             f"data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.optimality}"
-        )
+        ) + (f"; {too_large} need more than the {format_bytes(capacity)} of a GPU" if too_large else "")
 
 
 @dataclass(frozen=True, slots=True)

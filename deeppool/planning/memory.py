@@ -113,6 +113,22 @@ class MemoryModel:
         placed = _Placement(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
         return int(placed.total.max())
 
+    def peaks_in_sequence(self, gpu_counts: Integers) -> Integers:
+        """Bytes on GPU 0, which holds most, of plans whose every layer starts on it.
+
+        Args:
+            gpu_counts: (plans, L).
+        """
+        shards = -(-self.global_batch // gpu_counts)
+        total = shards @ self.activations_per_sample
+        for index, layer in enumerate(self.graph.layers):
+            for source, size in zip(layer.predecessors, layer.input_bytes, strict=True):
+                moved = gpu_counts[:, source] != gpu_counts[:, index]
+                total += np.where(moved, size * shards[:, index], 0)
+        held = sum({layer.parameters: layer.parameter_bytes for layer in self.graph.layers}.values())
+        peaks: Integers = total + self.state(min(held, self.graph.parameter_bytes))
+        return peaks
+
     def use(self, gpu_sets: GpuSets, gpus: int) -> tuple[MemoryUse, ...]:
         """What each GPU holds; GPUs with the same shards of the same layers are one record, the fullest first."""
         placed = _Placement(self, gpu_sets, gpus)

@@ -201,22 +201,39 @@ def frontier(
     *,
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel = "ring",
+    optimizer: Optimizer = "momentum",
+    memory: float | None = None,
 ) -> Frontier:
     """Every efficient plan: iteration time against GPU-seconds; arguments and errors as for :func:`plan`.
+
+    Memory does not enter the search: each point says what its plan holds, and ``Frontier.fitting`` are those that
+    fit. Where the fastest one under a limit does not, ``plan`` searches for another that does.
 
     ``plan(…, point.amplification, limit_scope="iteration")`` makes a point of it a plan that runs. A limit
     is at least 1; of the points below that, where layers gain more than they cost, ``plan`` takes the fastest
     under 1.
     """
+    use = _memory_model(profile, global_batch, optimizer)
+    if memory is not None:
+        cluster = _with_memory(cluster, memory, use)
     costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
     started = time.perf_counter()
     efficient = efficient_plans(costs)
     search_time = time.perf_counter() - started
-    points = []
-    for index, (seconds, work) in enumerate(zip(efficient.time, efficient.work, strict=True)):
-        options, starts = efficient.trace(index)
-        counts = tuple(costs.gpu_counts[option] for option in options)
-        points.append(FrontierPoint(float(seconds), float(work), float(work) / costs.single_gpu_time, counts, starts))
+    plans = [efficient.trace(index) for index in range(len(efficient.time))]
+    points = [
+        FrontierPoint(
+            float(seconds),
+            float(work),
+            float(work) / costs.single_gpu_time,
+            tuple(costs.gpu_counts[option] for option in options),
+            starts,
+            needed,
+        )
+        for seconds, work, (options, starts), needed in zip(
+            efficient.time, efficient.work, plans, _peaks(costs, use, plans), strict=True
+        )
+    ]
     return Frontier(
         model=profile.graph.model,
         cluster=costs.network.cluster,
@@ -229,6 +246,19 @@ def frontier(
         optimality=efficient.optimality,
         search_time=search_time,
     )
+
+
+def _peaks(
+    costs: CostTable, use: MemoryModel, plans: list[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> list[int | None]:
+    """Bytes on the GPU that holds most, per plan (options and first GPUs of its layers)."""
+    if not use.known:
+        return [None] * len(plans)
+    in_sequence = use.peaks_in_sequence(np.array(costs.gpu_counts)[[options for options, _ in plans]]).tolist()
+    return [
+        use.peak(Placement(costs, options, starts).gpus) if any(starts) else peak
+        for (options, starts), peak in zip(plans, in_sequence, strict=True)
+    ]
 
 
 def _price(

@@ -13,8 +13,8 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import LayerGraph
 from deeppool.planning.memory import MemoryModel
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import plan
-from tests.strategies import make_graph, profile_from_times, series_parallel_graphs, tangled_graphs
+from deeppool.planning.planner import frontier, plan
+from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 
 COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
@@ -213,3 +213,24 @@ def test_plan_from_before_memory_was_counted_is_still_read(tmp_path):
     document = documents.to_json(made)
     del document["memory"], document["optimizer"], document["cluster"]["memory"]
     assert documents.from_json(document, Plan, "plan.json") == replace(made, memory=())
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(graphs_that_know_their_memory()), optimizer=st.sampled_from(sorted(COPIES)))
+def test_every_point_of_the_frontier_says_what_its_fullest_gpu_holds(problem, optimizer):
+    profile, cluster, batch = problem
+    found = frontier(*problem, optimizer=optimizer)
+    count = Count(profile.graph, batch, optimizer, autocast=False)
+    for point in found.points:
+        sets = [range(a, a + n) for a, n in zip(point.first_gpus, point.gpu_counts, strict=True)]
+        assert point.memory == max(sum(count.on(gpu, sets)) for gpu in range(cluster.gpus))
+
+
+def test_the_frontier_tells_which_of_its_plans_fit():
+    graph = make_graph([(), (0,)])
+    graph = replace(graph, layers=tuple(replace(layer, activation_bytes=10**6) for layer in graph.layers))
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 + 1e-4 * b])
+    found = frontier(profile, 8, 16, memory=20e6)
+    assert {point for point in found.points if point.memory <= 20e6} == set(found.fitting)
+    assert 0 < len(found.fitting) < len(found.points)
+    assert f"{len(found.points) - len(found.fitting)} need more than the 19.1 MiB of a GPU" in str(found)
