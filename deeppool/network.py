@@ -38,12 +38,14 @@ class Line:
         """Seconds of so many bytes."""
         return self.latency + size * self.seconds_per_byte
 
+    @property
+    def errors(self) -> str:
+        """Its residuals in words."""
+        return f"off by {self.median_error:.0%} in the median, {self.worst_error:.0%} at worst"
+
     def __str__(self) -> str:
         rate = f"{format_bytes(1 / self.seconds_per_byte)}/s" if self.seconds_per_byte else "any bandwidth"
-        return (
-            f"{format_seconds(self.latency)} + {rate} "
-            f"(off by {self.median_error:.0%} in the median, {self.worst_error:.0%} at worst)"
-        )
+        return f"{format_seconds(self.latency)} + {rate} ({self.errors})"
 
 
 def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> Line:

@@ -42,7 +42,7 @@ def network(
 
     On several nodes, the same command on each of them, under torchrun:
 
-    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500 -m deeppool.cli network -o mine.json
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli network -o mine.json
 
     Rank 0 saves the file. Ctrl-C ends every process, and nothing is saved.
     """

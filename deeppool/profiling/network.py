@@ -215,4 +215,4 @@ def _link(curve: Curve, source: str) -> Link:
             f"transfers of {format_bytes(curve.sizes[0])} to {format_bytes(curve.sizes[-1])} take the same time, which "
             "shows no bandwidth (measure larger sizes too)"
         )
-    return Link(1 / line.seconds_per_byte, line.latency, f"{source}; the line {line}")
+    return Link(1 / line.seconds_per_byte, line.latency, f"{source}; the line is {line.errors}")
