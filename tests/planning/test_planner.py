@@ -383,6 +383,14 @@ def test_a_measured_cluster_is_planned_by_what_was_measured():
     assert plan(profile, Cluster(4), 16).network_model == "ring"
 
 
+def test_a_plan_on_a_measured_cluster_is_the_same_after_a_file(tmp_path):
+    measured = measured_network({2: (1e-4, 1e-3, 1e-2)})
+    made = plan(small_profile(), Cluster(2, measured=measured), 16)
+    found = documents.read(documents.write(made, tmp_path / "plan.json"), Plan)
+    assert found.cluster == made.cluster
+    assert found.network_model == "measured"
+
+
 def test_a_plan_says_which_all_reduces_are_beyond_what_was_measured():
     graph = make_graph([()], None, [2**20])
     profile = profile_from_times(graph, [lambda b: 1e-3 * b])

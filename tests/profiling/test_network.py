@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,7 +19,9 @@ import torch
 
 import deeppool as dp
 from deeppool.cluster import Cluster, find_cluster
+from deeppool.device.common import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
+from deeppool.profiling import patterns
 from deeppool.profiling.patterns import BOUND, MINIMUM_RUNS, Pattern, Seat, group_sizes, is_known
 from tests.strategies import make_graph, profile_from_times
 
@@ -63,6 +66,16 @@ def test_a_median_is_known_once_its_interval_is_narrow():
     enough = math.ceil((1.57 / 1.5 / BOUND) ** 2)
     assert not is_known([1.0, 2.0] * (enough // 2 - 2))
     assert is_known([1.0, 2.0] * (enough // 2 + 2))
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("transfer", 1.5), ("all-reduce", 3.0)])
+def test_a_transfer_counts_for_half_a_round_trip_and_the_warm_up_for_nothing(kind, seconds, monkeypatch):
+    ticks = iter([0.0, 100.0, 200.0, 203.0, 300.0, 303.0])
+    monkeypatch.setattr(patterns, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(patterns._Member, "_there_and_back", lambda *_: None)
+    monkeypatch.setattr(patterns._Member, "_all_reduce", lambda *_: None)
+    member = patterns._Member(Pattern(kind, (0, 1)), Seat(0, 2, 2), None, find_device("cpu"), (4, 8))
+    assert member._run(1, 2) == [seconds, seconds]
 
 
 # -- real ranks -------------------------------------------------------------------------------------
