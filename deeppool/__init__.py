@@ -15,7 +15,7 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     simulation   collocation   execution                systems, which meet in job
     planning                                            decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   cluster   timeline   job   device   env   child
+    errors   units   documents   network   cluster   timeline   job   device   env   child   rank_group
 """
 
 import importlib
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from deeppool.planning.scaling import scaling
     from deeppool.planning.share import share
     from deeppool.profiling.measure import profile
+    from deeppool.profiling.network import measure_network
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
 
@@ -52,6 +53,7 @@ _HOMES = {
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
     "load": "deeppool.files",
+    "measure_network": "deeppool.profiling.network",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
     "replan": "deeppool.planning.replan",
@@ -74,6 +76,7 @@ __all__ = [
     "frontier",
     "launch",
     "load",
+    "measure_network",
     "plan",
     "profile",
     "replan",

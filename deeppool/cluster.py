@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from deeppool import documents
 from deeppool.errors import InvalidValueError
+from deeppool.network import MeasuredNetwork
 from deeppool.units import format_bytes, format_seconds
 
 
@@ -71,6 +72,8 @@ class Cluster:
     """Between two GPUs of different nodes."""
     memory: float | None = A100_MEMORY
     """Bytes of each GPU; None: unknown, and no plan is refused for it."""
+    measured: MeasuredNetwork | None = field(default=None, repr=False)
+    """What ``deeppool network`` measured on these GPUs; all-reduces are then priced by it, unless asked otherwise."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "gpus_per_node"):
@@ -110,6 +113,6 @@ def find_cluster(name_or_file: str, gpus: int) -> Cluster:
     if not os.path.exists(name_or_file):
         raise InvalidValueError(
             f"no cluster '{name_or_file}': neither a file nor one of {', '.join(PRESETS)} "
-            "(a file of your own starts from: deeppool.save(dp.Cluster(gpus=8), 'mine.json'))"
+            "(measure your own: deeppool network -o mine.json; or write it: dp.save(dp.Cluster(gpus=8), 'mine.json'))"
         )
     return replace(documents.read(name_or_file, Cluster), gpus=gpus)

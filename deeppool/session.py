@@ -22,11 +22,12 @@ from deeppool.device.cpu import usable_cores
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
 from deeppool.execution.monitor import stage_times, timeline
-from deeppool.execution.ranks import Ranks, private_folder
+from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.graph.workloads import find_workload, save_model
 from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Policy, Progress, RunRecord, summarise
 from deeppool.planning.plan import Plan
+from deeppool.rank_group import private_folder
 from deeppool.simulation.replay import simulate
 
 WARM_UP_STEPS = 3

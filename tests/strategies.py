@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from deeppool.cluster import Cluster, Link
 from deeppool.graph.layer import Layer, LayerGraph
+from deeppool.network import AllReduce, MeasuredNetwork, curve_through
 from deeppool.profiling.table import Measurement, Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
@@ -43,6 +44,29 @@ def series_parallel_graphs(draw, max_layers=6):
 
     series(DATA, draw(st.integers(1, max_layers)))
     return draw(_layer_graphs(predecessors))
+
+
+CURVE_SIZES = (64, 2**20, 2**28)
+
+
+def curve(seconds, sizes=CURVE_SIZES):
+    """A curve whose runs all took the same time."""
+    return curve_through(sizes, [[time, time] for time in seconds])
+
+
+def measured_network(all_reduces, sizes=CURVE_SIZES):
+    """A network of one node, by group size the seconds of all-reduces at each size."""
+    groups = tuple(AllReduce(gpus, curve(seconds, sizes)) for gpus, seconds in all_reduces.items())
+    ranks = groups[-1].gpus
+    return MeasuredNetwork("gloo", "made by hand", ranks, ranks, groups[0].curve, None, groups, "", "2026-01-01", {})
+
+
+@st.composite
+def measured_networks(draw, largest=12):
+    """All-reduces of some groups, in any order of speed."""
+    groups = sorted({2, *draw(st.sets(st.integers(3, largest), max_size=4))})
+    times = st.lists(st.floats(1e-6, 1), min_size=len(CURVE_SIZES), max_size=len(CURVE_SIZES))
+    return measured_network({gpus: draw(times) for gpus in groups})
 
 
 @st.composite

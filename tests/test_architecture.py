@@ -15,7 +15,7 @@ PACKAGE = Path(deeppool.__file__).parent
 # under deeppool) imports from the rows below, and in its own row from what stands left of a "<".
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
-    "errors < units < documents < cluster | timeline < job < device < env | child",  # vocabulary
+    "errors < units < documents | network < cluster | timeline < job < device < env | child < rank_group",  # vocabulary
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | collocation | execution < interleaving < coordinator",  # systems

@@ -11,6 +11,7 @@ import typer
 
 from deeppool.cli.diff import diff
 from deeppool.cli.explain import explain
+from deeppool.cli.network import network
 from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
 from deeppool.cli.profiles import env, profile
@@ -31,7 +32,7 @@ app = typer.Typer(
     "  [bold]deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json[/bold]\n\n"
     "  [bold]deeppool run plan.json --background resnet18 --seconds 30[/bold]",
 )
-for command in (env, profile, plan, explain, diff, frontier, scaling, simulate, run, replan, evaluate, lab):
+for command in (env, profile, network, plan, explain, diff, frontier, scaling, simulate, run, replan, evaluate, lab):
     app.command()(command)
 
 

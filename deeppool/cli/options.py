@@ -21,12 +21,16 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file. "
-        "Default: loopback for a profile of a CPU, else dgx-a100."
+        "Default: loopback for a profile of a CPU, else dgx-a100. loopback holds one machine's numbers: "
+        "deeppool network -o mine.json measures yours, and --cluster mine.json plans with them."
     ),
 ]
 NetworkOption = Annotated[
-    Literal["ring", "halving-doubling", "hierarchical", "best", "paper"],
-    typer.Option(help="Pattern that prices all-reduces; paper is DeepPool's simpler model."),
+    Literal["ring", "halving-doubling", "hierarchical", "best", "measured", "paper"] | None,
+    typer.Option(
+        help="What prices all-reduces: a pattern, what deeppool network measured, or the simpler model of DeepPool's "
+        "paper. Default: measured where the cluster file was, else ring."
+    ),
 ]
 CountsOption = Annotated[
     Literal["powers", "all"], typer.Option(help="GPU counts that a layer may have: powers of two, or any.")

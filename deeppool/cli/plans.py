@@ -49,7 +49,7 @@ def plan(
     ] = "exact",
     gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
-    network_model: NetworkOption = "ring",
+    network_model: NetworkOption = None,
     optimizer: OptimizerOption = "momentum",
     memory: MemoryOption = None,
     overlap_sync: Annotated[
@@ -105,7 +105,7 @@ def frontier(
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, over all GPUs.")],
     gpu_counts: CountsOption = "powers",
     cluster: ClusterOption = None,
-    network_model: NetworkOption = "ring",
+    network_model: NetworkOption = None,
     optimizer: OptimizerOption = "momentum",
     memory: MemoryOption = None,
     background: BackgroundOption = None,

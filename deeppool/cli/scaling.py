@@ -1,11 +1,11 @@
 """``deeppool scaling``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from deeppool.cli.options import AsJson, NetworkOption, ProfileArgument, numbers
+from deeppool.cli.options import AsJson, ProfileArgument, numbers
 from deeppool.cli.output import progress, show
 
 
@@ -30,7 +30,10 @@ def scaling(
         float | None,
         typer.Option(help="The most GPU-seconds a layer of a burst-parallel plan may spend (at least 1)."),
     ] = None,
-    network_model: NetworkOption = "best",
+    network_model: Annotated[
+        Literal["ring", "halving-doubling", "hierarchical", "best", "paper"],
+        typer.Option(help="Pattern that prices all-reduces; paper is DeepPool's simpler model."),
+    ] = "best",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the study (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,6 +15,9 @@ otherwise. An all-reduce of ``size`` bytes over g GPUs is priced by a pattern, w
     nodes only; other counts are priced as a ring.
 ``best``
     The fastest of the three.
+``measured``
+    What ``deeppool network`` measured on the cluster's own ranks, by group and size (:mod:`deeppool.network`
+    says what is taken between and beyond). The default where the cluster has measurements; elsewhere ``ring`` is.
 ``paper``
     DeepPool, section 4.1, for transfers too: the per-GPU payload over the bandwidth, plus one propagation
     delay, with full bisection bandwidth; an all-reduce is one transfer of the gradients.
@@ -28,6 +31,7 @@ from typing import Literal
 from deeppool.cluster import Cluster
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import busiest_samples, busiest_samples_of_first
+from deeppool.errors import InvalidValueError
 
 Place = Literal[0, 1, 2]
 HOME: Place = 0
@@ -36,7 +40,7 @@ NEAR: Place = 1
 """One that starts elsewhere in the same node, and ends in it."""
 FAR: Place = 2
 """One that starts or ends in another node."""
-NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "paper"]
+NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "measured", "paper"]
 
 
 def ring(cluster: Cluster, gpu_count: int, size: int) -> float:
@@ -81,12 +85,24 @@ FAVOURED: dict[str, Callable[[Cluster, int], bool]] = {
 """Patterns that are faster over some GPU counts, powers of two or whole nodes, than over some smaller ones."""
 
 
+def default_model(cluster: Cluster) -> NetworkModel:
+    """``measured`` where the cluster has measurements, else ``ring``."""
+    return "ring" if cluster.measured is None else "measured"
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """Prices transfers between the GPUs of a cluster."""
 
     cluster: Cluster
     model: NetworkModel = "ring"
+
+    def __post_init__(self) -> None:
+        if self.model == "measured" and self.cluster.measured is None:
+            raise InvalidValueError(
+                f"network model 'measured' needs a measured cluster, '{self.cluster.name}' was not measured "
+                "(deeppool network -o mine.json makes one; or take the model 'ring')"
+            )
 
     def reshard_time(self, source: Layout, destination: Layout, sample_bytes: int) -> float:
         """Seconds to move activations of ``sample_bytes`` per sample one way; the gradients take the same way back."""
@@ -121,6 +137,9 @@ class Network:
 
     def favoured_by(self, gpu_count: int) -> tuple[str, ...]:
         """The model's patterns whose all-reduce may be faster over so many GPUs than over fewer."""
+        if self.model == "measured":
+            assert self.cluster.measured is not None
+            return (f"measured on {gpu_count}",) if self.cluster.measured.favours(gpu_count) else ()
         return tuple(
             pattern
             for pattern, favoured in FAVOURED.items()
@@ -134,5 +153,8 @@ class Network:
         if self.model == "paper":
             link = self.cluster.link(gpu_count)
             return link.latency + size / link.bandwidth
+        if self.model == "measured":
+            assert self.cluster.measured is not None
+            return self.cluster.measured.all_reduce_time(gpu_count, size)
         patterns = PATTERNS.values() if self.model == "best" else (PATTERNS[self.model],)
         return min(pattern(self.cluster, gpu_count, size) for pattern in patterns)

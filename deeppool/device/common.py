@@ -17,6 +17,14 @@ class Device(Protocol):
     """What the maker calls it."""
     backend: str
     """Of torch.distributed."""
+    count: int
+    """Ranks that can have one of these to themselves: GPUs of this machine, or cores."""
+    memory: float | None
+    """Bytes of each; None where they share it with everything else on the machine."""
+
+    def select(self, index: int) -> None:
+        """Makes one of them this process's own."""
+        ...
 
     def torch_device(self, index: int = 0) -> "torch.device":
         """For tensors."""

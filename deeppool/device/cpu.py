@@ -14,10 +14,20 @@ class CpuDevice:
 
     kind = "cpu"
     backend = "gloo"
+    memory: float | None = None
 
     def __init__(self) -> None:
         """Reads the model name from the operating system."""
         self.name = processor_name()
+        self.count = len(usable_cores())
+
+    def select(self, index: int) -> None:
+        """One thread on a core of its own; ranks beyond the cores share them."""
+        import torch
+
+        torch.set_num_threads(1)
+        cores = usable_cores()
+        pin_to_core(cores[index % len(cores)])
 
     def torch_device(self, index: int = 0) -> "torch.device":
         """The CPU; every rank has the same one."""

@@ -24,10 +24,18 @@ class CudaDevice:
     backend = "nccl"
 
     def __init__(self) -> None:
-        """Asks the driver for the name."""
+        """Asks the driver for the name, the number of GPUs and their memory."""
         import torch
 
         self.name = torch.cuda.get_device_name(0)
+        self.count = torch.cuda.device_count()
+        self.memory: float | None = float(torch.cuda.get_device_properties(0).total_memory)
+
+    def select(self, index: int) -> None:
+        """Work without a device of its own, and :meth:`synchronize`, go to GPU ``index``."""
+        import torch
+
+        torch.cuda.set_device(index)
 
     def torch_device(self, index: int = 0) -> "torch.device":
         """GPU ``index`` of this machine."""

@@ -1,18 +1,16 @@
 """Starts, commands and ends the ranks of a live run."""
 
-import contextlib
-import queue
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from deeppool import documents
-from deeppool.child import Child, Message, close_all
+from deeppool.child import Message
 from deeppool.device.cpu import usable_cores
-from deeppool.errors import RankFailedError, RunError
+from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
+from deeppool.rank_group import RankGroup
 from deeppool.units import format_bytes
 
 START_SECONDS = 300.0
@@ -41,15 +39,12 @@ class Ranks:
             RunError: the plan needs more than this machine has.
         """
         check_capacity(plan)
-        self._inbox: queue.SimpleQueue[tuple[Child, Message | None]] = queue.SimpleQueue()
-        self.children: list[Child] = []
+        self.group = RankGroup()
         plan_file = documents.write(plan, folder / "plan.json")
         cores = usable_cores()
         try:
             for rank in range(plan.gpus):
-                child = Child("deeppool.execution.worker", f"rank {rank}", self._inbox)
-                self.children.append(child)
-                child.send(
+                self.group.start("deeppool.execution.worker").send(
                     "setup",
                     rank=rank,
                     ranks=plan.gpus,
@@ -59,79 +54,32 @@ class Ranks:
                     core=cores[rank % len(cores)] if plan.device == "cpu" else None,
                 )
         except BaseException:
-            self.close()
+            self.group.close()
             raise
 
     def wait_until_ready(self) -> None:
         """Returns when every rank has captured the model and met the others."""
-        self._collect("ready", START_SECONDS, "while it started", None)
+        self.group.collect("ready", START_SECONDS, "while it started")
 
     def train(self, steps: int, on_step: OnStep | None = None) -> list[Message]:
         """Trains some iterations on all ranks; returns each rank's measurements."""
-        for child in self.children:
-            child.send("train", steps=steps)
-        return self._collect("done", SILENCE_SECONDS, "while it trained", on_step)
+
+        def on_message(message: Message) -> None:
+            if message["event"] == "step" and on_step is not None:
+                on_step(message["step"])
+
+        self.group.send("train", steps=steps)
+        return self.group.collect("done", SILENCE_SECONDS, "while it trained", on_message)
 
     def rest(self, seconds: float) -> None:
         """Lets the ranks wait; one that dies meanwhile is noticed at once."""
-        with contextlib.suppress(queue.Empty):
-            child, _ = self._inbox.get(timeout=seconds)
-            self._fail(child, "while it rested")
-
-    def _collect(self, event: str, patience: float, when: str, on_step: OnStep | None) -> list[Message]:
-        """One answer of each rank, in the order of ranks.
-
-        Raises:
-            RankFailedError: a rank died, or all were silent for too long; all are ended by then.
-        """
-        answers: dict[Child, Message] = {}
-        while len(answers) < len(self.children):
-            try:
-                child, message = self._inbox.get(timeout=patience)
-            except queue.Empty:
-                silent = ", ".join(child.name for child in self.children if child not in answers)
-                self.close(grace=0)
-                raise RankFailedError(
-                    f"{silent} said nothing for {patience:.0f} s {when}; all ranks were stopped "
-                    "(a rank hangs: is memory short?)"
-                ) from None
-            if message is None:
-                self._fail(child, when)
-            elif message["event"] == event:
-                answers[child] = message
-            elif message["event"] == "step" and on_step is not None:
-                on_step(message["step"])
-        return [answers[child] for child in self.children]
-
-    def _fail(self, first: Child, when: str) -> None:
-        """Ends all ranks and blames the one that did not die of another's death."""
-        culprit = first
-        deadline = time.monotonic() + 1.0
-        # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
-        while time.monotonic() < deadline:
-            killed = [child for child in self.children if (child.process.poll() or 0) < 0]
-            if killed:
-                culprit = killed[0]
-                break
-            time.sleep(0.05)
-        fate = culprit.fate()
-        self.close(grace=0)
-        raise RankFailedError(
-            f"{culprit.name} {fate} {when}; the other ranks were stopped (run again, or see its last words)"
-        )
-
-    def close(self, grace: float = 2.0) -> None:
-        """Ends every rank."""
-        if grace == 0:
-            for child in self.children:
-                child.process.kill()
-        close_all(self.children, grace)
+        self.group.watch(seconds, "while it rested")
 
     def __enter__(self) -> "Ranks":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(grace=2.0 if kind is None else 0)
+        self.group.__exit__(kind)
 
 
 def check_capacity(plan: Plan) -> None:
@@ -153,12 +101,3 @@ def check_capacity(plan: Plan) -> None:
             f"the plan needs {plan.gpus} ranks of {plan.model}, about {format_bytes(needed)} of memory; this machine "
             f"has {format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
         )
-
-
-@contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
-    """A temporary folder that only this user can enter (mode 0700, as tempfile makes them)."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="deeppool-") as name:
-        yield Path(name)

@@ -73,7 +73,23 @@ def explain(plan: Plan) -> str:
         )
     stream = io.StringIO()
     Console(file=stream, width=140, no_color=True).print(table)
-    return "\n".join(line.rstrip() for line in stream.getvalue().strip().splitlines())
+    lines = [line.rstrip() for line in stream.getvalue().strip().splitlines()]
+    return "\n".join([*lines, *_beyond_measured(plan)])
+
+
+def _beyond_measured(plan: Plan) -> list[str]:
+    """A line where all-reduces lean on groups that were not measured."""
+    measured = plan.cluster.measured
+    if plan.network_model != "measured" or measured is None:
+        return []
+    most = max(layer.gpu_count for layer in plan.layers)
+    if most <= measured.largest_group:
+        return []
+    return [
+        "",
+        f"All-reduces of more than {measured.largest_group} GPUs were not measured: they continue those of "
+        f"{measured.largest_group} as a ring would (deeppool network --ranks {most} measures them)",
+    ]
 
 
 def gpus_text(layer: LayerAssignment) -> str:

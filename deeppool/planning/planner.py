@@ -9,7 +9,7 @@ import numpy as np
 
 from deeppool.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE, amplification
-from deeppool.costs.communication import Network, NetworkModel
+from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
@@ -36,7 +36,7 @@ def plan(
     limit_scope: LimitScope = "layer",
     search: Search = "exact",
     gpu_counts: GpuCounts = "powers",
-    network_model: NetworkModel = "ring",
+    network_model: NetworkModel | None = None,
     overlap_sync: bool = False,
     optimizer: Optimizer = "momentum",
     memory: float | None = None,
@@ -54,7 +54,7 @@ def plan(
         search: ``exact``, or ``published``: the plan that DeepPool's paper would make of the same prices, which
             may be slower than the fastest one and break the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
-        network_model: see :mod:`deeppool.costs.communication`.
+        network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was, else ``ring``.
         overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it; see
             :mod:`deeppool.planning.schedule`. False: everything waits for them, as in the paper. The limit counts
             them in full either way.
@@ -200,7 +200,7 @@ def frontier(
     global_batch: int,
     *,
     gpu_counts: GpuCounts = "powers",
-    network_model: NetworkModel = "ring",
+    network_model: NetworkModel | None = None,
     optimizer: Optimizer = "momentum",
     memory: float | None = None,
 ) -> Frontier:
@@ -262,7 +262,7 @@ def _peaks(
 
 
 def _price(
-    profile: Profile, cluster: Cluster | int, global_batch: int, gpu_counts: GpuCounts, network_model: NetworkModel
+    profile: Profile, cluster: Cluster | int, global_batch: int, gpu_counts: GpuCounts, model: NetworkModel | None
 ) -> CostTable:
     if isinstance(cluster, int):
         cluster = Cluster(cluster)
@@ -273,7 +273,7 @@ def _price(
             f"{cluster.gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
             f"(at most {global_batch} GPUs, or a larger batch)"
         )
-    network = Network(cluster, network_model)
+    network = Network(cluster, model or default_model(cluster))
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts, network)
     return price(profile, network, global_batch, counts)
 

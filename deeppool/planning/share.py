@@ -24,7 +24,7 @@ def share(
     background_batch: int | None = None,
     harvest_of_idle: float = 1.0,
     gpu_counts: GpuCounts = "powers",
-    network_model: NetworkModel = "ring",
+    network_model: NetworkModel | None = None,
 ) -> SharedCluster:
     """Foreground speed-up against cluster throughput: burst parallel with collocation, beside static partitions.
 
@@ -46,7 +46,7 @@ def share(
             from 0 to 1; a run measures it (``run.background.harvest_of_idle``). Whole GPUs that the foreground
             never uses train the background at full speed whatever this is.
         gpu_counts: that layers and partitions may have.
-        network_model: see :mod:`deeppool.costs.communication`.
+        network_model: as for :func:`deeppool.plan`.
 
     Raises:
         InvalidValueError: a share outside 0 … 1, a background batch above the profile's largest, or profiles of

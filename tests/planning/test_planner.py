@@ -18,7 +18,15 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.units import format_seconds
 from tests.planning.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
-from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
+from tests.strategies import (
+    make_graph,
+    measured_network,
+    measured_networks,
+    problems,
+    profile_from_times,
+    series_parallel_graphs,
+    tangled_graphs,
+)
 
 CONTRACT = {
     "gpus",
@@ -326,10 +334,16 @@ def test_all_counts_hold_those_that_the_all_reduce_favours(model, added):
     assert found == tuple(sorted({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, *added}))
 
 
-@given(st.integers(2, 40), st.integers(1, 9), st.integers(0, 60), st.sampled_from(get_args(NetworkModel)))
-def test_counts_of_some_gpus_are_counts_of_more(gpus, node, spare, model):
+@given(
+    st.integers(2, 40),
+    st.integers(1, 9),
+    st.integers(0, 60),
+    st.sampled_from(get_args(NetworkModel)),
+    measured_networks(),
+)
+def test_counts_of_some_gpus_are_counts_of_more(gpus, node, spare, model, measured):
     fewer, more = (
-        gpu_counts_to_search(n, gpus + spare, "all", Network(Cluster(n, gpus_per_node=node), model))
+        gpu_counts_to_search(n, gpus + spare, "all", Network(Cluster(n, gpus_per_node=node, measured=measured), model))
         for n in (gpus - 1, gpus)
     )
     assert set(fewer) <= set(more) <= {*fewer, gpus}
@@ -340,18 +354,56 @@ def test_counts_of_some_gpus_are_counts_of_more(gpus, node, spare, model):
     st.integers(1, 9),
     st.integers(0, 60),
     st.sampled_from(get_args(NetworkModel)),
-    st.sampled_from([64, 2**20, 2**28]),
+    st.sampled_from([64, 12345, 2**20, 2**28]),
+    measured_networks(),
 )
-def test_no_count_left_out_all_reduces_faster_than_one_of_equal_shards(gpus, node, spare, model, size):
+def test_no_count_left_out_all_reduces_faster_than_one_of_equal_shards(gpus, node, spare, model, size, measured):
     # Inside a node is no slower than between nodes.
     links = Link(1e10, 1e-6, "made by hand"), Link(1e9, 1e-5, "made by hand")
-    network, batch = Network(Cluster(gpus, "made by hand", node, *links), model), gpus + spare
+    cluster = Cluster(gpus, "made by hand", node, *links, measured=measured)
+    network, batch = Network(cluster, model), gpus + spare
     kept = gpu_counts_to_search(gpus, batch, "all", network)
     for count in range(1, gpus + 1):
         rivals = [other for other in kept if math.ceil(batch / other) == math.ceil(batch / count) and other <= count]
         assert min(network.all_reduce_time(other, size) for other in rivals) <= network.all_reduce_time(count, size) * (
             1 + 1e-12
         )
+
+
+def test_a_measured_cluster_is_planned_by_what_was_measured():
+    graph = make_graph([()], None, [2**20])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b])
+    # Four GPUs would halve the computing of two, and pay ten times as much for the all-reduce.
+    measured = measured_network({2: (1e-4, 1e-3, 1e-2), 4: (1e-3, 1e-2, 1e-1)})
+    cluster = Cluster(4, measured=measured)
+    made = plan(profile, cluster, 16)
+    assert (made.network_model, made.layers[0].gpu_count) == ("measured", 2)
+    assert made.iteration_time == pytest.approx(8e-3 + 1e-3)
+    assert (plan(profile, cluster, 16, network_model="ring").layers[0].gpu_count) == 4
+    assert plan(profile, Cluster(4), 16).network_model == "ring"
+
+
+def test_a_plan_on_a_measured_cluster_is_the_same_after_a_file(tmp_path):
+    measured = measured_network({2: (1e-4, 1e-3, 1e-2)})
+    made = plan(small_profile(), Cluster(2, measured=measured), 16)
+    found = documents.read(documents.write(made, tmp_path / "plan.json"), Plan)
+    assert found.cluster == made.cluster
+    assert found.network_model == "measured"
+
+
+def test_a_plan_says_which_all_reduces_are_beyond_what_was_measured():
+    graph = make_graph([()], None, [2**20])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b])
+    measured = measured_network({2: (1e-5, 1e-5, 1e-3), 3: (1e-5, 1e-5, 1e-3)})
+    far = plan(profile, Cluster(8, measured=measured), 16)
+    assert far.layers[0].gpu_count == 8
+    assert "All-reduces of more than 3 GPUs were not measured" in far.explain()
+    assert "not measured" not in plan(profile, Cluster(2, measured=measured), 16).explain()
+
+
+def test_measured_prices_need_measurements():
+    with pytest.raises(InvalidValueError, match="'measured' needs a measured cluster, 'dgx-a100' was not measured"):
+        plan(small_profile(), Cluster(4), 16, network_model="measured")
 
 
 def test_data_parallelism_is_priced_on_all_gpus_where_they_are_not_searched():

@@ -1,0 +1,48 @@
+"""One rank of the reshard benchmark: moves batches between sets of ranks there and back, as a run does."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from deeppool.child import Commands
+from deeppool.collectives.layout import Layout
+from deeppool.device.common import find_device
+from deeppool.execution.exchange import Exchange
+
+
+def main():
+    commands = Commands()
+    setup = commands.next()
+    rank = setup["rank"]
+    device = find_device("cpu")
+    device.select(rank)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "gloo", init_method=Path(setup["rendezvous"]).as_uri(), rank=rank, world_size=setup["ranks"]
+    )
+    exchange = Exchange(rank)
+    times = [[] for _ in setup["cases"]]
+    # Round after round through all cases: a second in which the machine is busy does not fall on one of them.
+    for _ in range(setup["rounds"]):
+        for index, (source, destination, batch, sample_bytes) in enumerate(setup["cases"]):
+            here, there = Layout(tuple(source), batch), Layout(tuple(destination), batch)
+            like = torch.zeros(1, sample_bytes // 4)
+            shard = torch.zeros(len(here.shard(rank)), sample_bytes // 4) if rank in source else None
+            for _ in range(2):  # the first one warms up
+                dist.barrier()
+                started = time.perf_counter()
+                moved = exchange.move(shard, here, there, like)
+                exchange.move(moved, there, here, like)
+                exchange.finish()
+                seconds = (time.perf_counter() - started) / 2
+            times[index].append(seconds)
+    commands.answer("done", times=times)
+    commands.next()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

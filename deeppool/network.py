@@ -1,0 +1,226 @@
+"""What a network did when it was measured: seconds by size, and what is taken between and beyond the measured points.
+
+Between two measured sizes a curve is a straight line in log-log; below the smallest it stays level, above the
+largest it keeps the bandwidth of the largest. Between two measured groups an all-reduce is interpolated by the
+number of GPUs, and no group that was not measured is taken to be faster than the next smaller one that was.
+Beyond the largest group it grows as the ring formula does:
+
+    t(g, s) = t(G, s) x (g - 1)(a + b s / g) / (G - 1)(a + b s / G)
+
+with G the largest measured group, and a and b the latency and seconds per byte of one of its 2 (G - 1) steps, from
+the line through its curve.
+"""
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deeppool.errors import InvalidValueError
+from deeppool.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The alpha-beta model: latency + size x seconds_per_byte, and how far it is from what it was fitted to."""
+
+    latency: float
+    """Alpha, in seconds."""
+    seconds_per_byte: float
+    """Beta."""
+    median_error: float
+    """|line / measured - 1|, the median over the measured sizes."""
+    worst_error: float
+    """The largest of them."""
+
+    def at(self, size: float) -> float:
+        """Seconds of so many bytes."""
+        return self.latency + size * self.seconds_per_byte
+
+    @property
+    def errors(self) -> str:
+        """Its residuals in words."""
+        return f"off by {self.median_error:.0%} in the median, {self.worst_error:.0%} at worst"
+
+    def __str__(self) -> str:
+        rate = f"{format_bytes(1 / self.seconds_per_byte)}/s" if self.seconds_per_byte else "any bandwidth"
+        return f"{format_seconds(self.latency)} + {rate} ({self.errors})"
+
+
+def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> Line:
+    """The line of least relative squares, Σ (line / measured - 1)²: 4 bytes count for as much as 64 MB.
+
+    Neither latency nor seconds per byte is negative; where the best line's would be, it is 0.
+
+    Args:
+        sizes: bytes, at least two different ones.
+        seconds: measured, positive.
+    """
+    # Relative least squares: a x flat + b x steep should be 1 at every size.
+    flat = [1 / time for time in seconds]
+    steep = [size / time for size, time in zip(sizes, seconds, strict=True)]
+    f, s, ff, ss = sum(flat), sum(steep), sum(x * x for x in flat), sum(y * y for y in steep)
+    fs = sum(x * y for x, y in zip(flat, steep, strict=True))
+    determinant = ff * ss - fs * fs
+    latency, slope = (f * ss - s * fs) / determinant, (s * ff - f * fs) / determinant
+    if latency < 0:
+        latency, slope = 0.0, s / ss
+    elif slope < 0:
+        latency, slope = f / ff, 0.0
+    errors = [abs((latency + size * slope) / time - 1) for size, time in zip(sizes, seconds, strict=True)]
+    return Line(latency, slope, statistics.median(errors), max(errors))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of one pattern at several sizes."""
+
+    sizes: tuple[int, ...]
+    """Bytes, ascending."""
+    seconds: tuple[float, ...]
+    """Medians."""
+    spread: tuple[float, ...]
+    """Half the distance of the quartiles, relative to the median."""
+    runs: tuple[int, ...]
+    """How many each median is of."""
+    line: Line
+    """The alpha-beta model of the same medians."""
+
+    def __post_init__(self) -> None:
+        if not len(self.sizes) == len(self.seconds) == len(self.spread) == len(self.runs):
+            raise InvalidValueError(f"a curve of {len(self.sizes)} sizes needs as many seconds, spreads and runs")
+        if len(self.sizes) < 2 or self.sizes[0] < 1 or list(self.sizes) != sorted(set(self.sizes)):
+            raise InvalidValueError(f"sizes must be at least two, positive and ascending, got {list(self.sizes)}")
+        if not all(0 < time < math.inf for time in self.seconds):
+            raise InvalidValueError(f"seconds must be positive, got {list(self.seconds)}")
+
+    def at(self, size: float) -> float:
+        """Seconds of so many bytes; the measured median at a measured size."""
+        if size <= self.sizes[0]:
+            return self.seconds[0]
+        if size > self.sizes[-1]:
+            return self.seconds[-1] * size / self.sizes[-1]
+        right = bisect_left(self.sizes, size)
+        if self.sizes[right] == size:
+            return self.seconds[right]
+        left = right - 1
+        share = math.log(size / self.sizes[left]) / math.log(self.sizes[right] / self.sizes[left])
+        return self.seconds[left] * math.exp(share * math.log(self.seconds[right] / self.seconds[left]))
+
+
+def curve_through(sizes: Sequence[int], runs: Sequence[Sequence[float]]) -> Curve:
+    """The medians of several runs at each size, and the line through them.
+
+    Args:
+        sizes: bytes, ascending.
+        runs: per size the seconds of every run, at least two.
+    """
+    medians = tuple(statistics.median(times) for times in runs)
+    return Curve(
+        sizes=tuple(sizes),
+        seconds=medians,
+        spread=tuple(quartile_distance(times) / 2 / median for times, median in zip(runs, medians, strict=True)),
+        runs=tuple(map(len, runs)),
+        line=fit_line(sizes, medians),
+    )
+
+
+def quartile_distance(times: Sequence[float]) -> float:
+    """From the first to the third quartile, in seconds."""
+    lower, _, upper = statistics.quantiles(times, n=4, method="inclusive")
+    return upper - lower
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """All-reduces of the first ``gpus`` GPUs."""
+
+    gpus: int
+    curve: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredNetwork:
+    """Every pattern that was measured on one set of ranks, and how."""
+
+    backend: str
+    """Of torch.distributed."""
+    device_name: str
+    """Of rank 0."""
+    ranks: int
+    ranks_per_node: int
+    inside: Curve | None
+    """One way between two ranks of a node; None where nodes have one rank each."""
+    between: Curve | None
+    """One way between ranks of two nodes; None where there was one node."""
+    all_reduce: tuple[AllReduce, ...]
+    """By group, ascending; the first one is of two ranks."""
+    method: str
+    date: str
+    versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        groups = [group.gpus for group in self.all_reduce]
+        if not groups or groups[0] != 2 or groups != sorted(set(groups)):
+            raise InvalidValueError(f"all_reduce must hold ascending groups from 2 on, got {groups}")
+
+    def __hash__(self) -> int:
+        # Networks are keys of caches, and a dict has no hash of its own.
+        return hash((self.backend, self.device_name, self.date, self.all_reduce[-1]))
+
+    @property
+    def largest_group(self) -> int:
+        """GPUs beyond which all-reduces are extrapolated."""
+        return self.all_reduce[-1].gpus
+
+    def table(self) -> str:
+        """A line a pattern: some of its medians, their spread, and the line through all of them."""
+        rows = [("transfer inside a node", self.inside), ("transfer between nodes", self.between)]
+        rows += [(f"all-reduce of {group.gpus}", group.curve) for group in self.all_reduce]
+        shown = [(name, curve) for name, curve in rows if curve is not None]
+        sizes = shown[0][1].sizes
+        some = sizes[:: max(1, len(sizes) // 5)]
+        lines = [f"{self.ranks} ranks, {self.ranks_per_node} a node, {self.backend} on {self.device_name}, {self.date}"]
+        lines.append(f"{'':24s}" + "".join(f"{format_bytes(size):>11s}" for size in some) + "  spread   alpha + beta")
+        for name, curve in shown:
+            times = "".join(f"{format_seconds(curve.at(size)):>11s}" for size in some)
+            lines.append(f"{name:24s}{times}  ±{statistics.median(curve.spread):5.0%}   {curve.line}")
+        return "\n".join(lines)
+
+    def all_reduce_time(self, gpu_count: int, size: int) -> float:
+        """Seconds over the first ``gpu_count`` GPUs, at least two; the module says what is taken where."""
+        place = bisect_left(self.all_reduce, gpu_count, key=_gpus)
+        if place == len(self.all_reduce):
+            last = self.all_reduce[-1]
+            return last.curve.at(size) * _ring_growth(last, gpu_count, size)
+        upper = self.all_reduce[place]
+        time = upper.curve.at(size)
+        if upper.gpus == gpu_count:
+            return time
+        lower = self.all_reduce[place - 1]
+        fewer = lower.curve.at(size)
+        return fewer + max(0.0, time - fewer) * (gpu_count - lower.gpus) / (upper.gpus - lower.gpus)
+
+    def favours(self, gpu_count: int) -> bool:
+        """Whether so many GPUs were measured, and were faster at some size than the next smaller measured group."""
+        place = bisect_left(self.all_reduce, gpu_count, key=_gpus)
+        if place in (0, len(self.all_reduce)) or self.all_reduce[place].gpus != gpu_count:
+            return False
+        fewer, here = self.all_reduce[place - 1].curve, self.all_reduce[place].curve
+        return any(here.at(size) < fewer.at(size) for size in {*fewer.sizes, *here.sizes})
+
+
+def _gpus(group: AllReduce) -> int:
+    return group.gpus
+
+
+def _ring_growth(last: AllReduce, gpu_count: int, size: int) -> float:
+    """How much longer a ring over more GPUs takes than the largest that was measured."""
+    steps, line = 2 * (last.gpus - 1), last.curve.line
+    latency, per_byte = line.latency / steps, line.seconds_per_byte * last.gpus / steps
+
+    def ring(gpus: int) -> float:
+        return (gpus - 1) * (latency + per_byte * size / gpus)
+
+    return ring(gpu_count) / ring(last.gpus)
