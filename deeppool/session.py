@@ -266,7 +266,7 @@ def _mean(losses: list[float]) -> float | None:
 def _notes(plan: Plan) -> tuple[str, ...]:
     notes = [
         "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
-        "statistics of each shard, as in DDP, and dropout draws its own masks on each rank"
+        "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
     ]
     cores = len(usable_cores())
     if plan.device == "cpu" and plan.gpus > cores:

@@ -14,7 +14,13 @@ class GradientSync:
 
     def __init__(self, rank_sets: Sequence[tuple[int, ...]]) -> None:
         """Makes a process group for each set of two or more ranks."""
-        self._groups = {ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1}
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {
+            ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
+        }
+
+    def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        """Of two or more ranks."""
+        return self._groups[ranks]
 
     def sum(self, parameters: Sequence[torch.nn.Parameter], ranks: tuple[int, ...]) -> None:
         """Replaces the gradients by their sums over ``ranks``; a rank without one contributes zeros.

@@ -21,6 +21,7 @@ from deeppool.device.cpu import pin_to_core
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training
 from deeppool.graph.capture import CapturedModel, capture
 from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import load_model
@@ -55,14 +56,15 @@ class Rank:
             timeout=COLLECTIVE_TIMEOUT,
         )
         stages = stages_of(plan)
-        self.trainer = Trainer(captured, stages, self.rank, make_optimizer=self._optimizer)
+        training = Training(self._optimizer, precision=plan.precision, seed=self.job.seed)
+        self.trainer = Trainer(captured, stages, self.rank, training)
         placeholders = [node.meta["val"] for node in captured.program.graph.nodes if node.op == "placeholder"]
         inputs, target = (torch.empty((1, *map(int, v.shape[1:])), dtype=v.dtype) for v in placeholders)
         self.task = SyntheticTask(inputs, target, plan.global_batch, self.job.seed)
         self.place = device.torch_device(self.rank)
         self.step = 0
 
-    def _optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def _optimizer(self, parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=self.job.learning_rate, momentum=self.job.momentum)
 
     def train(self, steps: int, commands: Commands) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class Rank:
         ended = started
         for _ in range(steps):
             before = ended
-            losses.append(self.trainer.iterate(self._batch))
+            losses.append(self.trainer.iterate([self._batch]))
             self.step += 1
             ended = time.perf_counter()
             times.append(ended - before)
