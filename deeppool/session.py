@@ -193,7 +193,7 @@ class _Run:
         self.neighbours.measure(work, started)
 
     def _train(self, count: int) -> list[Message]:
-        answers = self.ranks.train(count, lambda step: self.report(f"iteration {step}", self.share))
+        answers = self.ranks.train(count, lambda told: self.report(f"iteration {told['step']}", self.share))
         # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers

@@ -9,6 +9,8 @@ precision      autocast, and the types that travel
 dropout        masks that depend on the sample and not on the plan
 batch_norm     statistics over all shards of a batch
 update         clipping, loss scaling, the optimizer's step
+data           which samples a rank reads
+checkpoint     a training's state on disk
 worker         the process of a rank
 ranks          starts, commands and ends all ranks
 monitor        spans of all ranks → timeline and stage times

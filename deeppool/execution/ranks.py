@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from deeppool import documents
 from deeppool.child import Child, Message, close_all
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RankFailedError, RunError
+from deeppool.execution.training import TrainingJob, save_job
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.units import format_bytes
@@ -22,20 +24,20 @@ SILENCE_SECONDS = 180.0
 RUNTIME_BYTES = 300 * 2**20
 """Memory of a rank before its model: the interpreter and torch."""
 
-OnStep = Callable[[int], None]
-"""Called with the number of an iteration when rank 0 has done it."""
+OnStep = Callable[[Message], None]
+"""Called with what a rank tells of a step that it has done."""
 
 
 class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, plan: Plan, job: Job, folder: Path) -> None:
+    def __init__(self, plan: Plan, job: Job | TrainingJob, folder: Path) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
         Args:
             plan: what to run.
             job: the model and its training.
-            folder: private and empty, for the plan and the rendezvous of this run.
+            folder: private and empty, for the plan, the job and the rendezvous of this run.
 
         Raises:
             RunError: the plan needs more than this machine has.
@@ -44,6 +46,7 @@ class Ranks:
         self._inbox: queue.SimpleQueue[tuple[Child, Message | None]] = queue.SimpleQueue()
         self.children: list[Child] = []
         plan_file = documents.write(plan, folder / "plan.json")
+        work = {"training": str(save_job(job, folder))} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         cores = usable_cores()
         try:
             for rank in range(plan.gpus):
@@ -53,7 +56,7 @@ class Ranks:
                     "setup",
                     rank=rank,
                     ranks=plan.gpus,
-                    job=asdict(job),
+                    **work,
                     plan=str(plan_file),
                     rendezvous=str(folder / "rendezvous"),
                     core=cores[rank % len(cores)] if plan.device == "cpu" else None,
@@ -66,11 +69,28 @@ class Ranks:
         """Returns when every rank has captured the model and met the others."""
         self._collect("ready", START_SECONDS, "while it started", None)
 
-    def train(self, steps: int, on_step: OnStep | None = None) -> list[Message]:
-        """Trains some iterations on all ranks; returns each rank's measurements."""
+    def train(self, steps: int, on_step: OnStep | None = None, *, told: bool = False) -> list[Message]:
+        """Trains some updates on all ranks; returns each rank's measurements.
+
+        Args:
+            steps: updates.
+            on_step: see :data:`OnStep`.
+            told: whether every rank tells of every step, not rank 0 alone.
+        """
+        return self._command("train", "while it trained", on_step, steps=steps, told=told)
+
+    def save(self, folder: Path) -> list[Message]:
+        """Lets every rank write its part of a checkpoint."""
+        return self._command("save", "while it wrote a checkpoint", folder=str(folder))
+
+    def load(self, folder: Path, updates: int) -> None:
+        """Brings every rank to the state of a checkpoint."""
+        self._command("load", "while it read a checkpoint", folder=str(folder), updates=updates)
+
+    def _command(self, command: str, when: str, on_step: OnStep | None = None, **arguments: Any) -> list[Message]:
         for child in self.children:
-            child.send("train", steps=steps)
-        return self._collect("done", SILENCE_SECONDS, "while it trained", on_step)
+            child.send(command, **arguments)
+        return self._collect("done", SILENCE_SECONDS, when, on_step)
 
     def rest(self, seconds: float) -> None:
         """Lets the ranks wait; one that dies meanwhile is noticed at once."""
@@ -100,7 +120,7 @@ class Ranks:
             elif message["event"] == event:
                 answers[child] = message
             elif message["event"] == "step" and on_step is not None:
-                on_step(message["step"])
+                on_step(message)
         return [answers[child] for child in self.children]
 
     def _fail(self, first: Child, when: str) -> None:

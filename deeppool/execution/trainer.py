@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from torch import fx
 
 from deeppool.collectives.layout import Layout
@@ -24,7 +25,7 @@ from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.dropout import Draw, replace_dropout
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.gradient_sync import GradientSync
-from deeppool.execution.precision import autocast, boundary_types
+from deeppool.execution.precision import Precision, autocast, boundary_types
 from deeppool.execution.stages import Stage
 from deeppool.execution.training import Training
 from deeppool.execution.update import Update
@@ -47,16 +48,17 @@ class Trainer:
         stages: Sequence[Stage],
         rank: int,
         training: Training,
+        precision: Precision = "fp32",
     ) -> None:
         """Every rank must make one, in the same order with other users of torch.distributed."""
         self.stages = stages
-        self.rank = rank
-        self.training = training
+        self.rank, self.ranks = rank, dist.get_world_size()
+        self._precision = precision
         self.iterations = 0
         """Global batches that were trained on."""
         self.spans: list[RawSpan] = []
         self.segments = [extract(captured, stage.layers) for stage in stages]
-        self._types = boundary_types(captured, self.segments, training.precision)
+        self._types = boundary_types(captured, self.segments, precision)
         self._producer = {node: index for index, segment in enumerate(self.segments) for node in segment.outputs}
         self._exchange = Exchange(rank)
         parameters = dict(captured.program.named_parameters())
@@ -71,7 +73,17 @@ class Trainer:
             replace_dropout(segment, self._draw)
             if training.synchronise_batch_norm and len(stage.layout.gpus) > 1 and rank in stage.layout.gpus:
                 synchronise_batch_norm(segment, self._sync.group(stage.layout.gpus))
-        self.update = Update(parameters, self._owners, rank, training)
+        names = dict(captured.source.named_parameters()) | dict(captured.source.named_buffers())
+        owners = self._owners | _buffer_owners(self.segments, stages, set(names) - set(self._owners))
+        self.state = {name: names[name] for name, ranks in owners.items() if rank in ranks}
+        """Parameters and buffers that this rank computes with, by name."""
+        self.first_owned = [name for name, ranks in owners.items() if ranks[0] == rank]
+        """Those that it writes into checkpoints; rank 0 also what nobody computes with or nobody trains."""
+        if rank == 0:
+            rest = {name: value for name, value in names.items() if name not in owners}
+            self.state |= rest
+            self.first_owned += rest
+        self.update = Update(parameters, self._owners, rank, training, scaled=precision == "fp16")
 
     def iterate(self, batches: Sequence[Batch]) -> float:
         """As many forwards and backwards as go into an update, and the update.
@@ -111,7 +123,7 @@ class Trainer:
             if not len(shard):
                 continue
             self._draw.samples = shard
-            with self._span("forward", index, stage.name), autocast(self._device.type, self.training.precision):
+            with self._span("forward", index, stage.name), autocast(self._device.type, self._precision):
                 outputs = segment.module(len(shard), *inputs)
             values.update((node, output.detach()) for node, output in zip(segment.outputs, outputs, strict=True))
             kept[index] = (inputs, outputs)
@@ -234,6 +246,16 @@ def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple
         for layer in stage.layers:
             for name in captured.graph.layers[layer].parameters:
                 owners.setdefault(name, set()).update(stage.layout.gpus)
+    return {name: tuple(sorted(ranks)) for name, ranks in owners.items()}
+
+
+def _buffer_owners(segments: Sequence[Segment], stages: Sequence[Stage], names: set[str]) -> dict[str, tuple[int, ...]]:
+    """Per buffer, and parameter that is not trained, the ranks that compute with it."""
+    owners: dict[str, set[int]] = {}
+    for segment, stage in zip(segments, stages, strict=True):
+        for node in segment.module.graph.nodes:
+            if node.op == "get_attr" and node.target in names:
+                owners.setdefault(node.target, set()).update(stage.layout.gpus)
     return {name: tuple(sorted(ranks)) for name, ranks in owners.items()}
 
 

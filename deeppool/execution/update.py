@@ -52,6 +52,8 @@ class Update:
         owners: Mapping[str, tuple[int, ...]],
         rank: int,
         training: Training,
+        *,
+        scaled: bool,
     ) -> None:
         """Makes the optimizer of the parameters that this rank computes with.
 
@@ -60,12 +62,13 @@ class Update:
             owners: per name the ranks that hold its summed gradient, ascending.
             rank: this one.
             training: the rule.
+            scaled: whether the loss is, as fp16 needs it.
         """
         mine = [(name, parameters[name]) for name, ranks in owners.items() if rank in ranks]
         # A rank that the plan gives no layer with parameters has nothing to update.
         self.optimizer = training.optimizer(mine) if mine else None
         self.schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
-        self.scale = LossScale(enabled=training.precision == "fp16")
+        self.scale = LossScale(enabled=scaled)
         self._clip_norm = training.clip_norm
         self._parameters = [parameter for _, parameter in mine]
         self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == rank]

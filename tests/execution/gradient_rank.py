@@ -66,7 +66,9 @@ def run_rank(
     size = MODELS[name][1]
     captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
-    trainer = Trainer(captured, stages, rank, Training(lambda parameters: torch.optim.SGD(parameters, lr=0.1)))
+    trainer = Trainer(
+        captured, stages, rank, Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    )
     inputs, targets = make_batch(name, batch, dtype)
     loss = trainer.gradients([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])
     gradients = {

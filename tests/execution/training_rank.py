@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
+from deeppool.execution.precision import Precision
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Precision, Training
+from deeppool.execution.training import Training
 from deeppool.graph.capture import capture
 
 SHAPE = (3, 6, 6)
@@ -90,7 +91,6 @@ def training(rule: Rule) -> Training:
         schedule=make_schedule if rule.schedule else None,
         accumulation=rule.accumulation,
         clip_norm=rule.clip_norm,
-        precision=rule.precision,
         synchronise_batch_norm=rule.batch_norm,
         seed=7,
     )
@@ -111,7 +111,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> Non
     for rule in rules:
         captured = capture(make_model(rule), SHAPE, input_dtype=rule.dtype)
         parts = stages(rule, len(captured.graph.layers), ranks)
-        trainer = Trainer(captured, parts, rank, training(rule))
+        trainer = Trainer(captured, parts, rank, training(rule), rule.precision)
         losses = []
         for update in range(UPDATES):
             batches = [make_batch(rule, update * rule.accumulation + number) for number in range(rule.accumulation)]
