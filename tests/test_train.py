@@ -1,5 +1,6 @@
 """A training of the user's own: it is the same however it was interrupted and whatever plan went on with it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,12 @@ import torch
 from torch import nn
 
 import deeppool as dp
+from deeppool.cli import app
 from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, RunError
 from deeppool.execution.checkpoint import latest, weights
 from deeppool.execution.data import Order, ShardReader
 from deeppool.planning.plan import Plan
+from examples import own_training
 from tests.strategies import profile_from_times
 
 pytestmark = [pytest.mark.usefixtures("in_the_checkout")]
@@ -237,3 +240,34 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(whole, tmp
     with pytest.raises(RankFailedError, match=r"cannot read .*rank-1.pt"):
         dp.train(make_plan(2), make_job(), steps=2, checkpoints=tmp_path)
     assert not ranks()
+
+
+# -- from the shell ---------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_the_shell_trains_the_example_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = own_training.job().capture().graph
+    times = [lambda b: 1e-3 * b] * len(graph.layers)
+    plan = dp.save(dp.plan(profile_from_times(graph, times), 2, 32), tmp_path / "plan.json")
+    command = ["train", str(plan), "examples.own_training:job", "--checkpoints", str(tmp_path / "kept")]
+    for steps, updates in ((2, [1, 2]), (3, [3])):
+        with pytest.raises(SystemExit) as ended:
+            app([*command, "--steps", str(steps), "--json"])
+        assert ended.value.code == 0
+        told = json.loads(capsys.readouterr().out)
+        assert [metrics["update"] for metrics in told["metrics"]] == updates
+
+
+@pytest.mark.parametrize(
+    ("job", "phrase"),
+    [
+        ("examples.own_training", "JOB must be package.module:callable"),
+        ("examples.own_training:jub", "cannot make job 'examples.own_training:jub': AttributeError"),
+        ("examples.own_training:dataset", "returned a TensorDataset, expected a deeppool.TrainingJob"),
+    ],
+)
+def test_what_is_no_job_is_told_in_one_line(job: str, phrase: str, tmp_path: Path) -> None:
+    plan = dp.save(make_plan(2), tmp_path / "plan.json")
+    with pytest.raises(InvalidValueError, match=phrase):
+        app(["train", str(plan), job, "--steps", "1"])
