@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from deeppool.child import Message
+from deeppool.device.cpu import usable_cores
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution import checkpoint
@@ -18,76 +18,13 @@ from deeppool.execution.monitor import stage_times, timeline
 from deeppool.execution.ranks import Ranks, private_folder
 from deeppool.execution.stages import stages_of
 from deeppool.execution.training import TrainingJob
-from deeppool.job import Progress, StageTimes, TimeSummary, summarise
+from deeppool.job import Metrics, Progress, TrainingRecord, summarise
 from deeppool.planning.plan import Plan
-from deeppool.timeline import Timeline
-from deeppool.units import format_seconds
+from deeppool.planning.replan import Replan, replan
+from deeppool.profiling.table import Profile
 
 CHUNK = 50
 """Updates between two looks at what the ranks measured, where no checkpoint comes earlier."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """One update."""
-
-    update: int
-    loss: float
-    """Mean over all samples of the update."""
-    seconds: float
-    samples_per_second: float
-    learning_rate: float | None
-    """Of the first parameter group."""
-
-    def __str__(self) -> str:
-        return (
-            f"update {self.update}: loss {self.loss:.4f}, {format_seconds(self.seconds)}, "
-            f"{self.samples_per_second:.3g} samples/s"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingRecord:
-    """What came of a training."""
-
-    KIND: ClassVar[str] = "training"
-
-    model: str
-    global_batch: int
-    ranks: int
-    device: str
-    device_name: str
-    plan_iteration_time: float
-    """Predicted, of one global batch."""
-    iteration_time: TimeSummary
-    """Measured, of one update; the first one of each start left out."""
-    metrics: tuple[Metrics, ...]
-    """Of the updates that this call made."""
-    resumed_from: str | None
-    checkpoint: str | None
-    """The last one."""
-    restarts: int
-    stages: tuple[StageTimes, ...]
-    timeline: Timeline
-    """The last update."""
-    date: str
-    versions: dict[str, str]
-
-    def __str__(self) -> str:
-        first, last = self.metrics[0], self.metrics[-1]
-        lines = [
-            f"{self.model}: {self.ranks} ranks on {self.device_name}, batch {self.global_batch}: "
-            f"updates {first.update} to {last.update}, loss {first.loss:.4f} → {last.loss:.4f}",
-            f"{format_seconds(self.iteration_time.p50)} an update (p99 {format_seconds(self.iteration_time.p99)}); "
-            f"planned {format_seconds(self.plan_iteration_time)} a global batch and the update",
-        ]
-        if self.resumed_from:
-            lines.append(f"resumed from {self.resumed_from}")
-        if self.restarts:
-            lines.append(f"restarted {self.restarts} times after a fault")
-        if self.checkpoint:
-            lines.append(f"last checkpoint {self.checkpoint}")
-        return "\n".join(lines)
 
 
 def train(
@@ -99,6 +36,9 @@ def train(
     checkpoint_every: int = 100,
     keep: int = 2,
     restarts: int = 0,
+    replan_after: int | None = None,
+    profile: Profile | None = None,
+    on_proposal: Callable[[Replan], bool] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     on_progress: Progress | None = None,
 ) -> TrainingRecord:
@@ -113,6 +53,10 @@ def train(
         checkpoint_every: updates between two checkpoints; the last update is followed by one too.
         keep: checkpoints that stay.
         restarts: how often to start again from the last checkpoint after a rank was lost.
+        replan_after: updates, from the start of this call, after which the times measured so far make a new plan.
+        profile: that the plan was made of; needed for that.
+        on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
+            process again. None: the record tells of it, and the training keeps its plan.
         on_metrics: called with every update.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -130,8 +74,15 @@ def train(
     ):
         if value < least:
             raise InvalidValueError(f"{name} must be at least {least}, got {value}")
+    if replan_after is not None and (replan_after < 1 or profile is None):
+        raise InvalidValueError(
+            f"replan_after must be at least 1 and needs the plan's profile, got {replan_after} and "
+            f"{'no profile' if profile is None else 'a profile'}"
+        )
     folder = None if checkpoints is None else Path(checkpoints)
-    run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, on_progress or (lambda what, share: None))
+    look = None if replan_after is None or profile is None else _Look(replan_after, profile, on_proposal)
+    report = on_progress or (lambda what, share: None)
+    run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look)
     while True:
         try:
             run.attempt()
@@ -140,6 +91,15 @@ def train(
             if run.restarts == restarts:
                 raise RankFailedError(f"{error}{run.usable()}") from error
             run.restarts += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """When to plan again, of what, and who decides."""
+
+    after: int
+    profile: Profile
+    decide: Callable[[Replan], bool] | None
 
 
 @dataclass
@@ -154,12 +114,15 @@ class _Run:
     keep: int
     on_metrics: Callable[[Metrics], None] | None
     report: Progress
+    look: _Look | None
     updates: int = 0
     restarts: int = 0
     resumed_from: str | None = None
     times: list[float] = field(default_factory=list)
     metrics: list[Metrics] = field(default_factory=list)
     last: list[Message] = field(default_factory=list)
+    proposal: str | None = None
+    switched: bool = False
     _told: dict[int, list[Message]] = field(default_factory=dict)
 
     def attempt(self) -> None:
@@ -169,8 +132,11 @@ class _Run:
             with Ranks(self.plan, self.job, folder) as ranks:
                 ranks.wait_until_ready()
                 self._resume(ranks)
+                started = self.updates
                 while self.updates < self.steps:
-                    self._advance(ranks)
+                    self._advance(ranks, started)
+                    if self.look is not None and self.updates == started + self.look.after and not self.proposal:
+                        self._look_again(ranks, self.look, folder)
         self.report("done", 1.0)
 
     def _resume(self, ranks: Ranks) -> None:
@@ -199,17 +165,31 @@ class _Run:
         if not self.metrics:
             self.resumed_from = str(found)
 
-    def _advance(self, ranks: Ranks) -> None:
+    def _advance(self, ranks: Ranks, started: int) -> None:
         until = self.steps
+        if self.look is not None and self.updates < started + self.look.after:
+            until = min(until, started + self.look.after)
         if self.folder is not None:
             until = min(until, self.updates + self.every - self.updates % self.every)
         count = min(until - self.updates, CHUNK)
         self.last = ranks.train(count, self._hear, told=True)
         self.times += [max(times) for times in zip(*(answer["times"] for answer in self.last), strict=True)][1:]
         self.updates += count
-        if self.folder is not None and self.updates == until:
+        if self.folder is not None and (self.updates == self.steps or self.updates % self.every == 0):
             self.report("writing a checkpoint", self.updates / self.steps)
-            self._save(ranks, self.folder)
+            self._save(ranks, self.folder, self.keep)
+
+    def _look_again(self, ranks: Ranks, look: _Look, folder: Path) -> None:
+        """Plans with the measured times; on a yes the ranks change their stages, and lose nothing."""
+        found = replan(self.plan, look.profile, self.record())
+        self.proposal = str(found)
+        self.report(self.proposal, self.updates / self.steps)
+        if look.decide is None or not look.decide(found):
+            return
+        state = self._save(ranks, folder / "switch", 1)
+        ranks.switch(found.after, state)
+        self.plan, self.switched = found.after, True
+        self.times.clear()
 
     def _hear(self, told: Message) -> None:
         """One rank has made an update; when all have, its loss is known."""
@@ -233,7 +213,7 @@ class _Run:
         if self.on_metrics is not None:
             self.on_metrics(metrics)
 
-    def _save(self, ranks: Ranks, folder: Path) -> None:
+    def _save(self, ranks: Ranks, folder: Path, keep: int) -> Path:
         partial = checkpoint.begin(folder, self.updates)
         (state, *_) = ranks.save(partial)
         record = Checkpoint(
@@ -246,7 +226,7 @@ class _Run:
             loss_scale=state["loss_scale"],
             updates_since_scaled=state["updates_since_scaled"],
         )
-        checkpoint.seal(partial, record, self.keep)
+        return checkpoint.seal(partial, record, keep)
 
     def usable(self) -> str:
         """What is left after a fault."""
@@ -260,7 +240,9 @@ class _Run:
         return TrainingRecord(
             model=plan.model,
             global_batch=plan.global_batch,
+            accumulation=self.job.accumulation,
             ranks=plan.gpus,
+            cores=min(plan.gpus, len(usable_cores())) if plan.device == "cpu" else plan.gpus,
             device=plan.device,
             device_name=plan.device_name,
             plan_iteration_time=plan.iteration_time,
@@ -269,7 +251,9 @@ class _Run:
             resumed_from=self.resumed_from,
             checkpoint=None if found is None else str(found),
             restarts=self.restarts,
-            stages=stage_times(plan, stages_of(plan), self.last),
+            stages=stage_times(plan, stages_of(plan), self.last, self.job.accumulation),
+            proposal=self.proposal,
+            switched=self.switched,
             timeline=timeline(plan, self.last, -1),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),

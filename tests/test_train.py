@@ -18,10 +18,12 @@ from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, R
 from deeppool.execution.checkpoint import latest, weights
 from deeppool.execution.data import Order, ShardReader
 from deeppool.planning.plan import Plan
+from deeppool.profiling.table import Profile
 from examples import own_training
 from tests.strategies import profile_from_times
 
-pytestmark = [pytest.mark.usefixtures("in_the_checkout")]
+# Every training starts its ranks anew, which takes long on a busy machine.
+pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
 BATCH = 6
 
 
@@ -71,11 +73,16 @@ def make_job(**changes) -> dp.TrainingJob:
     return dp.TrainingJob(model=net(), input_shape=(3, 6, 6), synchronise_batch_norm=True, seed=5, **choices)
 
 
-def make_plan(gpus: int) -> Plan:
-    """The convolution on all GPUs, the dense layer on one."""
+def make_profile() -> Profile:
+    """The convolution gains from more GPUs, the dense layer does not."""
     graph = make_job().capture().graph
     times = [(lambda b: 1e-3 * b) if "stem" in layer.name else (lambda b: 1e-3) for layer in graph.layers]
-    return dp.plan(profile_from_times(graph, times), gpus, BATCH)
+    return profile_from_times(graph, times)
+
+
+def make_plan(gpus: int) -> Plan:
+    """The convolution on all GPUs, the dense layer on one."""
+    return dp.plan(make_profile(), gpus, BATCH)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +140,30 @@ def test_a_killed_rank_costs_what_came_after_the_last_checkpoint_and_no_more(who
     assert record.restarts == 1
     assert losses(record) == losses(expected)
     assert not ranks()
+
+
+@pytest.mark.processes
+def test_a_training_that_is_told_to_changes_its_plan_and_nothing_else(whole) -> None:
+    expected, _ = whole
+    graph = make_job().capture().graph
+    # A plan made as if nothing gained from a second GPU; the profile knows better.
+    cautious = dp.plan(profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers)), 2, BATCH)
+    assert {layer.gpu_count for layer in cautious.layers} == {1}
+    seen = []
+    record = dp.train(
+        cautious,
+        make_job(),
+        steps=6,
+        replan_after=3,
+        profile=make_profile(),
+        on_proposal=lambda found: seen.append(found) or True,
+    )
+    (found,) = seen
+    assert max(layer.gpu_count for layer in found.after.layers) == 2
+    assert record.switched
+    assert record.proposal == str(found)
+    assert record.stages[0].gpus == (0, 1)
+    assert losses(record) == pytest.approx(losses(expected), rel=1e-4)
 
 
 @pytest.mark.processes

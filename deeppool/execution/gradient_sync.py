@@ -22,6 +22,11 @@ class GradientSync:
         """Of two or more ranks."""
         return self._groups[ranks]
 
+    def close(self) -> None:
+        """Ends the groups."""
+        for ranks in list(self._groups):
+            dist.destroy_process_group(self._groups.pop(ranks))
+
     def sum(self, parameters: Sequence[torch.nn.Parameter], ranks: tuple[int, ...]) -> None:
         """Replaces the gradients by their sums over ``ranks``; a rank without one contributes zeros.
 

@@ -87,6 +87,11 @@ class Ranks:
         """Brings every rank to the state of a checkpoint."""
         self._command("load", "while it read a checkpoint", folder=str(folder), updates=updates)
 
+    def switch(self, plan: Plan, folder: Path) -> None:
+        """Lets every rank go on by another plan for as many ranks, from a checkpoint that they have just written."""
+        plan_file = documents.write(plan, folder.parent / "plan.json")
+        self._command("switch", "while it changed its plan", plan=str(plan_file), folder=str(folder))
+
     def _command(self, command: str, when: str, on_step: OnStep | None = None, **arguments: Any) -> list[Message]:
         for child in self.children:
             child.send(command, **arguments)

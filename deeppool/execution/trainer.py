@@ -100,6 +100,10 @@ class Trainer:
             self.update.step()
         return loss
 
+    def close(self) -> None:
+        """Leaves the process groups; every rank does, in the same order with other users of torch.distributed."""
+        self._sync.close()
+
     def gradients(self, batches: Sequence[Batch]) -> float:
         """Forwards and backwards; returns as :meth:`iterate` does.
 

@@ -1,8 +1,8 @@
 """The process of a rank: builds the model, then trains as many iterations as it is told.
 
 Commands: ``setup`` (once), ``train`` with a number of steps, ``save`` and ``load`` with a checkpoint's folder,
-``exit``. Answers: ``ready``, ``step`` after each update of rank 0 (or of every rank, if told so), ``done`` with
-what was measured.
+``switch`` with another plan, ``exit``. Answers: ``ready``, ``step`` after each update of rank 0 (or of every rank,
+if told so), ``done`` with what was measured.
 """
 
 import os
@@ -66,9 +66,12 @@ class Rank:
             timeout=COLLECTIVE_TIMEOUT,
         )
         self.training = work.training
-        self._samples = work.samples
-        self.trainer = Trainer(work.captured, stages_of(plan), self.rank, work.training, plan.precision)
+        self._work = work
+        self.trainer = self._trainer(plan)
         self.updates = 0
+
+    def _trainer(self, plan: Plan) -> Trainer:
+        return Trainer(self._work.captured, stages_of(plan), self.rank, self._work.training, plan.precision)
 
     def train(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Trains some updates and measures; all ranks start together."""
@@ -110,8 +113,15 @@ class Rank:
         self.updates = message["updates"]
         return {}
 
+    def switch(self, message: Message, commands: Commands) -> dict[str, Any]:
+        """Goes on by another plan."""
+        self.trainer.close()
+        self.trainer = self._trainer(documents.read(message["plan"], Plan))
+        load(self.trainer, Path(message["folder"]))
+        return {}
+
     def _batch(self, samples: range) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = self._samples(self.trainer.iterations, samples)
+        inputs, targets = self._work.samples(self.trainer.iterations, samples)
         return inputs.to(self.place), targets.to(self.place)
 
     def _told(self) -> dict[str, float]:
@@ -162,7 +172,7 @@ def main() -> None:
     try:
         rank = Rank(commands.next())
         commands.answer("ready")
-        obey = {"train": rank.train, "save": rank.save, "load": rank.load}
+        obey = {"train": rank.train, "save": rank.save, "load": rank.load, "switch": rank.switch}
         while (message := commands.next())["command"] != "exit":
             commands.answer("done", **obey[message["command"]](message, commands))
         dist.destroy_process_group()
