@@ -10,7 +10,7 @@
 From the surfaces down to the vocabulary; imports point down, or left inside a row:
 
     cli   evaluation                                    surfaces
-    session   files                                     a live run, execution and collocation together; saving, loading
+    session   training_run   files                      a live run beside a background job; a training; saving, loading
     figures                                             views
     simulation   collocation   execution                systems, which meet in job
     planning                                            decisions, pure
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deeppool import figures
     from deeppool.cluster import Cluster, Link, find_cluster
     from deeppool.env import environment
+    from deeppool.execution.training import TrainingJob
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
     from deeppool.planning.accuracy import StepsTable, find_steps
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.network import measure_network
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
+    from deeppool.training_run import train
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ _HOMES = {
     "Cluster": "deeppool.cluster",
     "Link": "deeppool.cluster",
     "StepsTable": "deeppool.planning.accuracy",
+    "TrainingJob": "deeppool.execution.training",
     "capture": "deeppool.graph.capture",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
@@ -61,12 +64,14 @@ _HOMES = {
     "scaling": "deeppool.planning.scaling",
     "share": "deeppool.planning.share",
     "simulate": "deeppool.simulation.replay",
+    "train": "deeppool.training_run",
 }
 
 __all__ = [
     "Cluster",
     "Link",
     "StepsTable",
+    "TrainingJob",
     "capture",
     "diff",
     "environment",
@@ -84,6 +89,7 @@ __all__ = [
     "scaling",
     "share",
     "simulate",
+    "train",
 ]
 
 

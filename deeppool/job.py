@@ -190,3 +190,77 @@ class RunRecord:
                 f"planned {format_seconds(stage.predicted)}"
             )
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """One update."""
+
+    update: int
+    loss: float
+    """Mean over all samples of the update."""
+    seconds: float
+    samples_per_second: float
+    learning_rate: float | None
+    """Of the first parameter group."""
+
+    def __str__(self) -> str:
+        return (
+            f"update {self.update}: loss {self.loss:.4f}, {format_seconds(self.seconds)}, "
+            f"{self.samples_per_second:.3g} samples/s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRecord:
+    """What came of a training."""
+
+    KIND: ClassVar[str] = "training"
+
+    model: str
+    global_batch: int
+    accumulation: int
+    """Global batches that went into an update."""
+    ranks: int
+    cores: int
+    """That the ranks shared; with fewer cores than ranks the times predict nothing."""
+    device: str
+    device_name: str
+    plan_iteration_time: float
+    """Predicted, of one global batch."""
+    iteration_time: TimeSummary
+    """Measured, of one update; the first one of each start left out."""
+    metrics: tuple[Metrics, ...]
+    """Of the updates that this call made."""
+    resumed_from: str | None
+    checkpoint: str | None
+    """The last one."""
+    restarts: int
+    stages: tuple[StageTimes, ...]
+    """Of the last plan, per global batch."""
+    proposal: str | None
+    """What the measured times made of the plan, where the training was asked to look."""
+    switched: bool
+    """Whether it went on with the proposed plan."""
+    timeline: Timeline
+    """The last update."""
+    date: str
+    versions: dict[str, str]
+
+    def __str__(self) -> str:
+        first, last = self.metrics[0], self.metrics[-1]
+        lines = [
+            f"{self.model}: {self.ranks} ranks on {self.device_name}, batch {self.global_batch}: "
+            f"updates {first.update} to {last.update}, loss {first.loss:.4f} → {last.loss:.4f}",
+            f"{format_seconds(self.iteration_time.p50)} an update (p99 {format_seconds(self.iteration_time.p99)}); "
+            f"planned {format_seconds(self.plan_iteration_time)} a global batch and the update",
+        ]
+        if self.resumed_from:
+            lines.append(f"resumed from {self.resumed_from}")
+        if self.restarts:
+            lines.append(f"restarted {self.restarts} times after a fault")
+        if self.proposal:
+            lines.append(f"replanned: {self.proposal}{' (switched to it)' if self.switched else ''}")
+        if self.checkpoint:
+            lines.append(f"last checkpoint {self.checkpoint}")
+        return "\n".join(lines)

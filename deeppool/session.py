@@ -194,7 +194,7 @@ class _Run:
         self.neighbours.measure(work, started)
 
     def _train(self, count: int) -> list[Message]:
-        answers = self.ranks.train(count, lambda step: self.report(f"iteration {step}", self.share))
+        answers = self.ranks.train(count, lambda told: self.report(f"iteration {told['step']}", self.share))
         # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers
@@ -267,7 +267,7 @@ def _mean(losses: list[float]) -> float | None:
 def _notes(plan: Plan) -> tuple[str, ...]:
     notes = [
         "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
-        "statistics of each shard, as in DDP, and dropout draws its own masks on each rank"
+        "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
     ]
     cores = len(usable_cores())
     if plan.device == "cpu" and plan.gpus > cores:

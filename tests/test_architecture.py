@@ -20,7 +20,7 @@ ROWS = (
     "planning < scheduling",  # decisions
     "simulation | collocation | execution < interleaving < coordinator",  # systems
     "figures < widgets",  # views
-    "files < session",  # a live run
+    "files < session | training_run",  # live runs
     "evaluation < cli",  # surfaces
 )
 HEIGHTS = {
@@ -146,5 +146,5 @@ def test_a_public_name_is_at_its_home(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match="deeppool has no 'train'; it has Cluster, Link, StepsTable, capture"):
-        deeppool.train  # noqa: B018
+    with pytest.raises(AttributeError, match="deeppool has no 'fit'; it has Cluster, Link, StepsTable, TrainingJob"):
+        deeppool.fit  # noqa: B018

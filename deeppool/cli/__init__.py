@@ -18,6 +18,7 @@ from deeppool.cli.profiles import env, profile
 from deeppool.cli.replan import replan
 from deeppool.cli.runs import run
 from deeppool.cli.scaling import scaling
+from deeppool.cli.training import train
 from deeppool.errors import DeeppoolError
 
 app = typer.Typer(
@@ -32,7 +33,22 @@ app = typer.Typer(
     "  [bold]deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json[/bold]\n\n"
     "  [bold]deeppool run plan.json --background resnet18 --seconds 30[/bold]",
 )
-for command in (env, profile, network, plan, explain, diff, frontier, scaling, simulate, run, replan, evaluate, lab):
+for command in (
+    env,
+    profile,
+    network,
+    plan,
+    explain,
+    diff,
+    frontier,
+    scaling,
+    simulate,
+    run,
+    train,
+    replan,
+    evaluate,
+    lab,
+):
     app.command()(command)
 
 

@@ -3,7 +3,14 @@
 stages         Plan → stages: consecutive layers on the same GPUs
 exchange       performs a reshard's transfers
 gradient_sync  sums gradients over the ranks that computed them
+training       how gradients become updates: a user's choice
 trainer        one rank's share of every iteration
+precision      autocast, and the types that travel
+dropout        masks that depend on the sample and not on the plan
+batch_norm     statistics over all shards of a batch
+update         clipping, loss scaling, the optimizer's step
+data           which samples a rank reads
+checkpoint     a training's state on disk
 worker         the process of a rank
 ranks          starts, commands and ends all ranks
 monitor        spans of all ranks → timeline and stage times

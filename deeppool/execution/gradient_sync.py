@@ -14,7 +14,18 @@ class GradientSync:
 
     def __init__(self, rank_sets: Sequence[tuple[int, ...]]) -> None:
         """Makes a process group for each set of two or more ranks."""
-        self._groups = {ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1}
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {
+            ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
+        }
+
+    def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        """Of two or more ranks."""
+        return self._groups[ranks]
+
+    def close(self) -> None:
+        """Ends the groups."""
+        for ranks in list(self._groups):
+            dist.destroy_process_group(self._groups.pop(ranks))
 
     def sum(self, parameters: Sequence[torch.nn.Parameter], ranks: tuple[int, ...]) -> None:
         """Replaces the gradients by their sums over ``ranks``; a rank without one contributes zeros.

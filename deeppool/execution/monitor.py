@@ -54,8 +54,10 @@ def timeline(plan: Plan, answers: Sequence[Message], iteration: int, background:
     return Timeline(f"{plan.model}, measured", "measured", plan.gpus, tuple(ordered))
 
 
-def stage_times(plan: Plan, stages: Sequence[Stage], answers: Sequence[Message]) -> tuple[StageTimes, ...]:
-    """Per stage the median over iterations of its slowest rank."""
+def stage_times(
+    plan: Plan, stages: Sequence[Stage], answers: Sequence[Message], accumulation: int = 1
+) -> tuple[StageTimes, ...]:
+    """Per stage the median over iterations of its slowest rank, per global batch of ``accumulation``."""
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
     for iteration in range(len(answers[0]["times"])):
         totals: dict[tuple[int, str, int], float] = defaultdict(float)
@@ -64,7 +66,7 @@ def stage_times(plan: Plan, stages: Sequence[Stage], answers: Sequence[Message])
         for stage, _ in enumerate(stages):
             for kind in ("forward", "backward", "reshard", "sync"):
                 per_rank = [value for (s, k, _), value in totals.items() if (s, k) == (stage, kind)]
-                seconds[stage, kind].append(max(per_rank, default=0.0))
+                seconds[stage, kind].append(max(per_rank, default=0.0) / accumulation)
     return tuple(
         StageTimes(
             name=stage.name,

@@ -8,6 +8,7 @@ from deeppool import documents
 from deeppool.child import Message
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
+from deeppool.execution.training import TrainingJob, save_job
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import RankGroup
@@ -20,20 +21,20 @@ SILENCE_SECONDS = 180.0
 RUNTIME_BYTES = 300 * 2**20
 """Memory of a rank before its model: the interpreter and torch."""
 
-OnStep = Callable[[int], None]
-"""Called with the number of an iteration when rank 0 has done it."""
+OnStep = Callable[[Message], None]
+"""Called with what a rank tells of a step that it has done."""
 
 
 class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, plan: Plan, job: Job, folder: Path) -> None:
+    def __init__(self, plan: Plan, job: Job | TrainingJob, folder: Path) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
         Args:
             plan: what to run.
             job: the model and its training.
-            folder: private and empty, for the plan and the rendezvous of this run.
+            folder: private and empty, for the plan, the job and the rendezvous of this run.
 
         Raises:
             RunError: the plan needs more than this machine has.
@@ -41,6 +42,7 @@ class Ranks:
         check_capacity(plan)
         self.group = RankGroup()
         plan_file = documents.write(plan, folder / "plan.json")
+        work = {"training": str(save_job(job, folder))} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         cores = usable_cores()
         try:
             for rank in range(plan.gpus):
@@ -48,7 +50,7 @@ class Ranks:
                     "setup",
                     rank=rank,
                     ranks=plan.gpus,
-                    job=asdict(job),
+                    **work,
                     plan=str(plan_file),
                     rendezvous=str(folder / "rendezvous"),
                     core=cores[rank % len(cores)] if plan.device == "cpu" else None,
@@ -61,15 +63,37 @@ class Ranks:
         """Returns when every rank has captured the model and met the others."""
         self.group.collect("ready", START_SECONDS, "while it started")
 
-    def train(self, steps: int, on_step: OnStep | None = None) -> list[Message]:
-        """Trains some iterations on all ranks; returns each rank's measurements."""
+    def train(self, steps: int, on_step: OnStep | None = None, *, told: bool = False) -> list[Message]:
+        """Trains some updates on all ranks; returns each rank's measurements.
+
+        Args:
+            steps: updates.
+            on_step: see :data:`OnStep`.
+            told: whether every rank tells of every step, not rank 0 alone.
+        """
 
         def on_message(message: Message) -> None:
             if message["event"] == "step" and on_step is not None:
-                on_step(message["step"])
+                on_step(message)
 
-        self.group.send("train", steps=steps)
+        self.group.send("train", steps=steps, told=told)
         return self.group.collect("done", SILENCE_SECONDS, "while it trained", on_message)
+
+    def save(self, folder: Path) -> list[Message]:
+        """Lets every rank write its part of a checkpoint."""
+        self.group.send("save", folder=str(folder))
+        return self.group.collect("done", SILENCE_SECONDS, "while it wrote a checkpoint")
+
+    def load(self, folder: Path, updates: int) -> None:
+        """Brings every rank to the state of a checkpoint."""
+        self.group.send("load", folder=str(folder), updates=updates)
+        self.group.collect("done", SILENCE_SECONDS, "while it read a checkpoint")
+
+    def switch(self, plan: Plan, folder: Path) -> None:
+        """Lets every rank go on by another plan for as many ranks, from a checkpoint that they have just written."""
+        plan_file = documents.write(plan, folder.parent / "plan.json")
+        self.group.send("switch", plan=str(plan_file), folder=str(folder))
+        self.group.collect("done", SILENCE_SECONDS, "while it changed its plan")
 
     def rest(self, seconds: float) -> None:
         """Lets the ranks wait; one that dies meanwhile is noticed at once."""

@@ -1,12 +1,15 @@
 """The process of a rank: builds the model, then trains as many iterations as it is told.
 
-Commands: ``setup`` (once), ``train`` with a number of steps, ``exit``. Answers: ``ready``, ``step`` after
-each iteration of rank 0, ``done`` with what was measured.
+Commands: ``setup`` (once), ``train`` with a number of steps, ``save`` and ``load`` with a checkpoint's folder,
+``switch`` with another plan, ``exit``. Answers: ``ready``, ``step`` after each update of rank 0 (or of every rank,
+if told so), ``done`` with what was measured.
 """
 
 import os
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,11 @@ from deeppool.child import Commands, Message
 from deeppool.device.common import find_device
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import DeeppoolError, RunError
+from deeppool.execution.checkpoint import load, save_shard
+from deeppool.execution.data import ShardReader
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training, load_job
 from deeppool.graph.capture import CapturedModel, capture
 from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import load_model
@@ -37,14 +43,19 @@ class Rank:
     def __init__(self, setup: Message) -> None:
         """Pins the process, joins the process group, captures the model and checks it against the plan."""
         self.rank: int = setup["rank"]
-        self.job = Job(**{**setup["job"], "input_shape": tuple(setup["job"]["input_shape"])})
         plan = documents.read(setup["plan"], Plan)
         device = find_device(plan.device)
         if device.kind == "cpu":
             torch.set_num_threads(1)
             if setup["core"] is not None:
                 pin_to_core(setup["core"])
-        captured = _capture(self.job, plan, device.torch_device(self.rank))
+        self.place = device.torch_device(self.rank)
+        work = _own_job(setup, plan, self.place) if "training" in setup else _synthetic_job(setup, plan, self.place)
+        if work.captured.graph.fingerprint != plan.graph_fingerprint:
+            raise RunError(
+                f"model {plan.model} has changed since the plan was made: its graph is "
+                f"{work.captured.graph.fingerprint}, the plan's {plan.graph_fingerprint} (profile and plan it again)"
+            )
         # gloo would listen on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
@@ -54,32 +65,29 @@ class Rank:
             world_size=setup["ranks"],
             timeout=COLLECTIVE_TIMEOUT,
         )
-        stages = stages_of(plan)
-        self.trainer = Trainer(captured, stages, self.rank, make_optimizer=self._optimizer)
-        placeholders = [node.meta["val"] for node in captured.program.graph.nodes if node.op == "placeholder"]
-        inputs, target = (torch.empty((1, *map(int, v.shape[1:])), dtype=v.dtype) for v in placeholders)
-        self.task = SyntheticTask(inputs, target, plan.global_batch, self.job.seed)
-        self.place = device.torch_device(self.rank)
-        self.step = 0
+        self.training = work.training
+        self._work = work
+        self.trainer = self._trainer(plan)
+        self.updates = 0
 
-    def _optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=self.job.learning_rate, momentum=self.job.momentum)
+    def _trainer(self, plan: Plan) -> Trainer:
+        return Trainer(self._work.captured, stages_of(plan), self.rank, self._work.training, plan.precision)
 
-    def train(self, steps: int, commands: Commands) -> dict[str, Any]:
-        """Trains and measures; all ranks start together."""
+    def train(self, message: Message, commands: Commands) -> dict[str, Any]:
+        """Trains some updates and measures; all ranks start together."""
         times, losses, stage_times = [], [], []
         dist.barrier()
         cpu, started = time.process_time(), time.perf_counter()
         ended = started
-        for _ in range(steps):
+        for _ in range(message["steps"]):
             before = ended
-            losses.append(self.trainer.iterate(self._batch))
-            self.step += 1
+            losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
+            self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
             stage_times.append(self.trainer.spans)
-            if self.rank == 0:
-                commands.answer("step", step=self.step)
+            if self.rank == 0 or message["told"]:
+                commands.answer("step", step=self.updates, loss=losses[-1], seconds=times[-1], **self._told())
         return {
             "times": times,
             "losses": losses,
@@ -89,19 +97,73 @@ class Rank:
             "spans": stage_times,
         }
 
+    def save(self, message: Message, commands: Commands) -> dict[str, Any]:
+        """Writes this rank's part of a checkpoint."""
+        save_shard(self.trainer, Path(message["folder"]))
+        scale = self.trainer.update.scale
+        return {
+            "iterations": self.trainer.iterations,
+            "loss_scale": scale.factor,
+            "updates_since_scaled": scale.good,
+        }
+
+    def load(self, message: Message, commands: Commands) -> dict[str, Any]:
+        """Goes on from a checkpoint."""
+        load(self.trainer, Path(message["folder"]))
+        self.updates = message["updates"]
+        return {}
+
+    def switch(self, message: Message, commands: Commands) -> dict[str, Any]:
+        """Goes on by another plan."""
+        self.trainer.close()
+        self.trainer = self._trainer(documents.read(message["plan"], Plan))
+        load(self.trainer, Path(message["folder"]))
+        return {}
+
     def _batch(self, samples: range) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = self.task.shard(self.step, samples.start, samples.stop)
+        inputs, targets = self._work.samples(self.trainer.iterations, samples)
         return inputs.to(self.place), targets.to(self.place)
 
+    def _told(self) -> dict[str, float]:
+        """What an update was made with, where this rank has an optimizer."""
+        optimizer = self.trainer.update.optimizer
+        return {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
 
-def _capture(job: Job, plan: Plan, place: torch.device) -> CapturedModel:
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a rank trains."""
+
+    captured: CapturedModel
+    training: Training
+    samples: Callable[[int, range], tuple[torch.Tensor, torch.Tensor]]
+    """Of an iteration."""
+
+
+def _own_job(setup: Message, plan: Plan, place: torch.device) -> _Work:
+    """The user's training."""
+    job = load_job(setup["training"])
+    if isinstance(job.model, torch.nn.Module):
+        job.model.to(place)
+    reader = ShardReader(job.dataset(), plan.global_batch, job.seed, job.loader_workers)
+    return _Work(job.capture(), job, reader.shard)
+
+
+def _synthetic_job(setup: Message, plan: Plan, place: torch.device) -> _Work:
+    """SGD on a task that any classifier can learn."""
+    job = Job(**{**setup["job"], "input_shape": tuple(setup["job"]["input_shape"])})
     captured = capture(load_model(job.model, job.seed).to(place), job.input_shape)
-    if captured.graph.fingerprint != plan.graph_fingerprint:
-        raise RunError(
-            f"model {job.model} has changed since the plan was made: its graph is {captured.graph.fingerprint}, "
-            f"the plan's {plan.graph_fingerprint} (profile and plan it again)"
-        )
-    return captured
+    placeholders = [node.meta["val"] for node in captured.program.graph.nodes if node.op == "placeholder"]
+    inputs, target = (torch.empty((1, *map(int, v.shape[1:])), dtype=v.dtype) for v in placeholders)
+    task = SyntheticTask(inputs, target, plan.global_batch, job.seed)
+
+    def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=job.momentum)
+
+    def samples(iteration: int, shard: range) -> tuple[torch.Tensor, torch.Tensor]:
+        return task.shard(iteration, shard.start, shard.stop)
+
+    return _Work(captured, Training(optimizer=optimizer, seed=job.seed), samples)
 
 
 def main() -> None:
@@ -110,8 +172,9 @@ def main() -> None:
     try:
         rank = Rank(commands.next())
         commands.answer("ready")
-        while (message := commands.next())["command"] == "train":
-            commands.answer("done", **rank.train(message["steps"], commands))
+        obey = {"train": rank.train, "save": rank.save, "load": rank.load, "switch": rank.switch}
+        while (message := commands.next())["command"] != "exit":
+            commands.answer("done", **obey[message["command"]](message, commands))
         dist.destroy_process_group()
     except DeeppoolError as error:
         sys.exit(str(error))

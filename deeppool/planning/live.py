@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.job import RunRecord
+from deeppool.job import RunRecord, TrainingRecord
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Measurement, Profile
 
 NOISE = 0.03
 """Relative. Rounds of one unchanged foreground differ by up to 2.5 % from each other (benchmarks/cpu-collocation)."""
 
-LiveTimes = RunRecord | Mapping[str, tuple[float, float]]
-"""A run of the plan, or forward and backward seconds by layer, each at the per-GPU batch that the plan gives it."""
+LiveTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
+"""A run or a training by the plan; or forward and backward seconds by layer, at the batches that the plan gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def correct(profile: Profile, plan: Plan, live: LiveTimes, *, noise: float = NOI
         raise InvalidValueError(f"noise must be a share of at least 0, got {noise:g}")
     corrections = []
     ratios: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for time in _stages(plan, live) if isinstance(live, RunRecord) else _layers(plan, live):
+    for time in _layers(plan, live) if isinstance(live, Mapping) else _stages(plan, live):
         found = _compare(profile, time)
         pair = (1.0, 1.0)
         if abs(found.measured - found.profiled) > noise * found.profiled:
@@ -122,8 +122,10 @@ def correct(profile: Profile, plan: Plan, live: LiveTimes, *, noise: float = NOI
 
 def describe(live: LiveTimes) -> str:
     """Where live times come from."""
-    if not isinstance(live, RunRecord):
+    if isinstance(live, Mapping):
         return f"live times of {len(live)} layers"
+    if isinstance(live, TrainingRecord):
+        return f"a training of {live.date} on {live.ranks} ranks of {live.device_name}"
     beside = "alone" if live.background is None else f"beside {live.background.model} at {live.background.priority}"
     return f"a run of {live.date} on {live.ranks} ranks of {live.device_name}, {beside}"
 
@@ -144,7 +146,7 @@ def check_pair(plan: Plan, profile: Profile) -> None:
         )
 
 
-def _stages(plan: Plan, run: RunRecord) -> list[LiveTime]:
+def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[LiveTime]:
     """The stages of a run, found again among the layers of its plan."""
     if (run.model, run.global_batch, run.ranks) != (plan.model, plan.global_batch, plan.gpus):
         raise PlanError(

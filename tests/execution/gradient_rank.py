@@ -9,6 +9,7 @@ from torch import nn
 from deeppool.collectives.layout import Layout
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training
 from deeppool.graph.capture import capture
 
 
@@ -65,9 +66,11 @@ def run_rank(
     size = MODELS[name][1]
     captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
-    trainer = Trainer(captured, stages, rank, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    trainer = Trainer(
+        captured, stages, rank, Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    )
     inputs, targets = make_batch(name, batch, dtype)
-    loss = trainer.gradients(lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop]))
+    loss = trainer.gradients([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])
     gradients = {
         name: parameter.grad for name, parameter in captured.source.named_parameters() if parameter.grad is not None
     }

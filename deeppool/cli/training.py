@@ -1,0 +1,84 @@
+"""``deeppool train``."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deeppool.cli.options import AsJson
+from deeppool.cli.output import progress, show
+from deeppool.errors import InvalidValueError, RunError
+
+if TYPE_CHECKING:
+    from deeppool.execution.training import TrainingJob
+
+
+def train(
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Made for the job: see the example.")],
+    job: Annotated[str, typer.Argument(help="package.module:callable that returns a deeppool.TrainingJob.")],
+    steps: Annotated[int, typer.Option(help="Updates that the training shall have made in the end.")],
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; the training goes on from the latest one there.")
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Updates between two checkpoints.")] = 100,
+    keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = 2,
+    restarts: Annotated[int, typer.Option(help="How often to start again when a rank was lost.")] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train JOB by PLAN on this machine, as one process would on the global batch.
+
+    Ctrl-C ends every process; the same command goes on from the last checkpoint, and so does one with a plan
+    for another number of ranks.
+
+    Example: deeppool train plan.json examples.own_training:job --steps 200 --checkpoints checkpoints
+    """
+    from deeppool import documents
+    from deeppool.planning.plan import Plan
+    from deeppool.training_run import train as run
+
+    if output is not None:
+        documents.check_writable(output)
+    plan = documents.read(plan_file, Plan)
+    with progress() as report:
+        try:
+            record = run(
+                plan,
+                _find_job(job),
+                steps=steps,
+                checkpoints=checkpoints,
+                checkpoint_every=checkpoint_every,
+                keep=keep,
+                restarts=restarts,
+                on_progress=report,
+            )
+        except KeyboardInterrupt:
+            kept = f"what was saved is in {checkpoints}" if checkpoints else "nothing was saved (give --checkpoints)"
+            raise RunError(f"interrupted; every process of the training was ended, {kept}") from None
+    if output is not None:
+        documents.write(record, output)
+    show(record, as_json)
+
+
+def _find_job(reference: str) -> "TrainingJob":
+    """The job that a user's callable returns. The current folder is importable."""
+    from deeppool.execution.training import TrainingJob
+
+    module, colon, attribute = reference.partition(":")
+    if not colon:
+        raise InvalidValueError(f"JOB must be package.module:callable, got '{reference}'")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:  # the user's module may raise anything
+        raise InvalidValueError(
+            f"cannot make job '{reference}': {type(error).__name__}: {error} "
+            f"(is {os.getcwd()} the folder that holds it?)"
+        ) from error
+    if not isinstance(found, TrainingJob):
+        raise InvalidValueError(f"job '{reference}' returned a {type(found).__name__}, expected a deeppool.TrainingJob")
+    return found

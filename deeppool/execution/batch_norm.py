@@ -1,0 +1,103 @@
+"""BatchNorm over all shards of a batch.
+
+Each rank tells the others the count, mean and sum of squared deviations of its shard; the statistics of all
+follow from these exactly (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample
+variance", The American Statistician 37, 1983). torch's own SyncBatchNorm does the same on CUDA only.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from deeppool.graph.extract import Segment
+
+
+class _Normalise(torch.autograd.Function):
+    """(x - mean) / sqrt(var + eps) with the statistics of all ranks of a group."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, eps: float, group: dist.ProcessGroup
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        dims = [0, *range(2, x.dim())]
+        count = x.numel() // x.shape[1]
+        mean = x.mean(dims)
+        squares = (x - _column(mean, x)).square().sum(dims)
+        mine = torch.cat([mean.new_full((1,), count), mean, squares])
+        shards = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(shards, mine, group=group)
+        told = torch.stack(shards)
+        counts, (means, deviations) = told[:, :1], told[:, 1:].chunk(2, dim=1)
+        total = counts.sum()
+        mean = (counts * means).sum(0) / total
+        variance = (deviations + counts * (means - mean).square()).sum(0) / total
+        scale = torch.rsqrt(variance + eps)
+        normal = (x - _column(mean, x)) * _column(scale, x)
+        ctx.save_for_backward(normal, scale, total)
+        ctx.group = group
+        ctx.mark_non_differentiable(mean, variance, total)
+        return normal, mean, variance, total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None, None]:
+        normal, scale, total = ctx.saved_tensors
+        dims = [0, *range(2, normal.dim())]
+        sums = torch.cat([gradient.sum(dims), (gradient * normal).sum(dims)])
+        dist.all_reduce(sums, group=ctx.group)
+        mean, along = (sums / total).chunk(2)
+        return (gradient - _column(mean, normal) - normal * _column(along, normal)) * _column(scale, normal), None, None
+
+
+class BatchNormOfGroup(nn.Module):
+    """Stands in for one BatchNorm operator in training."""
+
+    def __init__(self, momentum: float, eps: float, group: dist.ProcessGroup) -> None:
+        """Takes the operator's constants and the ranks that hold shards of its batch."""
+        super().__init__()
+        self.momentum, self.eps, self.group = momentum, eps, group
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """As ``torch.nn.functional.batch_norm`` in training, over the samples of all ranks."""
+        # Sums over a batch need more than 16 bits, as in torch's own kernels.
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        normal, mean, variance, total = _Normalise.apply(wide, self.eps, self.group)  # type: ignore[no-untyped-call]
+        if running_mean is not None and running_var is not None:
+            with torch.no_grad():
+                running_mean.lerp_(mean.to(running_mean.dtype), self.momentum)
+                # Running statistics hold the unbiased variance, as torch's do.
+                running_var.lerp_((variance * total / (total - 1).clamp_min(1)).to(running_var.dtype), self.momentum)
+        if weight is not None:
+            normal = normal * _column(weight, x)
+        result: torch.Tensor = normal if bias is None else normal + _column(bias, x)
+        return result.to(x.dtype)
+
+
+def synchronise_batch_norm(segment: Segment, group: dist.ProcessGroup) -> None:
+    """Puts a :class:`BatchNormOfGroup` in the place of every BatchNorm operator of a stage that trains."""
+    graph = segment.module.graph
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.batch_norm.default or not node.args[5]:
+            continue
+        *tensors, _, momentum, eps, _ = node.args
+        name = f"synchronised_{node.name}"
+        segment.module.add_submodule(name, BatchNormOfGroup(momentum, eps, group))
+        with graph.inserting_before(node):
+            replacement = graph.call_module(name, tuple(tensors))
+        replacement.meta.update(node.meta)
+        node.replace_all_uses_with(replacement)
+        graph.erase_node(node)
+    segment.module.recompile()
+
+
+def _column(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Per channel, shaped to broadcast over (samples, channels, …)."""
+    return values.reshape(1, -1, *[1] * (like.dim() - 2))

@@ -1,0 +1,105 @@
+"""Summed gradients → new parameters, the same on every rank that holds them.
+
+No rank holds all gradients, so what concerns all of them is told to all: the square of their norm, to which
+each parameter's first owner contributes, and with it whether any is no number. One all-reduce of one number
+serves both, because what is no number makes the sum none.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+
+from deeppool.execution.training import Training
+
+
+class LossScale:
+    """The factor that keeps fp16 gradients from vanishing, by the rule and the constants of ``torch.amp.GradScaler``.
+
+    Halved when a gradient is no number, and that update is left out; doubled after 2,000 updates in a row.
+    (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2)
+    """
+
+    INITIAL = 2.0**16
+    GROWTH_INTERVAL = 2000
+
+    def __init__(self, *, enabled: bool) -> None:
+        """A factor of 1 for ever, unless enabled."""
+        self.enabled = enabled
+        self.factor = self.INITIAL if enabled else 1.0
+        self.good = 0
+        """Updates since the factor last changed."""
+
+    def update(self, *, finite: bool) -> None:
+        """Takes notice of an update."""
+        if not self.enabled:
+            return
+        self.good = self.good + 1 if finite else 0
+        if not finite:
+            self.factor /= 2
+        elif self.good == self.GROWTH_INTERVAL:
+            self.factor *= 2
+            self.good = 0
+
+
+class Update:
+    """One rank's optimizer and what decides about its steps."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        owners: Mapping[str, tuple[int, ...]],
+        rank: int,
+        training: Training,
+        *,
+        scaled: bool,
+    ) -> None:
+        """Makes the optimizer of the parameters that this rank computes with.
+
+        Args:
+            parameters: of the model, by name.
+            owners: per name the ranks that hold its summed gradient, ascending.
+            rank: this one.
+            training: the rule.
+            scaled: whether the loss is, as fp16 needs it.
+        """
+        mine = [(name, parameters[name]) for name, ranks in owners.items() if rank in ranks]
+        # A rank that the plan gives no layer with parameters has nothing to update.
+        self.optimizer = training.optimizer(mine) if mine else None
+        self.schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
+        self.scale = LossScale(enabled=scaled)
+        self._clip_norm = training.clip_norm
+        self._parameters = [parameter for _, parameter in mine]
+        self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == rank]
+
+    def step(self) -> None:
+        """Scales, clips, and takes a step; all ranks enter together."""
+        norm = self._norm() if self._clip_norm is not None or self.scale.enabled else None
+        finite = norm is None or math.isfinite(norm)
+        if norm is not None and finite:
+            # The small number is torch's own guard in clip_grad_norm_.
+            clip = 1.0 if self._clip_norm is None else min(1.0, self._clip_norm / (norm + 1e-6))
+            self._multiply(clip / self.scale.factor)
+        if self.optimizer is not None:
+            if finite or not self.scale.enabled:
+                self.optimizer.step()
+                if self.schedule is not None:
+                    self.schedule.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        self.scale.update(finite=finite)
+
+    def _norm(self) -> float:
+        """Of the gradients of all parameters of all ranks, without the loss's scale; inf or nan if one is."""
+        device = self._parameters[0].device if self._parameters else torch.device("cpu")
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        for parameter in self._counted:
+            if parameter.grad is not None:
+                total += parameter.grad.norm(dtype=torch.float64).square()
+        dist.all_reduce(total)
+        return math.sqrt(float(total)) / self.scale.factor if total >= 0 else math.nan
+
+    def _multiply(self, factor: float) -> None:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if factor != 1.0 and gradients:
+            torch._foreach_mul_(gradients, factor)

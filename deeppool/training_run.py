@@ -1,0 +1,261 @@
+"""Trains the user's own model by a plan: metrics while it trains, checkpoints, and going on after a fault."""
+
+import datetime
+import math
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deeppool.child import Message
+from deeppool.device.cpu import usable_cores
+from deeppool.env import package_versions
+from deeppool.errors import InvalidValueError, RankFailedError, RunError
+from deeppool.execution import checkpoint
+from deeppool.execution.checkpoint import Checkpoint
+from deeppool.execution.monitor import stage_times, timeline
+from deeppool.execution.ranks import Ranks
+from deeppool.execution.stages import stages_of
+from deeppool.execution.training import TrainingJob
+from deeppool.job import Metrics, Progress, TrainingRecord, summarise
+from deeppool.planning.plan import Plan
+from deeppool.planning.replan import Replan, replan
+from deeppool.profiling.table import Profile
+from deeppool.rank_group import private_folder
+
+CHUNK = 50
+"""Updates between two looks at what the ranks measured, where no checkpoint comes earlier."""
+
+
+def train(
+    plan: Plan,
+    job: TrainingJob,
+    *,
+    steps: int,
+    checkpoints: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 100,
+    keep: int = 2,
+    restarts: int = 0,
+    replan_after: int | None = None,
+    profile: Profile | None = None,
+    on_proposal: Callable[[Replan], bool] | None = None,
+    on_metrics: Callable[[Metrics], None] | None = None,
+    on_progress: Progress | None = None,
+) -> TrainingRecord:
+    """Trains by a plan on this machine, as one process would on the global batch.
+
+    Args:
+        plan: made of the profile of ``job.capture()``.
+        job: model, data, loss and rule.
+        steps: updates that the training shall have made in the end, those before a checkpoint included.
+        checkpoints: folder to keep them in; the training goes on from the latest one there, which may have been
+            written by another plan or number of ranks. None: none.
+        checkpoint_every: updates between two checkpoints; the last update is followed by one too.
+        keep: checkpoints that stay.
+        restarts: how often to start again from the last checkpoint after a rank was lost.
+        replan_after: updates, from the start of this call, after which the times measured so far make a new plan.
+        profile: that the plan was made of; needed for that.
+        on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
+            process again. None: the record tells of it, and the training keeps its plan.
+        on_metrics: called with every update.
+        on_progress: see :data:`deeppool.job.Progress`.
+
+    Raises:
+        InvalidValueError: a number that makes no sense, or a checkpoint of another training.
+        RankFailedError: a rank died or hung, and no restart was left; every process has ended by then.
+        RunError: the loss is no number.
+        DocumentError: a checkpoint cannot be written or read.
+    """
+    for name, value, least in (
+        ("steps", steps, 1),
+        ("checkpoint_every", checkpoint_every, 1),
+        ("keep", keep, 1),
+        ("restarts", restarts, 0),
+    ):
+        if value < least:
+            raise InvalidValueError(f"{name} must be at least {least}, got {value}")
+    if replan_after is not None and (replan_after < 1 or profile is None):
+        raise InvalidValueError(
+            f"replan_after must be at least 1 and needs the plan's profile, got {replan_after} and "
+            f"{'no profile' if profile is None else 'a profile'}"
+        )
+    folder = None if checkpoints is None else Path(checkpoints)
+    look = None if replan_after is None or profile is None else _Look(replan_after, profile, on_proposal)
+    report = on_progress or (lambda what, share: None)
+    run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look)
+    while True:
+        try:
+            run.attempt()
+            return run.record()
+        except RankFailedError as error:
+            if run.restarts == restarts:
+                raise RankFailedError(f"{error}{run.usable()}") from error
+            run.restarts += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """When to plan again, of what, and who decides."""
+
+    after: int
+    profile: Profile
+    decide: Callable[[Replan], bool] | None
+
+
+@dataclass
+class _Run:
+    """A training and what is known of it so far."""
+
+    plan: Plan
+    job: TrainingJob
+    steps: int
+    folder: Path | None
+    every: int
+    keep: int
+    on_metrics: Callable[[Metrics], None] | None
+    report: Progress
+    look: _Look | None
+    updates: int = 0
+    restarts: int = 0
+    resumed_from: str | None = None
+    times: list[float] = field(default_factory=list)
+    metrics: list[Metrics] = field(default_factory=list)
+    last: list[Message] = field(default_factory=list)
+    proposal: str | None = None
+    switched: bool = False
+    _told: dict[int, list[Message]] = field(default_factory=dict)
+
+    def attempt(self) -> None:
+        """Starts all ranks, and trains to the end."""
+        with private_folder() as folder:
+            self.report("starting", 0.0)
+            with Ranks(self.plan, self.job, folder) as ranks:
+                ranks.wait_until_ready()
+                self._resume(ranks)
+                started = self.updates
+                while self.updates < self.steps:
+                    self._advance(ranks, started)
+                    if self.look is not None and self.updates == started + self.look.after and not self.proposal:
+                        self._look_again(ranks, self.look, folder)
+        self.report("done", 1.0)
+
+    def _resume(self, ranks: Ranks) -> None:
+        found = checkpoint.latest(self.folder) if self.folder is not None else None
+        self.updates = 0
+        self._told.clear()
+        if found is None:
+            self.metrics.clear()
+            return
+        written = checkpoint.read(found)
+        wanted = (self.plan.graph_fingerprint, self.plan.global_batch)
+        if (written.graph_fingerprint, written.global_batch) != wanted:
+            raise InvalidValueError(
+                f"{found} is of {written.model} at global batch {written.global_batch}, this is {self.plan.model} at "
+                f"{self.plan.global_batch} (choose another folder for checkpoints)"
+            )
+        if written.updates >= self.steps:
+            raise InvalidValueError(
+                f"{found} has made {written.updates} updates already, steps is {self.steps} (ask for more steps, or "
+                "choose another folder for checkpoints)"
+            )
+        ranks.load(found, written.updates)
+        self.updates = written.updates
+        # After a fault, updates behind the checkpoint are made again.
+        self.metrics = [metrics for metrics in self.metrics if metrics.update <= self.updates]
+        if not self.metrics:
+            self.resumed_from = str(found)
+
+    def _advance(self, ranks: Ranks, started: int) -> None:
+        until = self.steps
+        if self.look is not None and self.updates < started + self.look.after:
+            until = min(until, started + self.look.after)
+        if self.folder is not None:
+            until = min(until, self.updates + self.every - self.updates % self.every)
+        count = min(until - self.updates, CHUNK)
+        self.last = ranks.train(count, self._hear, told=True)
+        self.times += [max(times) for times in zip(*(answer["times"] for answer in self.last), strict=True)][1:]
+        self.updates += count
+        if self.folder is not None and (self.updates == self.steps or self.updates % self.every == 0):
+            self.report("writing a checkpoint", self.updates / self.steps)
+            self._save(ranks, self.folder, self.keep)
+
+    def _look_again(self, ranks: Ranks, look: _Look, folder: Path) -> None:
+        """Plans with the measured times; on a yes the ranks change their stages, and lose nothing."""
+        found = replan(self.plan, look.profile, self.record())
+        self.proposal = str(found)
+        self.report(self.proposal, self.updates / self.steps)
+        if look.decide is None or not look.decide(found):
+            return
+        state = self._save(ranks, folder / "switch", 1)
+        ranks.switch(found.after, state)
+        self.plan, self.switched = found.after, True
+        self.times.clear()
+
+    def _hear(self, told: Message) -> None:
+        """One rank has made an update; when all have, its loss is known."""
+        heard = self._told.setdefault(told["step"], [])
+        heard.append(told)
+        if len(heard) < self.plan.gpus:
+            return
+        del self._told[told["step"]]
+        loss = sum(part["loss"] for part in heard)
+        if not math.isfinite(loss):
+            raise RunError(
+                f"the loss is {loss} after update {told['step']} of {self.plan.model}{self.usable()} "
+                "(lower the learning rate, clip gradients, or look at the data)"
+            )
+        seconds = max(part["seconds"] for part in heard)
+        samples = self.plan.global_batch * self.job.accumulation
+        rate = next((part["learning_rate"] for part in heard if "learning_rate" in part), None)
+        metrics = Metrics(told["step"], loss, seconds, samples / seconds, rate)
+        self.metrics.append(metrics)
+        self.report(f"update {told['step']} of {self.steps}, loss {loss:.4f}", told["step"] / self.steps)
+        if self.on_metrics is not None:
+            self.on_metrics(metrics)
+
+    def _save(self, ranks: Ranks, folder: Path, keep: int) -> Path:
+        partial = checkpoint.begin(folder, self.updates)
+        (state, *_) = ranks.save(partial)
+        record = Checkpoint(
+            model=self.plan.model,
+            graph_fingerprint=self.plan.graph_fingerprint,
+            updates=self.updates,
+            iterations=state["iterations"],
+            global_batch=self.plan.global_batch,
+            ranks=self.plan.gpus,
+            loss_scale=state["loss_scale"],
+            updates_since_scaled=state["updates_since_scaled"],
+        )
+        return checkpoint.seal(partial, record, keep)
+
+    def usable(self) -> str:
+        """What is left after a fault."""
+        found = checkpoint.latest(self.folder) if self.folder is not None else None
+        return f"; the last checkpoint is {found}" if found else "; there is no checkpoint"
+
+    def record(self) -> TrainingRecord:
+        """Everything that was measured."""
+        plan = self.plan
+        found = checkpoint.latest(self.folder) if self.folder is not None else None
+        return TrainingRecord(
+            model=plan.model,
+            global_batch=plan.global_batch,
+            accumulation=self.job.accumulation,
+            ranks=plan.gpus,
+            cores=min(plan.gpus, len(usable_cores())) if plan.device == "cpu" else plan.gpus,
+            device=plan.device,
+            device_name=plan.device_name,
+            plan_iteration_time=plan.iteration_time,
+            iteration_time=summarise(self.times or [statistics.median(m.seconds for m in self.metrics)]),
+            metrics=tuple(self.metrics),
+            resumed_from=self.resumed_from,
+            checkpoint=None if found is None else str(found),
+            restarts=self.restarts,
+            stages=stage_times(plan, stages_of(plan), self.last, self.job.accumulation),
+            proposal=self.proposal,
+            switched=self.switched,
+            timeline=timeline(plan, self.last, -1),
+            date=datetime.datetime.now().isoformat(timespec="seconds"),
+            versions=package_versions("deeppool", "torch"),
+        )

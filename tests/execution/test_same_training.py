@@ -1,0 +1,118 @@
+"""The same training: several updates on several ranks leave the parameters that one process has."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch import nn
+
+from deeppool.execution.update import LossScale
+from deeppool.graph.losses import classification_loss
+from tests.execution.training_rank import UPDATES, Rule, make_batch, make_model, make_optimizer, make_schedule, run_rank
+
+RULES = (
+    Rule("momentum"),
+    Rule("tied-and-frozen", frozen=True),
+    Rule("accumulation", accumulation=3),
+    Rule("clipping", clip_norm=0.05),
+    Rule("adamw-schedule", optimizer="AdamW", schedule=True, accumulation=2, clip_norm=0.05),
+    Rule("batch-norm", batch_norm=True),
+    Rule("float32", dtype=torch.float32, clip_norm=0.05),
+)
+DROPOUT = Rule("dropout", dropout=0.4, accumulation=2)
+BFLOAT = Rule("bfloat16", dtype=torch.float32, precision="bf16")
+SCALED = Rule("scaled", dtype=torch.float32, precision="fp16", infinite_update=1)
+
+
+def spawn(ranks: int, rules: tuple[Rule, ...], folder: Path) -> None:
+    folder.mkdir()
+    torch.multiprocessing.spawn(run_rank, (ranks, rules, str(folder)), nprocs=ranks)
+
+
+def answers(folder: Path, rule: Rule, ranks: int) -> list[dict]:
+    return [torch.load(folder / f"{rule.name}-{rank}.pt", weights_only=True) for rank in range(ranks)]
+
+
+def one_process(rule: Rule) -> tuple[nn.Module, list[float]]:
+    """Plain torch: no capture, no stages."""
+    model = make_model(rule)
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    optimizer = make_optimizer(rule, trained)
+    schedule = make_schedule(optimizer) if rule.schedule else None
+    losses = []
+    for update in range(UPDATES):
+        total = 0.0
+        for number in range(rule.accumulation):
+            inputs, targets = make_batch(rule, update * rule.accumulation + number)
+            loss = classification_loss(model(inputs), targets) / rule.accumulation
+            loss.backward()
+            total += float(loss.detach())
+        if rule.clip_norm is not None:
+            norm = nn.utils.clip_grad_norm_([parameter for _, parameter in trained], rule.clip_norm)
+            assert norm > rule.clip_norm, "nothing was clipped, so the rule tests nothing"
+        optimizer.step()
+        optimizer.zero_grad()
+        if schedule is not None:
+            schedule.step()
+        losses.append(total)
+    return model, losses
+
+
+def check(found: list[dict], expected: dict[str, torch.Tensor], losses: list[float], tolerance: float) -> None:
+    assert torch.allclose(
+        sum(answer["losses"] for answer in found), torch.tensor(losses, dtype=torch.float64), tolerance
+    )
+    for answer in found:
+        for name, value in answer["state"].items():
+            error = float((value - expected[name]).norm() / expected[name].norm())
+            assert error <= tolerance, (name, error)
+    # What is frozen, and the count of batches, are no layer's.
+    trained = {name for answer in found for name in answer["state"]}
+    assert set(expected) - trained <= {"left.weight", "left.bias", "tied.bias"} | {
+        name for name in expected if name.endswith("num_batches_tracked")
+    }
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(8, marks=pytest.mark.slow)])
+def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
+    spawn(ranks, RULES, tmp_path / "run")
+    for rule in RULES:
+        model, losses = one_process(rule)
+        tolerance = 1e-10 if rule.dtype == torch.float64 else 1e-5
+        check(answers(tmp_path / "run", rule, ranks), model.state_dict(), losses, tolerance)
+
+
+@pytest.mark.processes
+def test_what_is_drawn_and_what_is_rounded_does_not_depend_on_the_plan(tmp_path: Path) -> None:
+    spawn(1, (DROPOUT, BFLOAT, SCALED), tmp_path / "one")
+    spawn(3, (DROPOUT, BFLOAT, SCALED), tmp_path / "three")
+    (alone,) = answers(tmp_path / "one", DROPOUT, 1)
+    check(answers(tmp_path / "three", DROPOUT, 3), alone["state"], alone["losses"].tolist(), 1e-10)
+    other_masks, _ = one_process(DROPOUT)
+    assert not torch.allclose(alone["state"]["head.weight"], other_masks.state_dict()["head.weight"])
+
+    for rule in (BFLOAT, SCALED):
+        (alone,) = answers(tmp_path / "one", rule, 1)
+        for answer in answers(tmp_path / "three", rule, 3):
+            for name, value in answer["state"].items():
+                # Sums over shards round in another order, and a 16-bit number has 8 or 11 bits.
+                assert torch.allclose(value, alone["state"][name], rtol=0.05, atol=0.01), (rule.name, name)
+                assert torch.isfinite(value).all()
+            assert answer["scale"] == alone["scale"]
+    # One of the updates met an infinite gradient.
+    assert alone["scale"] == 2.0**15
+
+
+def test_the_scale_of_the_loss_follows_the_rule_of_torchs_own_scaler() -> None:
+    ours, theirs = LossScale(enabled=True), torch.amp.GradScaler("cpu")
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    for finite in [True] * 1999 + [False] + [True] * 2001 + [False, False, True]:
+        theirs.scale(torch.zeros(1))
+        parameter.grad = torch.full((1,), 1.0 if finite else torch.inf)
+        theirs.step(optimizer)
+        theirs.update()
+        ours.update(finite=finite)
+        assert ours.factor == theirs.get_scale()

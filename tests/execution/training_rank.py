@@ -1,0 +1,141 @@
+"""One rank that trains under several rules, started by torch.multiprocessing: see test_same_training.py."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from deeppool.collectives.layout import Layout
+from deeppool.execution.precision import Precision
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training
+from deeppool.graph.capture import capture
+
+SHAPE = (3, 6, 6)
+UPDATES = 3
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A model and how it is trained."""
+
+    name: str
+    batch_norm: bool = False
+    dropout: float = 0.0
+    frozen: bool = False
+    optimizer: str = "SGD"
+    schedule: bool = False
+    accumulation: int = 1
+    clip_norm: float | None = None
+    precision: Precision = "fp32"
+    batch: int = 9
+    dtype: torch.dtype = torch.float64
+    infinite_update: int | None = None
+    """In which the data hold an infinite number."""
+
+
+class Model(nn.Module):
+    """Two branches of a stem, a parameter that is used twice, and what a rule asks for."""
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8) if rule.batch_norm else nn.Identity()
+        self.left = nn.Conv2d(8, 8, 1)
+        self.right = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 1))
+        self.right_norm = nn.BatchNorm2d(8) if rule.batch_norm else nn.Identity()
+        self.dropout = nn.Dropout(rule.dropout)
+        self.tied = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 10)
+        if rule.frozen:
+            self.left.requires_grad_(False)
+            self.tied.bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.dropout(self.norm(self.stem(x)))
+        x = x + torch.tanh(self.left(x)) * self.right_norm(self.right(x))
+        x = self.dropout(x.mean((2, 3)))
+        x = torch.tanh(self.tied(x))
+        return self.head(self.tied(x))
+
+
+def make_model(rule: Rule) -> nn.Module:
+    torch.manual_seed(0)
+    return Model(rule).to(rule.dtype)
+
+
+def make_optimizer(rule: Rule, parameters: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    options = {"SGD": {"lr": 0.1, "momentum": 0.9}, "AdamW": {"lr": 0.01, "weight_decay": 0.1}}[rule.optimizer]
+    return getattr(torch.optim, rule.optimizer)(parameters, **options)
+
+
+def make_schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+def make_batch(rule: Rule, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    inputs = torch.randn(rule.batch, *SHAPE, generator=generator, dtype=torch.float64).to(rule.dtype)
+    if number == rule.infinite_update:
+        inputs[-1] = torch.inf
+    return inputs, torch.randint(10, (rule.batch,), generator=generator)
+
+
+def training(rule: Rule) -> Training:
+    return Training(
+        optimizer=lambda parameters: make_optimizer(rule, parameters),
+        schedule=make_schedule if rule.schedule else None,
+        accumulation=rule.accumulation,
+        clip_norm=rule.clip_norm,
+        synchronise_batch_norm=rule.batch_norm,
+        seed=7,
+    )
+
+
+def stages(rule: Rule, layers: int, ranks: int) -> list[Stage]:
+    """A set of GPUs for every layer, drawn at random; the first one has them all."""
+    draw = random.Random(rule.name)
+    sets = [tuple(sorted(draw.sample(range(ranks), draw.randint(1, ranks)))) for _ in range(layers)]
+    sets[0] = tuple(range(ranks))
+    return [Stage(str(index), (index,), Layout(gpus, rule.batch)) for index, gpus in enumerate(sets)]
+
+
+def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> None:
+    """Trains under each rule; saves the parameters and buffers of this rank, its losses and the loss's scale."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
+    for rule in rules:
+        captured = capture(make_model(rule), SHAPE, input_dtype=rule.dtype)
+        parts = stages(rule, len(captured.graph.layers), ranks)
+        trainer = Trainer(captured, parts, rank, training(rule), rule.precision)
+        losses = []
+        for update in range(UPDATES):
+            batches = [make_batch(rule, update * rule.accumulation + number) for number in range(rule.accumulation)]
+            losses.append(
+                trainer.iterate(
+                    [
+                        lambda shard, b=b: (b[0][shard.start : shard.stop], b[1][shard.start : shard.stop])
+                        for b in batches
+                    ]
+                )
+            )
+        mine = {name for part in parts for name in names_of(captured, part) if rank in part.layout.gpus}
+        state = {name: value for name, value in captured.source.state_dict().items() if name in mine}
+        scale = torch.tensor(trainer.update.scale.factor)
+        torch.save(
+            {"state": state, "losses": torch.tensor(losses, dtype=torch.float64), "scale": scale},
+            Path(folder, f"{rule.name}-{rank}.pt"),
+        )
+    dist.destroy_process_group()
+
+
+def names_of(captured, stage: Stage) -> set[str]:
+    """Parameters of a stage, and the running statistics beside them."""
+    names = {name for layer in stage.layers for name in captured.graph.layers[layer].parameters}
+    modules = {name.rpartition(".")[0] for name in names}
+    buffers = {name for name, _ in captured.source.named_buffers() if name.rpartition(".")[0] in modules}
+    return names | {name for name in buffers if not name.endswith("num_batches_tracked")}
