@@ -22,6 +22,7 @@ from deeppool.errors import DeeppoolError, RunError
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture import CapturedModel, capture
+from deeppool.graph.inputs import torch_dtype
 from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import load_model
 from deeppool.job import Job
@@ -56,9 +57,7 @@ class Rank:
         )
         stages = stages_of(plan)
         self.trainer = Trainer(captured, stages, self.rank, make_optimizer=self._optimizer)
-        placeholders = [node.meta["val"] for node in captured.program.graph.nodes if node.op == "placeholder"]
-        inputs, target = (torch.empty((1, *map(int, v.shape[1:])), dtype=v.dtype) for v in placeholders)
-        self.task = SyntheticTask(inputs, target, plan.global_batch, self.job.seed)
+        self.task = SyntheticTask(captured, plan.global_batch, self.job.seed)
         self.place = device.torch_device(self.rank)
         self.step = 0
 
@@ -89,13 +88,17 @@ class Rank:
             "spans": stage_times,
         }
 
-    def _batch(self, samples: range) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = self.task.shard(self.step, samples.start, samples.stop)
-        return inputs.to(self.place), targets.to(self.place)
+    def _batch(self, samples: range) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.to(self.place) for tensor in self.task.shard(self.step, samples.start, samples.stop))
 
 
 def _capture(job: Job, plan: Plan, place: torch.device) -> CapturedModel:
-    captured = capture(load_model(job.model, job.seed).to(place), job.input_shape)
+    captured = capture(
+        load_model(job.model, job.seed).to(place),
+        {given.name: given.shape for given in plan.inputs},
+        input_dtype={given.name: torch_dtype(given) for given in plan.inputs},
+        granularity=plan.granularity,
+    )
     if captured.graph.fingerprint != plan.graph_fingerprint:
         raise RunError(
             f"model {job.model} has changed since the plan was made: its graph is {captured.graph.fingerprint}, "
