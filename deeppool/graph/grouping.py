@@ -8,14 +8,15 @@ batch norm and ReLU are one layer, as in DeepPool's profiles.
 
 ``block``: module layers of one call of a repeated container are together (see ``blocks``).
 
-Then, whatever the granularity, two rules that a layer must keep to be placed on GPUs of its own:
+Then, whatever the granularity, three rules that a layer must keep to be placed on GPUs of its own:
 
 1. A value whose leading dimension is not the batch is no place to cut, because samples cannot be
    resharded there: the layer that makes it and those that read it become one.
-2. No layer needs what is made of its own result: what lies on a path from a layer back to it joins it.
+2. What is drawn at random without data (a mask of whole samples) is drawn where it is read: its readers are one.
+3. No layer needs what is made of its own result: what lies on a path from a layer back to it joins it.
 
-Every layer of a finer granularity lies within one layer of a coarser one, as the two rules join only what
-they must: the result is the finest partition that keeps them, and a finer start cannot give a coarser one.
+Every layer of a finer granularity lies within one layer of a coarser one, as the rules join only what they
+must: the result is the finest partition that keeps them, and a finer start cannot give a coarser one.
 """
 
 from collections.abc import Sequence
@@ -113,13 +114,16 @@ def _join(groups: Groups, numbers: Sequence[int | None]) -> Groups:
 
 
 def _close(groups: Groups, symbols: set[str]) -> Groups:
-    """The finest partition coarser than ``groups`` that keeps both rules, its groups in a topological order."""
+    """The finest partition coarser than ``groups`` that keeps the rules, its groups in a topological order."""
     edges = _edges(groups)
     owner = {node: index for index, group in enumerate(groups) for node in group}
+    # Groups that must be one become a cycle of edges, which is all that the third rule must know.
     for node, index in owner.items():
         if not _is_batch_first(node, symbols):
-            # An edge back makes a cycle, which is all that the second rule must know.
             edges.add_edges_from((owner[user], index) for user in node.users if user in owner)
+    for node in groups[0][0].graph.nodes if groups else ():
+        if node not in owner and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            networkx.add_cycle(edges, _readers(node, owner))
     numbers: list[int | None] = [None] * len(groups)
     for cycle in networkx.strongly_connected_components(edges):
         for index in cycle:
@@ -129,6 +133,14 @@ def _close(groups: Groups, symbols: set[str]) -> Groups:
     # Where the edges leave a choice, as in the program.
     order = networkx.lexicographical_topological_sort(_edges(joined), key=lambda index: position[joined[index][0]])
     return [joined[index] for index in order]
+
+
+def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
+    """Groups that read a value of no group, or what is made of it alone."""
+    found: set[int] = set()
+    for user in node.users:
+        found |= {owner[user]} if user in owner else _readers(user, owner)
+    return found
 
 
 def _edges(groups: Groups) -> "networkx.DiGraph[int]":
