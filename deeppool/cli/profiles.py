@@ -37,9 +37,8 @@ def profile(
 
     An interrupted profile keeps what it measured in FILE.partial; the same command goes on from there.
 
-    Examples: deeppool profile resnet50 --batch-sizes 1,4,16,64 -o resnet50.json
-
-    deeppool profile bert_base --input-shape 128 --granularity block -o bert.json
+    Example: deeppool profile resnet50 --batch-sizes 1,4,16,64 -o resnet50.json
+    or: deeppool profile bert_base --input-shape 128 --granularity block -o bert.json
     """
     from deeppool.graph.capture import capture
     from deeppool.profiling.measure import profile as measure

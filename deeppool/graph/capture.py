@@ -7,18 +7,21 @@ grouped into layers (see ``grouping``) and described (see ``describe``).
 import contextlib
 import logging
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError, InvalidValueError
+from deeppool.graph.blocks import module_call
 from deeppool.graph.constants import fold_constants
 from deeppool.graph.describe import describe_layers
-from deeppool.graph.grouping import group_into_layers
+from deeppool.graph.grouping import group_into_layers, operator_name
 from deeppool.graph.in_place import remove_in_place
 from deeppool.graph.inputs import Dtypes, Shapes, describe, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input, LayerGraph
@@ -33,6 +36,9 @@ EXAMPLE_BATCH = 3
 
 FIXED_BATCH = ("specialized", "Constraints violated", "inferred a static shape")
 """How torch.export says that a model has its batch as a number in it."""
+
+NOISY = ("torch.fx.experimental", "torch.export", "torch._export", "torch._subclasses")
+"""Loggers that tell of a failed export at length."""
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -88,14 +94,15 @@ def capture(
             f"granularity must be one of {', '.join(get_args(Granularity))}, got '{granularity}' (module is usual)"
         )
     if isinstance(model, str):
-        name, inputs = model, resolve(find_workload(model).inputs, model, input_shape, input_dtype)
-        module = build_model(model, seed)
+        name, module = model, build_model(model, seed)
+        inputs = resolve(find_workload(model).inputs, model, input_shape, input_dtype)
     else:
         name, module = type(model).__name__, model
         inputs = resolve((), name, input_shape, input_dtype)
     exported = _export_model(module, name, inputs)
     program = exported.module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
+    _check_sizes(program, name)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
     symbols |= _append_loss(program, loss, name)
@@ -156,6 +163,17 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
         ) from error
 
 
+def _check_sizes(program: fx.GraphModule, name: str) -> None:
+    """Refuses sizes that only the data tell, such as the number of samples that a mask lets pass."""
+    for node in program.graph.nodes:
+        if isinstance(node.meta.get("val"), torch.Tensor) and free_unbacked_symbols(node.meta["val"]):
+            path = module_call(node)[1]
+            raise CaptureError(
+                f"{name} makes a tensor whose size depends on data{f' in {path}' if path else ''}, by "
+                f"{operator_name(node)}: the graph must be static (multiply by a mask instead of selecting by it)"
+            )
+
+
 @contextlib.contextmanager
 def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
     """Keeps in ``path`` the modules that are running; after an error it ends with the one that raised."""
@@ -179,12 +197,15 @@ def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Export logs whole graphs before it raises; our error says it in a line."""
-    loggers = [logging.getLogger(name) for name in ("torch.fx.experimental", "torch.export", "torch._export")]
+    loggers = [logging.getLogger(name) for name in NOISY]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            # nn.LSTM lists its weights anew in every forward; export puts the list back.
+            warnings.filterwarnings("ignore", message="The tensor attributes? self")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -11,11 +11,15 @@ from torch import fx
 
 from deeppool.errors import CaptureError
 
-RENAMED: dict[Any, Any] = {torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p}
+aten = torch.ops.aten
+RENAMED: dict[Any, Any] = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.zero_.default: aten.zeros_like.default,
+}
 """Functional forms that torch calls by another name."""
 WHOLE_OF_PART: dict[Any, Any] = {
-    torch.ops.aten.slice.Tensor: torch.ops.aten.slice_scatter.default,
-    torch.ops.aten.select.int: torch.ops.aten.select_scatter.default,
+    aten.slice.Tensor: aten.slice_scatter.default,
+    aten.select.int: aten.select_scatter.default,
 }
 """Views that show a part of a tensor, and what puts a new part in its place."""
 
@@ -36,7 +40,7 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
                 )
             graph.erase_node(node)
             continue
-        packet = getattr(torch.ops.aten, target._schema.name.split("::")[1].rstrip("_"), None)
+        packet = getattr(aten, target._schema.name.split("::")[1].rstrip("_"), None)
         functional = RENAMED.get(target, getattr(packet, target._overloadname, None))
         if functional is None or not isinstance(written, fx.Node):
             raise CaptureError(f"{name} has an in-place operator, {target}, that has no functional form (avoid it)")
@@ -47,12 +51,24 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
                 "write out of place there (relu, not relu_)"
             )
         node.target = functional
+        if target is aten.copy_.default:
+            _copy(node, written)
         _read_from(node, written)
         _renew(graph, node, written, wholes)
     for node in reversed(list(graph.nodes)):
         if node.op in ("call_function", "call_module") and not node.users:
             graph.erase_node(node)
     graph.lint()
+
+
+def _copy(node: fx.Node, written: fx.Node) -> None:
+    """A copy as its source in the shape and dtype of ``written``: ``aten.copy`` has no gradient."""
+    source = node.args[1]
+    assert isinstance(source, fx.Node)
+    with node.graph.inserting_before(node):
+        spread = node.graph.call_function(aten.expand_as.default, (source, written))
+    spread.meta = {**node.meta, "val": node.meta["val"].to(source.meta["val"].dtype)}
+    node.target, node.args, node.kwargs = aten.type_as.default, (spread, written), {}
 
 
 def _writes_in_place(operator: torch._ops.OpOverload) -> bool:

@@ -46,6 +46,7 @@ def torchvision_model(name: str) -> Found:
 def transformers_names() -> list[str]:
     """Architectures with a language model's head; none where transformers is not installed."""
     try:
+        import transformers  # noqa: F401
         from transformers.models.auto import modeling_auto
     except ImportError:
         return []

@@ -35,14 +35,15 @@ class SyntheticTask:
         generator = torch.Generator().manual_seed(seed)
         count = batch * self.BATCHES
         *inputs, target = (node for node in captured.program.graph.nodes if node.op == "placeholder")
-        labels = torch.randint(min(self.CLASSES, value_count(target)), (count,), generator=generator)
+        classes = min(self.CLASSES, value_count(target))
+        labels = torch.randint(classes, (count,), generator=generator)
         self.tensors = []
         for node in inputs:
             value, shape = node.meta["val"], tuple(map(int, node.meta["val"].shape[1:]))
             if value.is_floating_point():
                 samples = self._floats(labels, shape, generator)
             else:
-                samples = self._tokens(labels, shape, value_count(node), generator)
+                samples = self._tokens(labels, shape, classes, value_count(node), generator)
             self.tensors.append(samples.to(value.dtype))
         shape = tuple(map(int, target.meta["val"].shape[1:]))
         self.tensors.append(labels.reshape(-1, *[1] * len(shape)).expand(-1, *shape).contiguous())
@@ -55,13 +56,17 @@ class SyntheticTask:
         noise = torch.randn(len(labels), *shape, generator=generator)
         return prototypes[labels] + self.NOISE * noise
 
-    def _tokens(self, labels: "Tensor", shape: tuple[int, ...], vocabulary: int, generator: "Generator") -> "Tensor":
-        """Tokens that leave the label's remainder when divided by the number of classes."""
+    def _tokens(
+        self, labels: "Tensor", shape: tuple[int, ...], classes: int, vocabulary: int, generator: "Generator"
+    ) -> "Tensor":
+        """Tokens that leave the label as remainder when divided by the number of classes."""
         import torch
 
-        classes = min(self.CLASSES, vocabulary)
-        multiples = torch.randint(vocabulary // classes, (len(labels), *shape), generator=generator)
-        return classes * multiples + (labels % classes).reshape(-1, *[1] * len(shape))
+        classes = min(classes, vocabulary)
+        remainders = (labels % classes).reshape(-1, *[1] * len(shape))
+        choices = (vocabulary - 1 - remainders) // classes + 1
+        multiples = torch.rand(len(labels), *shape, dtype=torch.float64, generator=generator) * choices
+        return classes * multiples.long() + remainders
 
     def shard(self, step: int, start: int, stop: int) -> tuple["Tensor", ...]:
         """Samples ``start`` to ``stop`` of the global batch of a step: each input, and the targets."""
