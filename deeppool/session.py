@@ -129,13 +129,15 @@ def _check(policy: str, background: object, seconds: float | None, steps: int | 
 
 
 def _background_job(background: str | Job | None, plan: Plan) -> Job:
-    """A job on samples of the foreground's shape, unless the caller says otherwise."""
+    """A job on samples of the foreground's shape where both take the same kind, unless the caller says otherwise."""
     if isinstance(background, Job):
         find_workload(background.model)
         return background
     assert background is not None
-    find_workload(background)
-    return Job(background, plan.input_shape, BACKGROUND_BATCH)
+    inputs = find_workload(background).inputs
+    kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
+    alike = kinds[0] == kinds[1] or not inputs[0].shape
+    return Job(background, plan.input_shape if alike else inputs[0].shape, BACKGROUND_BATCH)
 
 
 class _Run:

@@ -11,11 +11,20 @@ Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Policy = Literal["none", "naive", "nice", "priority"]
 ModelArgument = Annotated[
-    str, typer.Argument(help="A named model (vgg16, resnet50, …) or your own: package.module:callable.")
+    str,
+    typer.Argument(
+        help="Any classifier of torchvision (resnet50, …), bert_base, any language model of transformers (gpt2, …), "
+        "or your own: package.module:callable."
+    ),
 ]
 ShapeOption = Annotated[
-    str | None, typer.Option(help="Shape of one sample, for example 3,224,224; named models have their own.")
+    str | None,
+    typer.Option(
+        help="Shape of one sample, for example 3,224,224, or 128 tokens; named models have their own. "
+        "Of several inputs: input_ids=128,decoder_input_ids=64."
+    ),
 ]
+Granularity = Literal["operator", "module", "block"]
 ProfileArgument = Annotated[Path, typer.Argument(metavar="PROFILE", help="Made by: deeppool profile.")]
 ClusterOption = Annotated[
     str | None,
@@ -65,9 +74,12 @@ def memory_size(text: str | None) -> float | None:
     return float(found[1]) * SIZES[found[2]]
 
 
-def shape(text: str | None) -> tuple[int, ...] | None:
-    """``3,224,224`` as a shape."""
-    return None if text is None else numbers(text, "--input-shape")
+def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | None:
+    """``3,224,224`` as a shape, or ``input_ids=128,decoder_input_ids=64`` as one per input."""
+    if text is None or "=" not in text:
+        return None if text is None else numbers(text, "--input-shape")
+    named = re.split(r",(?=[A-Za-z_]\w*=)", text)
+    return {name: numbers(sizes, "--input-shape") for name, _, sizes in (part.strip().partition("=") for part in named)}
 
 
 def default_cluster(device: str) -> str:

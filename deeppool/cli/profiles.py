@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deeppool.cli.options import AsJson, Device, ModelArgument, Precision, ShapeOption, numbers, shape
+from deeppool.cli.options import AsJson, Device, Granularity, ModelArgument, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import RunError
 
@@ -24,6 +24,13 @@ def profile(
     input_shape: ShapeOption = None,
     batch_sizes: Annotated[str, typer.Option(help="Per-GPU batch sizes to measure; a plan interpolates.")] = "1,2,4,8",
     precision: Annotated[Precision, typer.Option(help="bf16 and fp16 run under autocast.")] = "fp32",
+    granularity: Annotated[
+        Granularity,
+        typer.Option(
+            help="What is planned as one layer: each operator, a module with what follows it, or a block of modules "
+            "(a residual block, a transformer layer)."
+        ),
+    ] = "module",
     as_json: AsJson = False,
 ) -> None:
     """Measure every distinct layer of MODEL, forward and backward.
@@ -31,15 +38,16 @@ def profile(
     An interrupted profile keeps what it measured in FILE.partial; the same command goes on from there.
 
     Example: deeppool profile resnet50 --batch-sizes 1,4,16,64 -o resnet50.json
+    or: deeppool profile bert_base --input-shape 128 --granularity block -o bert.json
     """
+    from deeppool.graph.capture import capture
     from deeppool.profiling.measure import profile as measure
 
     sizes = numbers(batch_sizes, "--batch-sizes")
     with progress() as report:
         try:
             found = measure(
-                model,
-                shape(input_shape),
+                capture(model, shape(input_shape), granularity=granularity),
                 device=device,
                 batch_sizes=sizes,
                 precision=precision,

@@ -67,12 +67,17 @@ def run(
 
 
 def _plan_for(
-    what: str, ranks: int | None, shape: tuple[int, ...] | None, global_batch: int, report: Callable[[str, float], None]
+    what: str,
+    ranks: int | None,
+    shape: tuple[int, ...] | dict[str, tuple[int, ...]] | None,
+    global_batch: int,
+    report: Callable[[str, float], None],
 ) -> "Plan":
     """A plan from its file, or one made here for a model."""
     from deeppool import documents
     from deeppool.cluster import find_cluster
     from deeppool.device.cpu import usable_cores
+    from deeppool.graph.capture import capture
     from deeppool.planning.plan import Plan
     from deeppool.planning.planner import plan as make_plan
     from deeppool.profiling.measure import profile as measure
@@ -92,6 +97,8 @@ def _plan_for(
         raise InvalidValueError(f"--ranks {count} cannot share --global-batch {global_batch}: each needs a sample")
     sizes = sorted({max(1, global_batch // count), global_batch})
     times = measure(
-        what, shape, batch_sizes=sizes, on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of)
+        capture(what, shape),
+        batch_sizes=sizes,
+        on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of),
     )
     return make_plan(times, find_cluster(default_cluster(times.device), count), global_batch)

@@ -13,9 +13,8 @@ import torch
 from deeppool.child import Commands
 from deeppool.device.cpu import lower_priority, pin_to_core
 from deeppool.errors import DeeppoolError
-from deeppool.graph.losses import classification_loss, main_output
+from deeppool.graph.capture import capture
 from deeppool.graph.synthetic import SyntheticTask
-from deeppool.graph.workloads import build_model
 from deeppool.job import Job
 
 
@@ -25,21 +24,18 @@ class Background:
     def __init__(self, job: Job) -> None:
         """Builds the model and its data, and takes one step to warm up."""
         torch.set_num_threads(1)
-        self.model = build_model(job.model, job.seed).train()
-        example = torch.zeros(2, *job.input_shape)
-        with torch.no_grad():
-            scores = main_output(self.model(example))
-        target = torch.zeros(1, *scores.shape[2:], dtype=torch.int64)
-        self.task = SyntheticTask(example, target, job.batch, job.seed)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=job.learning_rate, momentum=job.momentum)
+        # The captured program computes the loss that fits the model, and knows how many tokens and classes there are.
+        captured = capture(job.model, job.input_shape or None, seed=job.seed)
+        self.program = captured.program
+        self.task = SyntheticTask(captured, job.batch, job.seed)
+        self.optimizer = torch.optim.SGD(self.program.parameters(), lr=job.learning_rate, momentum=job.momentum)
         self.batch = job.batch
         self.steps = 0
         self.step()
 
     def step(self) -> float:
         """One forward, backward and update."""
-        inputs, targets = self.task.shard(self.steps, 0, self.batch)
-        loss = classification_loss(self.model(inputs), targets)
+        loss = self.program(*self.task.shard(self.steps, 0, self.batch))
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

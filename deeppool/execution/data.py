@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from deeppool.errors import InvalidValueError
 
-Samples = tuple[torch.Tensor, torch.Tensor]
+Samples = tuple[torch.Tensor, ...]
+"""Each input, and the targets."""
 
 
 class Order:
@@ -41,7 +42,7 @@ class ShardReader:
     """Reads one rank's shards, each through a loader of torch that works ahead."""
 
     def __init__(self, dataset: Dataset[Any], global_batch: int, seed: int, workers: int) -> None:
-        """Takes a dataset of (input, target) pairs, and how many processes work ahead for each shard."""
+        """Takes a dataset whose items are each input and the target, and the processes that work ahead per shard."""
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise InvalidValueError(
                 f"the dataset is a {type(dataset).__name__}, expected one with a length and positions "
@@ -58,8 +59,7 @@ class ShardReader:
             batches = _Positions(self.order, samples, iteration)
             self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))
         if self._current.get(samples, (-1,))[0] != iteration:
-            inputs, targets = next(self._loaders[samples])
-            self._current[samples] = iteration, (inputs, targets)
+            self._current[samples] = iteration, tuple(next(self._loaders[samples]))
         return self._current[samples][1]
 
 

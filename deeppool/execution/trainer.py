@@ -33,8 +33,8 @@ from deeppool.graph.capture import CapturedModel
 from deeppool.graph.extract import Segment, extract
 from deeppool.timeline import SpanKind
 
-Batch = Callable[[range], tuple[torch.Tensor, torch.Tensor]]
-"""Inputs and targets of a range of samples of the current global batch."""
+Batch = Callable[[range], tuple[torch.Tensor, ...]]
+"""Each input, and the targets, of a range of samples of the current global batch."""
 RawSpan = tuple[SpanKind, int, str, float, float]
 """Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
 
@@ -60,6 +60,8 @@ class Trainer:
         self.segments = [extract(captured, stage.layers) for stage in stages]
         self._types = boundary_types(captured, self.segments, precision)
         self._producer = {node: index for index, segment in enumerate(self.segments) for node in segment.outputs}
+        placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
+        self._data = {node: position for position, node in enumerate(placeholders)}
         self._exchange = Exchange(rank)
         parameters = dict(captured.program.named_parameters())
         self._owners = _owners(captured, stages)
@@ -145,7 +147,7 @@ class Trainer:
         data = batch(shard) if len(shard) and any(n.op == "placeholder" for n in self.segments[index].inputs) else None
         for node in self.segments[index].inputs:
             if node.op == "placeholder":
-                tensor = None if data is None else data[node.name == "target"]
+                tensor = None if data is None else data[self._data[node]]
             else:
                 tensor = self._move(index, node, values.get(node), self._layout(node), layout, "→")
             if tensor is not None:

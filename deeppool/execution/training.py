@@ -3,20 +3,20 @@
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deeppool.errors import InvalidValueError
-from deeppool.graph.losses import classification_loss
+from deeppool.graph.layer import Granularity
 
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
-    from deeppool.graph.capture import CapturedModel
+    from deeppool.graph.capture import CapturedModel, Loss
+    from deeppool.graph.inputs import Dtypes, Shapes
 
-    Loss = Callable[[Any, torch.Tensor], torch.Tensor]
     MakeDataset = Callable[[], Dataset[Any]]
     NamedParameters = list[tuple[str, torch.nn.Parameter]]
     MakeOptimizer = Callable[[NamedParameters], torch.optim.Optimizer]
@@ -56,28 +56,29 @@ class TrainingJob(Training):
 
     model: "torch.nn.Module | str"
     """A module in the mode in which it trains, a workload's name, or ``package.module:callable``."""
-    input_shape: tuple[int, ...]
-    """Of one sample, without the batch."""
+    input_shape: "Shapes | None" = None
+    """Of one sample, without the batch, as for :func:`deeppool.capture`."""
+    input_dtype: "Dtypes | None" = None
+    """As for :func:`deeppool.capture`."""
     dataset: "MakeDataset"
-    """Makes, in each process, a dataset with a length whose items are pairs of input and target."""
-    loss: "Loss" = classification_loss
-    """Maps (outputs, target) to the mean over the samples."""
+    """Makes, in each process, a dataset with a length whose items are each input, and the target."""
+    loss: "Loss | None" = None
+    """Maps (outputs, target) to the mean over the samples; None: as for :func:`deeppool.capture`."""
     loader_workers: int = 0
     """Processes per rank that load samples ahead; with 0 the rank itself does."""
 
-    def capture(self) -> "CapturedModel":
+    def capture(self, granularity: Granularity = "module") -> "CapturedModel":
         """The model and its loss as layers: what to profile and plan."""
         from deeppool.graph.capture import capture
-        from deeppool.graph.workloads import build_model
 
-        module = build_model(self.model, self.seed) if isinstance(self.model, str) else self.model
-        captured = capture(module, self.input_shape, loss=self.loss)
-        return replace(captured, graph=replace(captured.graph, model=self.name))
-
-    @property
-    def name(self) -> str:
-        """Of the model."""
-        return self.model if isinstance(self.model, str) else type(self.model).__name__
+        return capture(
+            self.model,
+            self.input_shape,
+            input_dtype=self.input_dtype,
+            loss=self.loss,
+            granularity=granularity,
+            seed=self.seed,
+        )
 
 
 def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> Path:

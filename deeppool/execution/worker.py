@@ -27,7 +27,8 @@ from deeppool.execution.data import ShardReader
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training, load_job
-from deeppool.graph.capture import CapturedModel, capture
+from deeppool.graph.capture import CapturedModel, Loss, capture
+from deeppool.graph.inputs import torch_dtype
 from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import load_model
 from deeppool.job import Job
@@ -51,11 +52,6 @@ class Rank:
                 pin_to_core(setup["core"])
         self.place = device.torch_device(self.rank)
         work = _own_job(setup, plan, self.place) if "training" in setup else _synthetic_job(setup, plan, self.place)
-        if work.captured.graph.fingerprint != plan.graph_fingerprint:
-            raise RunError(
-                f"model {plan.model} has changed since the plan was made: its graph is "
-                f"{work.captured.graph.fingerprint}, the plan's {plan.graph_fingerprint} (profile and plan it again)"
-            )
         # gloo would listen on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
@@ -120,9 +116,8 @@ class Rank:
         load(self.trainer, Path(message["folder"]))
         return {}
 
-    def _batch(self, samples: range) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = self._work.samples(self.trainer.iterations, samples)
-        return inputs.to(self.place), targets.to(self.place)
+    def _batch(self, samples: range) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.to(self.place) for tensor in self._work.samples(self.trainer.iterations, samples))
 
     def _told(self) -> dict[str, float]:
         """What an update was made with, where this rank has an optimizer."""
@@ -136,34 +131,48 @@ class _Work:
 
     captured: CapturedModel
     training: Training
-    samples: Callable[[int, range], tuple[torch.Tensor, torch.Tensor]]
-    """Of an iteration."""
+    samples: Callable[[int, range], tuple[torch.Tensor, ...]]
+    """Of an iteration: each input, and the targets."""
 
 
 def _own_job(setup: Message, plan: Plan, place: torch.device) -> _Work:
     """The user's training."""
     job = load_job(setup["training"])
-    if isinstance(job.model, torch.nn.Module):
-        job.model.to(place)
+    module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
     reader = ShardReader(job.dataset(), plan.global_batch, job.seed, job.loader_workers)
-    return _Work(job.capture(), job, reader.shard)
+    return _Work(_capture(module.to(place), plan, job.loss), job, reader.shard)
 
 
 def _synthetic_job(setup: Message, plan: Plan, place: torch.device) -> _Work:
     """SGD on a task that any classifier can learn."""
     job = Job(**{**setup["job"], "input_shape": tuple(setup["job"]["input_shape"])})
-    captured = capture(load_model(job.model, job.seed).to(place), job.input_shape)
-    placeholders = [node.meta["val"] for node in captured.program.graph.nodes if node.op == "placeholder"]
-    inputs, target = (torch.empty((1, *map(int, v.shape[1:])), dtype=v.dtype) for v in placeholders)
-    task = SyntheticTask(inputs, target, plan.global_batch, job.seed)
+    captured = _capture(load_model(job.model, job.seed).to(place), plan)
+    task = SyntheticTask(captured, plan.global_batch, job.seed)
 
     def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=job.momentum)
 
-    def samples(iteration: int, shard: range) -> tuple[torch.Tensor, torch.Tensor]:
+    def samples(iteration: int, shard: range) -> tuple[torch.Tensor, ...]:
         return task.shard(iteration, shard.start, shard.stop)
 
     return _Work(captured, Training(optimizer=optimizer, seed=job.seed), samples)
+
+
+def _capture(module: torch.nn.Module, plan: Plan, loss: Loss | None = None) -> CapturedModel:
+    """The model as the plan sees it."""
+    captured = capture(
+        module,
+        {given.name: given.shape for given in plan.inputs},
+        input_dtype={given.name: torch_dtype(given) for given in plan.inputs},
+        loss=loss,
+        granularity=plan.granularity,
+    )
+    if captured.graph.fingerprint != plan.graph_fingerprint:
+        raise RunError(
+            f"model {plan.model} has changed since the plan was made: its graph is {captured.graph.fingerprint}, "
+            f"the plan's {plan.graph_fingerprint} (profile and plan it again)"
+        )
+    return captured
 
 
 def main() -> None:

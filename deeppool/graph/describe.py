@@ -1,6 +1,7 @@
 """Groups of nodes → :class:`Layer` records."""
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,8 +9,9 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from deeppool.graph.grouping import FOLLOWERS, module_call, operator_name
-from deeppool.graph.layer import Layer
+from deeppool.graph.blocks import module_call
+from deeppool.graph.grouping import FOLLOWERS, operator_name
+from deeppool.graph.layer import Granularity, Layer
 from deeppool.graph.saved import saved_bytes
 
 
@@ -22,7 +24,9 @@ def sample_bytes(node: fx.Node) -> int:
     return count * int(value.element_size())
 
 
-def describe_layers(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]) -> tuple[Layer, ...]:
+def describe_layers(
+    program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...], granularity: Granularity = "module"
+) -> tuple[Layer, ...]:
     """One record per group, in their order."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
     trainable = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
@@ -48,7 +52,7 @@ def describe_layers(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], 
         predecessors = sorted(set(sources.values()))
         layers.append(
             Layer(
-                name=_unique(_layer_name(group), names),
+                name=_unique(_layer_name(group, granularity == "block"), names),
                 operators=tuple(operator_name(node) for node in group),
                 predecessors=tuple(predecessors),
                 input_bytes=tuple(sum(sample_bytes(n) for n, i in sources.items() if i == p) for p in predecessors),
@@ -78,12 +82,20 @@ def _get(program: fx.GraphModule, attribute: str) -> Any:
     return value
 
 
-def _layer_name(group: tuple[fx.Node, ...]) -> str:
-    anchor = next((node for node in group if operator_name(node) not in FOLLOWERS), group[0])
-    path = module_call(anchor)[1]
-    alone = all(module_call(node)[1] == path or operator_name(node) in FOLLOWERS for node in group)
-    is_leaf_name = alone and path and anchor.meta["nn_module_stack"] and _is_module_of_one_call(anchor, path)
-    return path if is_leaf_name else ".".join(filter(None, (path, operator_name(anchor))))
+def _layer_name(group: tuple[fx.Node, ...], may_be_block: bool) -> str:
+    anchors = [node for node in group if operator_name(node) not in FOLLOWERS] or [group[0]]
+    path = module_call(anchors[0])[1]
+    alone = all(module_call(node)[1] == path for node in anchors)
+    if may_be_block and not alone and (enclosing := _enclosing(anchors)):
+        return enclosing
+    is_leaf_name = alone and path and anchors[0].meta["nn_module_stack"] and _is_module_of_one_call(anchors[0], path)
+    return path if is_leaf_name else ".".join(filter(None, (path, operator_name(anchors[0]))))
+
+
+def _enclosing(nodes: list[fx.Node]) -> str:
+    """Path of the innermost module that computes all of them; empty: the model itself."""
+    paths = [module_call(node)[1].split(".") for node in nodes]
+    return ".".join(parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False)))
 
 
 def _is_module_of_one_call(anchor: fx.Node, path: str) -> bool:

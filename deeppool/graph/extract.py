@@ -10,6 +10,7 @@ from torch import fx
 from deeppool.errors import CaptureError
 from deeppool.graph.capture import CapturedModel
 from deeppool.graph.grouping import is_tensor
+from deeppool.graph.indices import value_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,11 @@ def _multiple_of_batch(node: fx.Node, captured: CapturedModel) -> int | None:
     return int(expression / symbol)
 
 
-def example_inputs(segment: Segment, batch: int, device: torch.device, classes: int = 2) -> list[torch.Tensor]:
+def example_inputs(segment: Segment, batch: int, device: torch.device) -> list[torch.Tensor]:
     """Random tensors of the right shapes: what a layer is measured on.
 
-    Activations ask for gradients, as they do in training; data and targets do not.
+    Activations ask for gradients, as they do in training; data and targets do not. Tokens and targets come
+    from all of the vocabulary, as they do in training: an embedding of which two rows are read is too fast.
     """
     tensors = []
     for node in segment.inputs:
@@ -95,5 +97,5 @@ def example_inputs(segment: Segment, batch: int, device: torch.device, classes: 
             tensor = torch.randn(shape, dtype=value.dtype, device=device)
             tensors.append(tensor.requires_grad_(node.op != "placeholder"))
         else:
-            tensors.append(torch.randint(classes, shape, dtype=value.dtype, device=device))
+            tensors.append(torch.randint(value_count(node), shape, dtype=value.dtype, device=device))
     return tensors

@@ -1,14 +1,32 @@
-"""Operators → layers, in three steps.
+"""Operators → layers, at the granularity asked for.
 
-1. Operators of one call of one leaf module are together (an attention module is one layer).
-2. A *follower* (activation, normalisation, reshaping) joins the layer whose only reader it is, so
-   convolution, batch norm and ReLU are one layer, as in DeepPool's profiles.
-3. A value whose leading dimension is not the batch is no place to cut, because samples cannot be
-   resharded there: the layers on both sides of it become one.
+``operator``: every operator is a layer.
+
+``module``: operators of one call of one leaf module are together (an attention module is one layer), and a
+*follower* (activation, normalisation, reshaping) joins the layer whose only reader it is, so convolution,
+batch norm and ReLU are one layer, as in DeepPool's profiles.
+
+``block``: module layers of one call of a repeated container are together (see ``blocks``).
+
+Then, whatever the granularity, three rules that a layer must keep to be placed on GPUs of its own:
+
+1. A value whose leading dimension is not the batch is no place to cut, because samples cannot be
+   resharded there: the layer that makes it and those that read it become one.
+2. What is drawn at random without data (a mask of whole samples) is drawn where it is read: its readers are one.
+3. No layer needs what is made of its own result: what lies on a path from a layer back to it joins it.
+
+Every layer of a finer granularity lies within one layer of a coarser one, as the rules join only what they
+must: the result is the finest partition that keeps them, and a finer start cannot give a coarser one.
 """
 
+from collections.abc import Sequence
+
+import networkx
 import torch
 from torch import fx
+
+from deeppool.graph.blocks import block_calls, module_call
+from deeppool.graph.layer import Granularity
 
 FOLLOWERS = frozenset(
     (
@@ -23,9 +41,15 @@ FOLLOWERS = frozenset(
 Groups = list[list[fx.Node]]
 
 
-def group_into_layers(graph: fx.Graph, symbols: set[str]) -> Groups:
+def group_into_layers(graph: fx.Graph, symbols: set[str], granularity: Granularity = "module") -> Groups:
     """Nodes per layer, in a topological order; ``symbols`` stand for the batch in shapes."""
-    return _cut_at_batch(_join_followers(_group_by_module(graph)), symbols)
+    nodes = _compute_nodes(graph)
+    if granularity == "operator":
+        return _close([[node] for node in nodes], symbols)
+    modules = _close(_join_followers(_group_by_module(nodes)), symbols)
+    if granularity == "module":
+        return modules
+    return _close(_join(modules, block_calls(modules)), symbols)
 
 
 def is_tensor(node: fx.Node) -> bool:
@@ -43,18 +67,8 @@ def _compute_nodes(graph: fx.Graph) -> list[fx.Node]:
     return list(found)
 
 
-def module_call(node: fx.Node) -> tuple[str, str]:
-    """(identity of the call, path) of the innermost module that a node belongs to; the root's path is empty."""
-    stack = node.meta.get("nn_module_stack") or {}
-    if not stack:
-        return "", ""
-    key, (path, _) = list(stack.items())[-1]
-    return ("", "") if key.startswith("_empty") else (key, path.removeprefix("L__self__").lstrip("."))
-
-
-def _group_by_module(graph: fx.Graph) -> Groups:
-    """Step 1: runs of operators in one call of a leaf module; every other operator alone."""
-    nodes = _compute_nodes(graph)
+def _group_by_module(nodes: list[fx.Node]) -> Groups:
+    """Runs of operators in one call of a leaf module; every other operator alone."""
     paths = {module_call(node)[1] for node in nodes}
     groups: Groups = []
     previous = None
@@ -71,7 +85,7 @@ def _group_by_module(graph: fx.Graph) -> Groups:
 
 
 def _join_followers(groups: Groups) -> Groups:
-    """Step 2: a group of followers joins the group that it alone reads, if it alone reads it."""
+    """A group of followers joins the group that it alone reads, if it alone reads it."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
     for index, group in enumerate(groups):
         if not all(operator_name(node) in FOLLOWERS for node in group):
@@ -88,21 +102,55 @@ def _join_followers(groups: Groups) -> Groups:
     return [group for group in groups if group]
 
 
-def _cut_at_batch(groups: Groups, symbols: set[str]) -> Groups:
-    """Step 3: joins all groups from a value that is not batch-first to its last reader."""
-    index = 0
-    while index < len(groups):
-        owner = {node: position for position, group in enumerate(groups) for node in group}
-        last = index
-        for node in groups[index]:
-            if not _is_batch_first(node, symbols):
-                last = max([last, *(owner.get(user, last) for user in node.users)])
-        if last == index:
-            index += 1
-        else:
-            groups[index : last + 1] = [[node for group in groups[index : last + 1] for node in group]]
-    order = {node: position for position, node in enumerate(groups[0][0].graph.nodes)} if groups else {}
-    return [sorted(group, key=order.__getitem__) for group in groups]
+def _join(groups: Groups, numbers: Sequence[int | None]) -> Groups:
+    """Groups of one number become one; those without stay alone."""
+    joined: dict[tuple[bool, int], list[fx.Node]] = {}
+    for index, (group, number) in enumerate(zip(groups, numbers, strict=True)):
+        joined.setdefault((number is None, index if number is None else number), []).extend(group)
+    return list(joined.values())
+
+
+# -- what layers must keep --------------------------------------------------------------------------
+
+
+def _close(groups: Groups, symbols: set[str]) -> Groups:
+    """The finest partition coarser than ``groups`` that keeps the rules, its groups in a topological order."""
+    edges = _edges(groups)
+    owner = {node: index for index, group in enumerate(groups) for node in group}
+    # Groups that must be one become a cycle of edges, which is all that the third rule must know.
+    for node, index in owner.items():
+        if not _is_batch_first(node, symbols):
+            edges.add_edges_from((owner[user], index) for user in node.users if user in owner)
+    for node in groups[0][0].graph.nodes if groups else ():
+        if node not in owner and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            networkx.add_cycle(edges, _readers(node, owner))
+    numbers: list[int | None] = [None] * len(groups)
+    for cycle in networkx.strongly_connected_components(edges):
+        for index in cycle:
+            numbers[index] = min(cycle)
+    position = {node: index for index, node in enumerate(groups[0][0].graph.nodes)} if groups else {}
+    joined = [sorted(group, key=position.__getitem__) for group in _join(groups, numbers)]
+    # Where the edges leave a choice, as in the program.
+    order = networkx.lexicographical_topological_sort(_edges(joined), key=lambda index: position[joined[index][0]])
+    return [joined[index] for index in order]
+
+
+def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
+    """Groups that read a value of no group, or what is made of it alone."""
+    found: set[int] = set()
+    for user in node.users:
+        found |= {owner[user]} if user in owner else _readers(user, owner)
+    return found
+
+
+def _edges(groups: Groups) -> "networkx.DiGraph[int]":
+    """From each group to those that read it."""
+    owner = {node: index for index, group in enumerate(groups) for node in group}
+    found: networkx.DiGraph[int] = networkx.DiGraph()
+    found.add_nodes_from(range(len(groups)))
+    for node, index in owner.items():
+        found.add_edges_from((index, owner[user]) for user in node.users if owner.get(user, index) != index)
+    return found
 
 
 def _is_batch_first(node: fx.Node, symbols: set[str]) -> bool:

@@ -2,8 +2,25 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import Literal
 
 from deeppool.units import format_bytes
+
+Dtype = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+Granularity = Literal["operator", "module", "block"]
+"""What is one layer: an operator, a module with what follows it, or a block of modules; see ``grouping``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One of the tensors that a model takes."""
+
+    name: str
+    """Of the argument of ``forward``; empty: the first one."""
+    shape: tuple[int, ...]
+    """Of one sample, without the batch."""
+    dtype: Dtype = "float32"
+    """Integers are indices: tokens of a vocabulary, whose size the model knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +57,17 @@ class LayerGraph:
     model: str
     """A workload's name, ``package.module:callable``, or the class of a model given as an object."""
     input_shape: tuple[int, ...]
-    """Of one sample, without the batch."""
+    """Of one sample of the first input, without the batch."""
     layers: tuple[Layer, ...]
     parameter_bytes: int
     """Of all trainable parameters, tied ones once."""
+    inputs: tuple[Input, ...] = ()
+    """All of them; one of float32 and ``input_shape`` unless given."""
+    granularity: Granularity = "module"
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            object.__setattr__(self, "inputs", (Input("", self.input_shape),))
 
     @property
     def fingerprint(self) -> str:
@@ -60,9 +84,9 @@ class LayerGraph:
         return tuple(map(tuple, found))
 
     def __str__(self) -> str:
-        shape = "x".join(map(str, self.input_shape))
+        shapes = " and ".join("x".join(map(str, given.shape)) for given in self.inputs)
         return (
-            f"{self.model} on {shape}: {len(self.layers)} layers, "
+            f"{self.model} on {shapes}: {len(self.layers)} layers, "
             f"{len({layer.signature for layer in self.layers})} distinct, "
             f"{format_bytes(self.parameter_bytes)} of parameters"
         )

@@ -1,5 +1,6 @@
 """Outputs and targets → the mean loss over the samples at hand, which capture appends to the model."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ def main_output(outputs: Any) -> "Tensor":
     """The tensor of class scores among a model's outputs: itself, ``.logits``, or the first one."""
     if hasattr(outputs, "logits"):
         outputs = outputs.logits
+    elif isinstance(outputs, Mapping):
+        outputs = next(iter(outputs.values()))
     while isinstance(outputs, tuple | list):
         outputs = outputs[0]
     tensor: Tensor = outputs
@@ -34,3 +37,15 @@ def classification_loss(outputs: Any, target: "Tensor") -> "Tensor":
         if auxiliary is not None:
             loss = loss + weight * cross_entropy(auxiliary, target)
     return loss
+
+
+def token_loss(outputs: Any, target: "Tensor") -> "Tensor":
+    """Mean cross-entropy over all positions of all samples: a language model's.
+
+    Args:
+        outputs: scores of shape (batch, positions, classes), or a record with ``logits``.
+        target: class indices of shape (batch, positions).
+    """
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(main_output(outputs).flatten(0, -2), target.flatten())

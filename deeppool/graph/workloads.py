@@ -1,14 +1,22 @@
-"""Models by name: the evaluation's own, and ``package.module:callable`` for the user's."""
+"""Models by name: those of torchvision and transformers, and ``package.module:callable`` for the user's."""
 
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deeppool.errors import CaptureError
+from deeppool.graph.layer import Input
+from deeppool.graph.model_libraries import (
+    torchvision_model,
+    torchvision_names,
+    transformers_model,
+    transformers_names,
+)
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -20,55 +28,68 @@ class Workload:
 
     name: str
     build: Callable[[], "Module"]
-    input_shape: tuple[int, ...]
-    """Of one sample, used unless the user gives another."""
-
-
-def _torchvision(name: str, input_shape: tuple[int, ...], **arguments: Any) -> Workload:
-    def build() -> "Module":
-        import torchvision
-
-        model: Module = getattr(torchvision.models, name)(**arguments)
-        return model
-
-    return Workload(name, build, input_shape)
+    inputs: tuple[Input, ...]
+    """Used unless the user gives others; of shape () where only the user knows."""
 
 
 PICKLED = ".launched"
 
-IMAGE = (3, 224, 224)
-WORKLOADS = {
-    workload.name: workload
-    for workload in (
-        _torchvision("vgg11", IMAGE),
-        _torchvision("vgg16", IMAGE),
-        _torchvision("wide_resnet101_2", IMAGE),
-        # Its truncated-normal initialisation is slow, and torch's default trains as well.
-        _torchvision("inception_v3", (3, 299, 299), init_weights=False),
-        _torchvision("resnet18", IMAGE),
-        _torchvision("resnet50", IMAGE),
-        _torchvision("vit_b_16", IMAGE),
-    )
+CONFIGURATIONS: dict[str, tuple[str, dict[str, int]]] = {
+    "bert_base": ("bert", {}),
+    "bert_large": (
+        "bert",
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    ),
+    "gpt2_medium": ("gpt2", {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
+    "t5_small": ("t5", {}),
+    "llama_1b": (
+        "llama",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+        },
+    ),
 }
+"""Published sizes of language models: the architecture, and what differs from its default."""
 
 
 def find_workload(reference: str) -> Workload:
-    """A named workload, or the user's own by ``package.module:callable``.
+    """A model by name, or the user's own by ``package.module:callable``.
 
-    The callable takes no arguments and returns an ``nn.Module`` in the mode to train it in; its
-    attribute ``input_shape``, where it has one, is the default shape. The current folder is importable.
+    Names are those of torchvision's classifiers (``resnet50``), :data:`CONFIGURATIONS` (``bert_base``) and the
+    architectures of transformers in their default size (``gpt2``).
+
+    The callable takes no arguments and returns an ``nn.Module`` in the mode to train it in; its attributes
+    ``input_shape`` and ``input_dtype``, where it has them, are what :func:`deeppool.capture` takes by these
+    names. The current folder is importable.
 
     Raises:
         CaptureError: unknown name, or nothing importable there.
     """
-    if reference in WORKLOADS:
-        return WORKLOADS[reference]
-    module_name, colon, attribute = reference.partition(":")
-    if not colon:
-        raise CaptureError(
-            f"unknown model '{reference}': known are {', '.join(sorted(WORKLOADS))} "
-            "(one of your own is package.module:callable)"
-        )
+    if ":" in reference:
+        return _users_own(reference)
+    if reference in CONFIGURATIONS:
+        architecture, changes = CONFIGURATIONS[reference]
+        return Workload(reference, *transformers_model(architecture, **changes))
+    if reference in torchvision_names():
+        return Workload(reference, *torchvision_model(reference))
+    if reference in transformers_names():
+        return Workload(reference, *transformers_model(reference))
+    known = [*torchvision_names(), *CONFIGURATIONS, *transformers_names()]
+    close = difflib.get_close_matches(reference, known, n=5, cutoff=0.5) or sorted(CONFIGURATIONS)
+    raise CaptureError(
+        f"unknown model '{reference}': known are {', '.join(close)}, … (any classifier of torchvision or language "
+        "model of transformers by its name there; one of your own is package.module:callable)"
+    )
+
+
+def _users_own(reference: str) -> Workload:
+    from deeppool.graph.inputs import resolve
+
+    module_name, _, attribute = reference.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -79,7 +100,8 @@ def find_workload(reference: str) -> Workload:
         ) from error
     if not callable(build):
         raise CaptureError(f"model '{reference}' is a {type(build).__name__}, expected a callable without arguments")
-    return Workload(reference, build, tuple(getattr(build, "input_shape", ())))
+    shape, dtype = getattr(build, "input_shape", ()), getattr(build, "input_dtype", None)
+    return Workload(reference, build, resolve((), reference, shape, dtype) if shape else (Input("", ()),))
 
 
 def build_model(reference: str, seed: int = 0) -> "Module":

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 from deeppool.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
+from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.regions import Series, decompose
 from deeppool.planning.memory import MemoryUse, Optimizer
 from deeppool.units import format_bytes, format_seconds
@@ -75,6 +76,7 @@ class Plan:
 
     model: str
     input_shape: tuple[int, ...]
+    """Of one sample of the first input, without the batch."""
     parameter_bytes: int
     graph_fingerprint: str
     profile_fingerprint: str
@@ -117,10 +119,16 @@ class Plan:
     overlap_sync: bool = False
     """All-reduces overlap the backward pass: the iteration time counts what they stick out, GPU-seconds what no
     computing or transfer hides. False: everything waits for them."""
+    inputs: tuple[Input, ...] = ()
+    """All of the model's; one of float32 and ``input_shape`` unless given."""
+    granularity: Granularity = "module"
+    """What a layer is: a run captures the model in the same way."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
     def __post_init__(self) -> None:
+        if not self.inputs:
+            object.__setattr__(self, "inputs", (Input("", self.input_shape),))
         # A deep model has few distinct sets, and on a thousand GPUs they are long.
         fitting = {x for x in {layer.gpus for layer in self.layers} if x and 0 <= min(x) <= max(x) < self.gpus}
         for index, layer in enumerate(self.layers):

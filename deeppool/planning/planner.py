@@ -125,6 +125,8 @@ def plan_at(
     return Plan(
         model=profile.graph.model,
         input_shape=profile.graph.input_shape,
+        inputs=profile.graph.inputs,
+        granularity=profile.graph.granularity,
         parameter_bytes=profile.graph.parameter_bytes,
         graph_fingerprint=profile.graph.fingerprint,
         profile_fingerprint=profile.fingerprint,

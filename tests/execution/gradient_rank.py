@@ -11,6 +11,7 @@ from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
 from deeppool.graph.capture import capture
+from tests.graph.test_granularity import Blocks
 
 
 class Branches(nn.Module):
@@ -40,7 +41,7 @@ def vgg16() -> nn.Module:
     return torchvision.models.vgg16(num_classes=10, dropout=0.0)
 
 
-MODELS = {"branches": (Branches, 6), "vgg16": (vgg16, 32)}
+MODELS = {"branches": (Branches, 6), "blocks": (Blocks, 8), "vgg16": (vgg16, 32)}
 """How to build each, and the size of its images."""
 
 
@@ -53,18 +54,24 @@ def make_batch(name: str, batch: int, dtype: torch.dtype) -> tuple[torch.Tensor,
     generator = torch.Generator().manual_seed(1)
     size = MODELS[name][1]
     inputs = torch.randn(batch, 3, size, size, generator=generator, dtype=torch.float64).to(dtype)
-    return inputs, torch.randint(10, (batch,), generator=generator)
+    return inputs, torch.randint(4, (batch,), generator=generator)
 
 
 def run_rank(
-    rank: int, name: str, assignment: list[tuple[int, ...]], batch: int, dtype: torch.dtype, folder: str
+    rank: int,
+    name: str,
+    assignment: list[tuple[int, ...]],
+    batch: int,
+    dtype: torch.dtype,
+    folder: str,
+    granularity: str = "module",
 ) -> None:
     """Computes one iteration's gradients and saves those that this rank owns, with its part of the loss."""
     torch.set_num_threads(1)
     ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     size = MODELS[name][1]
-    captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype)
+    captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype, granularity=granularity)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
     trainer = Trainer(
         captured, stages, rank, Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))

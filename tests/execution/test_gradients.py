@@ -11,7 +11,7 @@ from deeppool.cluster import Cluster
 from deeppool.graph.capture import capture
 from deeppool.graph.losses import classification_loss
 from deeppool.planning.planner import plan
-from tests.execution.gradient_rank import make_batch, make_model, run_rank
+from tests.execution.gradient_rank import MODELS, make_batch, make_model, run_rank
 from tests.strategies import profile_from_times
 
 
@@ -23,9 +23,10 @@ def reference(name: str, batch: int, dtype: torch.dtype) -> tuple[float, dict[st
     return float(loss.detach()), {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def assignments(ranks: int) -> list[tuple[int, ...]]:
+def assignments(ranks: int, name: str = "branches", granularity: str = "module") -> list[tuple[int, ...]]:
     """A GPU set for every layer, drawn at random: not only the first GPUs, branches on disjoint sets too."""
-    layers = len(capture(make_model("branches", torch.float32), (3, 6, 6)).graph.layers)
+    size = MODELS[name][1]
+    layers = len(capture(make_model(name, torch.float32), (3, size, size), granularity=granularity).graph.layers)
     draw = random.Random(ranks)
     return [
         tuple(range(ranks)),
@@ -34,11 +35,17 @@ def assignments(ranks: int) -> list[tuple[int, ...]]:
 
 
 def check(
-    name: str, assignment: list[tuple[int, ...]], batch: int, dtype: torch.dtype, tolerance: float, folder: Path
+    name: str,
+    assignment: list[tuple[int, ...]],
+    batch: int,
+    dtype: torch.dtype,
+    tolerance: float,
+    folder: Path,
+    granularity: str = "module",
 ) -> None:
     """Runs one iteration on as many processes as the assignment has GPUs, and compares with one process."""
     ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
-    torch.multiprocessing.spawn(run_rank, (name, assignment, batch, dtype, str(folder)), nprocs=ranks)
+    torch.multiprocessing.spawn(run_rank, (name, assignment, batch, dtype, str(folder), granularity), nprocs=ranks)
     answers = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(ranks)]
     loss, expected = reference(name, batch, dtype)
 
@@ -65,6 +72,12 @@ def test_gradients_equal_those_of_one_process_for_uneven_splits(
     ranks: int, batch: int, dtype: torch.dtype, tolerance: float, tmp_path: Path
 ) -> None:
     check("branches", assignments(ranks), batch, dtype, tolerance, tmp_path)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("granularity", ["operator", "block"])
+def test_gradients_equal_those_of_one_process_at_every_granularity(granularity: str, tmp_path: Path) -> None:
+    check("blocks", assignments(2, "blocks", granularity), 5, torch.float64, 1e-10, tmp_path, granularity)
 
 
 @pytest.mark.processes

@@ -1,0 +1,112 @@
+"""Module layers → blocks: residual blocks, transformer layers, inception modules, found by what repeats.
+
+A *container* is a module whose call computes at least two layers. Of the containers that a model calls, from
+the outermost inwards, a *block* is one whose kind is called more than once, or that stands beside one in the
+same parent (Inception-v3 has three ``InceptionA`` and one ``InceptionB``). A kind is a class; that of a plain
+``nn.Sequential`` is what it holds.
+
+A container is opened, and its containers looked at, where nothing in it or beside it repeats (a BERT's
+encoder), or where it is a series: containers of one kind through each of which every path leads (a stage of
+residual blocks, T5's stack of layers, but not the branches of an inception module, which go side by side,
+nor a dense block, whose layers are also read past one another).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch import fx
+
+SEQUENTIAL = "torch.nn.modules.container.Sequential"
+
+
+def module_call(node: fx.Node) -> tuple[str, str]:
+    """(identity of the call, path) of the innermost module that a node belongs to; the root's path is empty."""
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return "", ""
+    key, (path, _) = list(stack.items())[-1]
+    return ("", "") if key.startswith("_empty") else (key, path.removeprefix("L__self__").lstrip("."))
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a module."""
+
+    name: str
+    """Of its class, with its package."""
+    layers: list[int] = field(default_factory=list)
+    children: dict[str, "_Call"] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return f"{self.name}[{', '.join(child.name for child in self.children.values())}]" if self.plain else self.name
+
+    @property
+    def plain(self) -> bool:
+        return self.name == SEQUENTIAL
+
+    def containers(self) -> list["_Call"]:
+        return [child for child in self.children.values() if len(child.layers) > 1]
+
+    def everything(self) -> Iterator["_Call"]:
+        yield self
+        for child in self.children.values():
+            yield from child.everything()
+
+
+def block_calls(groups: Sequence[Sequence[fx.Node]]) -> list[int | None]:
+    """Per module layer the number of its block, None outside of blocks; a layer lies where its first operator does."""
+    root = _calls(groups)
+    owner = {node: index for index, group in enumerate(groups) for node in group}
+    sources = [{owner[arg] for node in group for arg in node.all_input_nodes if arg in owner} for group in groups]
+    count = Counter(call.kind for call in root.everything() if len(call.layers) > 1)
+    found: list[int | None] = [None] * len(groups)
+
+    def visit(parent: _Call) -> None:
+        containers = parent.containers()
+        repeats = any(count[call.kind] > 1 for call in containers)
+        for call in containers:
+            if repeats and not _is_series(call, sources):
+                for layer in call.layers:
+                    found[layer] = call.layers[0]
+            else:
+                visit(call)
+
+    visit(root)
+    return found
+
+
+def _calls(groups: Sequence[Sequence[fx.Node]]) -> _Call:
+    """The tree of calls; a leaf of it is a module that calls none."""
+    root = _Call("")
+    for index, group in enumerate(groups):
+        call = root
+        for key, (path, name) in (group[0].meta.get("nn_module_stack") or {}).items():
+            if path.removeprefix("L__self__") and not key.startswith("_empty"):
+                call = call.children.setdefault(key, _Call(name))
+                call.layers.append(index)
+    return root
+
+
+def _is_series(call: _Call, sources: list[set[int]]) -> bool:
+    """Whether some kind is called at least twice right inside, and every path leads through each of these calls."""
+    inside = call.containers()
+    while any(child.plain for child in inside):
+        inside = [inner for child in inside for inner in (child.containers() if child.plain else [child])]
+    of_kind: dict[str, list[_Call]] = {}
+    for child in inside:
+        of_kind.setdefault(child.kind, []).append(child)
+    return any(
+        len(calls) > 1 and all(not _is_bypassed(child, call, sources) for child in calls) for calls in of_kind.values()
+    )
+
+
+def _is_bypassed(child: _Call, call: _Call, sources: list[set[int]]) -> bool:
+    """Whether a path inside ``call`` leads from before ``child`` to after it, past it."""
+    first, last, own = child.layers[0], child.layers[-1], set(child.layers)
+    reached = {layer for layer in call.layers if layer < first}
+    for layer in call.layers:
+        if layer > first and layer not in own and sources[layer] & reached:
+            reached.add(layer)
+    return any(layer > last for layer in reached)

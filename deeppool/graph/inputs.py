@@ -1,0 +1,79 @@
+"""What a user says of a model's inputs → :class:`Input` records."""
+
+from collections.abc import Mapping
+from typing import get_args
+
+import torch
+
+from deeppool.errors import CaptureError
+from deeppool.graph.layer import Dtype, Input
+
+Shape = tuple[int, ...]
+Shapes = Shape | Mapping[str, Shape]
+"""Of one sample, without the batch: of the only input, or by the name of ``forward``'s argument (empty: the first)."""
+Dtypes = torch.dtype | Mapping[str, torch.dtype]
+
+
+def resolve(defaults: tuple[Input, ...], model: str, shapes: Shapes | None, dtypes: Dtypes | None) -> tuple[Input, ...]:
+    """The inputs of a model: its own, where it has some, with what is given instead.
+
+    One shape or dtype is for each of the model's own inputs.
+
+    Raises:
+        CaptureError: no shape, one without positive sizes, or a name that the model does not have.
+    """
+    own = {given.name: given for given in defaults}
+    names = list(own) or [""]
+    if isinstance(shapes, Mapping):
+        names = list(own) or list(shapes)
+        _check_names(model, shapes, names, "input_shape")
+    if isinstance(dtypes, Mapping):
+        _check_names(model, dtypes, names, "input_dtype")
+    found = []
+    for name in names:
+        default = own.get(name, Input(name, ()))
+        shape = shapes.get(name, default.shape) if isinstance(shapes, Mapping) else shapes or default.shape
+        dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
+        found.append(Input(name, tuple(shape), default.dtype if dtype is None else _dtype_name(dtype)))
+    for given in found:
+        if not given.shape or any(size < 1 for size in given.shape):
+            of = f"{given.name} of {model}" if given.name else model
+            raise CaptureError(
+                f"input_shape of {of} is {given.shape or None}, expected the positive sizes of one sample "
+                "(for example 3,224,224)"
+            )
+    if not found:
+        raise CaptureError(f"input_shape of {model} names no input: a model must take a tensor that has a batch")
+    return tuple(found)
+
+
+def _check_names(model: str, given: Mapping[str, object], known: list[str], argument: str) -> None:
+    for name in given:
+        if name not in known:
+            raise CaptureError(
+                f"{argument} names '{name}', which is no input of {model}: "
+                f"it takes {', '.join(filter(None, known)) or 'one, without a name'}"
+            )
+
+
+def _dtype_name(dtype: torch.dtype) -> Dtype:
+    for name in get_args(Dtype):
+        if getattr(torch, name) is dtype:
+            found: Dtype = name
+            return found
+    raise CaptureError(f"input_dtype is {dtype}, expected one of {', '.join(get_args(Dtype))}")
+
+
+def torch_dtype(given: Input) -> torch.dtype:
+    """The dtype of an input, as torch has it."""
+    found: torch.dtype = getattr(torch, given.dtype)
+    return found
+
+
+def describe(inputs: tuple[Input, ...]) -> str:
+    """``shape (3, 32, 32)``, with the dtype where that is not float32 and the names where there are some."""
+    return " and ".join(
+        f"{f'{given.name} ' if given.name else ''}shape {given.shape}"
+        f"{'' if given.dtype == 'float32' else f' of {given.dtype}'}"
+        for given in inputs
+    )
