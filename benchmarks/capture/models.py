@@ -12,7 +12,7 @@ TORCHVISION = (
     "googlenet mobilenet_v2 mobilenet_v3_large mnasnet1_0 shufflenet_v2_x1_0 efficientnet_b0 efficientnet_v2_s "
     "regnet_x_400mf regnet_y_400mf convnext_tiny vit_b_16 swin_t swin_v2_t maxvit_t"
 ).split()
-SIZES = (32, 48, 64, 96, 128, 224)
+SIZES = (32, 48, 64, 96, 128, 224, 299)
 """Edges of images that are tried, smallest first."""
 TOKENS = (16,)
 SMALL = {

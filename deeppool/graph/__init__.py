@@ -1,13 +1,18 @@
 """Models as static graphs of layers.
 
-layer        Layer, LayerGraph: plain records, no torch
-workloads    named models, and ``package.module:callable`` for the user's own
+layer        Layer, LayerGraph, Input: plain records, no torch
+workloads    models by name, and ``package.module:callable`` for the user's own
+model_libraries   the names of torchvision and transformers
+inputs       shapes and dtypes as users give them → Input records
 capture      nn.Module → CapturedModel (LayerGraph + program), by torch.export
+constants    computes once what depends on no data
 in_place     removes in-place writes from a program
-grouping     operators → layers
+grouping     operators → layers: single ones, modules, or blocks
+blocks       finds residual blocks, transformer layers and the like by what repeats
 describe     layers → records
 saved        what a layer's forward keeps for its backward
 extract      some layers of a captured model as a module of their own
+indices      how many tokens or classes an integer tensor picks from
 regions      chains, branches and joins of a layer graph
 losses       outputs and targets → the mean loss that capture appends
 synthetic    a learnable task for any classifier

@@ -9,6 +9,7 @@ from torch import nn
 from deeppool.cluster import Cluster
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture import capture
+from deeppool.graph.extract import extract
 from deeppool.graph.losses import classification_loss
 from deeppool.planning.planner import plan
 from deeppool.profiling.measure import profile
@@ -216,3 +217,11 @@ def test_readers_of_one_random_mask_are_one_layer(granularity):
     captured = capture(OneMask(), (3, 8, 8), granularity=granularity)
     masked = [layer for layer in captured.graph.layers if "mul" in layer.operators]
     assert [layer.operators.count("mul") for layer in masked] == [2]
+
+
+def test_layers_of_every_granularity_hand_on_nothing_but_samples(three):
+    for captured in three:
+        for index in range(len(captured.nodes) - 1):
+            for node in extract(captured, [index]).outputs:
+                # Only a value whose leading dimension is the batch can be split by samples.
+                assert str(node.meta["val"].shape[0]) in captured.batch_symbols, node
