@@ -8,7 +8,7 @@ import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Policy = Literal["none", "naive", "nice", "priority"]
 ModelArgument = Annotated[
     str, typer.Argument(help="A named model (vgg16, resnet50, …) or your own: package.module:callable.")

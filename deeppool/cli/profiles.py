@@ -44,7 +44,7 @@ def profile(
                 batch_sizes=sizes,
                 precision=precision,
                 output=output,
-                on_progress=lambda done, count, what: report(what, done / count),
+                on_progress=report,
             )
         except KeyboardInterrupt:
             raise RunError(

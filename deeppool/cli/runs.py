@@ -91,7 +91,5 @@ def _plan_for(
     if count > global_batch:
         raise InvalidValueError(f"--ranks {count} cannot share --global-batch {global_batch}: each needs a sample")
     sizes = sorted({max(1, global_batch // count), global_batch})
-    times = measure(
-        what, shape, batch_sizes=sizes, on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of)
-    )
+    times = measure(what, shape, batch_sizes=sizes, on_progress=lambda name, share: report(f"profiling {name}", share))
     return make_plan(times, find_cluster(default_cluster(times.device), count), global_batch)
