@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from deeppool.planning.replan import replan
     from deeppool.planning.scaling import scaling
     from deeppool.planning.share import share
+    from deeppool.profiling.compare import compare_profiles
     from deeppool.profiling.measure import profile
+    from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
 
@@ -44,10 +46,12 @@ _HOMES = {
     "Link": "deeppool.cluster",
     "StepsTable": "deeppool.planning.accuracy",
     "capture": "deeppool.graph.capture",
+    "compare_profiles": "deeppool.profiling.compare",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
+    "find_profile": "deeppool.profiling.shipped",
     "find_steps": "deeppool.planning.accuracy",
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
@@ -66,10 +70,12 @@ __all__ = [
     "Link",
     "StepsTable",
     "capture",
+    "compare_profiles",
     "diff",
     "environment",
     "figures",
     "find_cluster",
+    "find_profile",
     "find_steps",
     "frontier",
     "launch",

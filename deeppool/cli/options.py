@@ -1,7 +1,6 @@
 """Options and arguments that several commands share, and how their text is read."""
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,13 +9,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Policy = Literal["none", "naive", "nice", "priority"]
-ModelArgument = Annotated[
-    str, typer.Argument(help="A named model (vgg16, resnet50, …) or your own: package.module:callable.")
-]
 ShapeOption = Annotated[
     str | None, typer.Option(help="Shape of one sample, for example 3,224,224; named models have their own.")
 ]
-ProfileArgument = Annotated[Path, typer.Argument(metavar="PROFILE", help="Made by: deeppool profile.")]
+ProfileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROFILE", help="Made by: deeppool profile MODEL -o FILE; or a shipped one by its name: --list there."
+    ),
+]
 ClusterOption = Annotated[
     str | None,
     typer.Option(

@@ -53,7 +53,7 @@ def off_bound(checks: tuple[IterationCheck, ...], graphs: bool) -> str | None:
         return None
     direction = "more" if worst.deviation > 0 else "less"
     return (
-        f"the profile's layers add up to {100 * abs(worst.deviation):.0f} % {direction} than the whole iteration at "
+        f"the profile's layers add up to {100 * abs(worst.deviation):.1f} % {direction} than the whole iteration at "
         f"batch {worst.batch}, beyond its bound of {100 * bound(graphs):.0f} % (profile again on an idle machine)"
     )
 

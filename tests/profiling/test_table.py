@@ -170,9 +170,9 @@ CHECKS = (IterationCheck(1, 1.0, 1.04, 0.01, 5), IterationCheck(16, 1.1, 1.0, 0.
         ((), False, None),
         (CHECKS[:1], False, None),
         (CHECKS[:1], True, None),
-        (CHECKS, False, "add up to 10 % more than the whole iteration at batch 16, beyond its bound of 8 %"),
+        (CHECKS, False, "add up to 10.0 % more than the whole iteration at batch 16, beyond its bound of 8 %"),
         ((replace(CHECKS[1], layers=0.94),), False, None),
-        ((replace(CHECKS[1], layers=0.94),), True, "add up to 6 % less than the whole iteration at batch 16"),
+        ((replace(CHECKS[1], layers=0.94),), True, "add up to 6.0 % less than the whole iteration at batch 16"),
     ],
 )
 def test_a_profile_off_its_bound_says_so_and_no_other(checks, graphs, expected):
