@@ -202,7 +202,7 @@ def test_an_interrupted_profile_says_where_its_measurements_are(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("deeppool.profiling.measure._Bench.measure", interrupted)
+    monkeypatch.setattr("deeppool.profiling.bench.Bench.measure", interrupted)
     outcome = deeppool("profile", EXAMPLE, "-o", tmp_path / "profile.json")
     assert outcome.code == 1
     assert outcome.err.startswith("error: interrupted; what was measured is in")

@@ -41,10 +41,11 @@ class Device(Protocol):
         """Between two stamps, once the device is done."""
         ...
 
-    def repeatable(self, work: Callable[[], None]) -> Callable[[], None]:
-        """``work`` as something that repeats without launching each kernel again: a CUDA graph.
+    def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
+        """Each work as something that repeats without launching its kernels one by one: a CUDA graph.
 
-        Stamps made inside are made anew by each repetition. The CPU launches nothing, and gives ``work`` itself.
+        Stamps made inside are made anew by each repetition. The works share their memory, so what one left is
+        gone when another ran. The CPU launches nothing, and gives the works themselves.
         """
         ...
 

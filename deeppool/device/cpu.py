@@ -43,9 +43,9 @@ class CpuDevice:
         """Their difference."""
         return later - earlier
 
-    def repeatable(self, work: Callable[[], None]) -> Callable[[], None]:
-        """The work itself."""
-        return work
+    def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
+        """The works themselves."""
+        return works
 
     def arithmetic(self, precision: "Precision") -> AbstractContextManager[None]:
         """There is one kind in 32 bits."""

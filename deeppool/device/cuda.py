@@ -60,20 +60,24 @@ class CudaDevice:
         """By the GPU's clock."""
         return float(earlier.elapsed_time(later)) / 1e3
 
-    def repeatable(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Captures the work as one graph."""
+    def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
+        """Captures each work as one graph, all in one pool of memory."""
         import torch
 
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
+        pool = torch.cuda.graph_pool_handle()
+        captured = []
+        for work in works:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UPS):
+                    work()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
                 work()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            work()
-        return graph.replay
+            captured.append(graph.replay)
+        return tuple(captured)
 
     @contextmanager
     def arithmetic(self, precision: "Precision") -> Iterator[None]:

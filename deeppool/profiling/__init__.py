@@ -4,6 +4,7 @@ table      Profile: times of every layer at several per-GPU batches, a plain rec
 iteration  one iteration of a model, with a stamp of the time between the layers
 spread     how many iterations are enough, and which of them count
 store      what an interrupted measurement keeps
+bench      a model on a device, iteration after iteration
 measure    a captured model → Profile, on the device at hand
 check      the layers against the whole iteration, the line against the largest batch
 compare    which layers changed between two profiles, beyond noise

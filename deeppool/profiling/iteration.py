@@ -81,6 +81,8 @@ class Iteration:
         """
         self.tape = Tape(lambda: None)
         self.last = len(captured.nodes) - 1
+        self.broken = False
+        """The last run raised, or still runs."""
         self.pieces = _pieces(captured) if stamped else []
         self.parameters = list(weights.parameters())
         self.module = self._write(captured, weights)
@@ -109,7 +111,7 @@ class Iteration:
         """
         for parameter in self.parameters:
             parameter.grad = None
-        self.tape = tape
+        self.tape, self.broken = tape, True
         to = AUTOCAST_TYPES.get(precision)
         tape.begin(self.last)
         with torch.autocast(data[0].device.type, to or torch.bfloat16, enabled=to is not None):
@@ -118,10 +120,11 @@ class Iteration:
             tape.end("forward", self.last)
         loss.backward()
         tape.end("backward", tape.running)
+        self.broken = False
 
     def at_fault(self) -> int | None:
-        """The layer that was running when :meth:`run` raised; None without boundaries."""
-        if not self.pieces:
+        """The layer that was running when :meth:`run` raised; None without boundaries, or where it did not raise."""
+        if not self.pieces or not self.broken:
             return None
         done = len(self.tape.marks)
         return self.pieces[done][0] if done < len(self.pieces) else self.tape.running

@@ -9,9 +9,9 @@ import datetime
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,10 +22,10 @@ from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, ProfileError
 from deeppool.graph.capture import CapturedModel, capture
 from deeppool.job import Progress
+from deeppool.profiling.bench import Bench, MemoryUse
 from deeppool.profiling.check import IterationCheck
-from deeppool.profiling.iteration import Iteration, Tape, copy_weights, example_data
-from deeppool.profiling.spread import LONG, enough, faster_half, progress, spread, typical
-from deeppool.profiling.store import MeasurementLog, Runs, Times
+from deeppool.profiling.spread import faster_half, spread, typical
+from deeppool.profiling.store import MeasurementLog, Runs
 from deeppool.profiling.table import Measurement, Profile
 from deeppool.units import format_bytes
 
@@ -89,7 +89,7 @@ def profile(
     log = MeasurementLog(log_path, conditions)
     memory: dict[int, MemoryUse] = {}
     with _threads(threads), place.arithmetic(precision):
-        bench = _Bench(captured, place, precision, graphs)
+        bench = Bench(captured, place, precision, graphs)
         for index, batch in enumerate(sizes):
             # Larger batches take longer, about as their number of samples.
             start, end = (sum(sizes[:n]) / sum(sizes) for n in (index, index + 1))
@@ -120,94 +120,6 @@ def profile(
         documents.write(result, output)
         log.remove()
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """Bytes of one iteration, where the device counts them."""
-
-    peak: int | None = None
-    layers: tuple[int, ...] = ()
-    """Per layer, the most that its forward or backward held beyond what was there when it began."""
-
-
-class _Bench:
-    """A model on a device, ready to be measured at any batch size."""
-
-    def __init__(self, captured: CapturedModel, device: Device, precision: Precision, graphs: bool) -> None:
-        self._captured, self._device, self._precision, self._graphs = captured, device, precision, graphs
-        weights = copy_weights(captured, device)
-        self._iterations = {stamped: Iteration(captured, weights, stamped=stamped) for stamped in (True, False)}
-
-    def measure(self, batch: int, runs: Runs, log: MeasurementLog) -> Iterator[float]:
-        """Adds iterations to the log until there are enough; tells about what share of them is done."""
-        yield 0.0
-        if enough(*runs.seconds):
-            return
-        with self._errors(batch):
-            once = {stamped: self._ready(stamped, batch) for stamped in (True, False)}
-            first = once[True]()
-        if sum(map(sum, first)) >= LONG:
-            log.add(batch, True, first)
-        while not enough(*runs.seconds):
-            yield progress(*runs.seconds)
-            stamped = len(runs.layered) <= len(runs.whole)
-            with self._errors(batch):
-                times = once[stamped]()
-            log.add(batch, stamped, times)
-
-    def _ready(self, stamped: bool, batch: int) -> Callable[[], Times]:
-        """One iteration as a function that gives the seconds of each layer, or of the whole."""
-        tape = Tape(self._device.stamp)
-        data = example_data(self._captured, batch, self._device)
-        iteration = self._iterations[stamped]
-
-        def work() -> None:
-            iteration.run(data, tape, self._precision)
-
-        repeat = self._device.repeatable(work) if self._graphs else work
-
-        def once() -> Times:
-            self._device.synchronize()
-            repeat()
-            self._device.synchronize()
-            times = [[0.0, 0.0] for _ in self._captured.nodes]
-            before = tape.start
-            for direction, layer, stamp in tape.marks:
-                times[layer][direction == "backward"] += self._device.seconds(before, stamp)
-                before = stamp
-            if not stamped:
-                return ((sum(t[0] for t in times), sum(t[1] for t in times)),)
-            return tuple((forward, backward) for forward, backward in times)
-
-        return once
-
-    def memory(self, batch: int) -> MemoryUse:
-        """Of one more iteration, without graphs, whose memory lasts longer than they run."""
-        if self._device.memory_use() is None:
-            return MemoryUse()
-        tape = Tape(self._device.memory_use)
-        with self._errors(batch):
-            self._iterations[True].run(example_data(self._captured, batch, self._device), tape, self._precision)
-        layers = [0] * len(self._captured.nodes)
-        held, highest = tape.start
-        for _, layer, (now, peak) in tape.marks:
-            layers[layer] = max(layers[layer], peak - held)
-            held, highest = now, max(highest, peak)
-        return MemoryUse(highest, tuple(layers))
-
-    @contextmanager
-    def _errors(self, batch: int) -> Iterator[None]:
-        """An error of the model as one of ours, with the layer."""
-        try:
-            yield
-        except (RuntimeError, ValueError) as error:
-            graph = self._captured.graph
-            layer = self._iterations[True].at_fault()
-            where = graph.model if layer is None else f"layer '{graph.layers[layer].name}' of {graph.model}"
-            raise ProfileError(
-                f"{where} cannot run at batch {batch}: {str(error).splitlines()[0]} (try other --batch-sizes)"
-            ) from error
 
 
 def _measurements(

@@ -148,9 +148,9 @@ def test_progress_grows_and_ends_in_done(model):
 
 def test_threads_are_those_asked_for_and_put_back(model, monkeypatch):
     seen = set()
-    original = measure._Bench.measure
+    original = measure.Bench.measure
     note = lambda *given: seen.add(torch.get_num_threads()) or original(*given)  # noqa: E731
-    monkeypatch.setattr(measure._Bench, "measure", note)
+    monkeypatch.setattr(measure.Bench, "measure", note)
     before = torch.get_num_threads()
     made = profile(model, device="cpu", batch_sizes=SIZES, threads=2)
     assert seen == {2}
