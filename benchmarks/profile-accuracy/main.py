@@ -24,7 +24,7 @@ MODELS = ("vgg16", "wide_resnet101_2", "inception_v3", "resnet50", "bert_base")
 SIZES = (1, 2, 4)
 COMPARED = 4
 """Per-GPU batch size of the two other ways."""
-RUNS = 4
+RUNS = 2
 INTERPOLATED = ("resnet50", "inception_v3")
 HELD_OUT = (3, 6)
 PROFILED = (1, 2, 4, 8)

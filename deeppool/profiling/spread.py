@@ -15,7 +15,7 @@ STEADY = 0.03
 MINIMUM_RUNS = 5
 MAXIMUM_RUNS = 50
 MINIMUM_SECONDS = 0.5
-MAXIMUM_SECONDS = 8.0
+MAXIMUM_SECONDS = 6.0
 """Per batch size; reached, two layered iterations and a whole one are enough."""
 LONG = 2.0
 """Seconds of an iteration that needs no warm-up of its own: what a first run costs extra is small beside it, and

@@ -10,7 +10,8 @@ from deeppool import documents
 from deeppool.device.cuda import cuda_problem
 from deeppool.errors import DeviceUnavailableError, DocumentError, InvalidValueError, ProfileError
 from deeppool.graph.capture import capture
-from deeppool.profiling import measure, spread
+from deeppool.profiling import bench, measure, spread
+from deeppool.profiling.iteration import Iteration
 from deeppool.profiling.measure import profile
 from deeppool.profiling.store import MeasurementLog
 from deeppool.profiling.table import Profile
@@ -135,6 +136,17 @@ def test_layers_add_up_to_the_iterations_that_they_were_stamped_in(model, monkey
     made = profile(model, device="cpu", batch_sizes=(2,))
     assert len(kept) == RUNS
     assert made.checks[0].layers == pytest.approx(min(kept))
+
+
+@pytest.mark.parametrize(("long", "warm_ups"), [(1e9, len(SIZES)), (0.0, 0)])
+def test_an_iteration_that_is_not_long_has_a_warm_up_that_is_not_kept(model, measured, monkeypatch, long, warm_ups):
+    monkeypatch.setattr(bench, "LONG", long)
+    runs = []
+    original = Iteration.run
+    monkeypatch.setattr(Iteration, "run", lambda *given: runs.append(1) or original(*given))
+    profile(model, device="cpu", batch_sizes=SIZES)
+    assert len(measured) == 2 * RUNS * len(SIZES)
+    assert len(runs) == len(measured) + warm_ups
 
 
 def test_progress_grows_and_ends_in_done(model):

@@ -44,5 +44,5 @@ def test_enough_is_when_both_are_steady_or_took_long(layered, whole, is_enough):
 def test_progress_stays_below_the_end_until_it_is_enough():
     assert progress([], []) == 0.0
     assert progress([0.1], [0.1]) == pytest.approx(1 / rules.MINIMUM_RUNS)
-    assert progress([4.0], [2.0]) == pytest.approx(6 / rules.MAXIMUM_SECONDS)
+    assert progress([2.0], [1.0]) == pytest.approx(3 / rules.MAXIMUM_SECONDS)
     assert progress([0.001] * 30, [0.001] * 30) == 0.95
