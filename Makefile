@@ -5,7 +5,9 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help demo lab check test stress clean
+SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
+
+.PHONY: help demo lab check test stress shipped clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -26,6 +28,12 @@ test: check  ## check, then run every test
 
 stress: .venv/.installed-test  ## plan a hundred thousand random graphs; about a quarter of an hour
 	DEEPPOOL_RANDOM_GRAPHS=100000 $(BIN)/pytest tests/planning/test_random_graphs.py
+
+shipped: .venv/.installed  ## measure the profiles that come with deeppool again; some minutes of an idle machine
+	mkdir -p deeppool/profiling/measured
+	for model in $(SHIPPED); do \
+	  $(BIN)/deeppool profile $$model --device cpu -o deeppool/profiling/measured/$$model-cpu.json || exit 1; \
+	done
 
 clean:  ## remove what the targets above made, .venv too
 	rm -rf .venv demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

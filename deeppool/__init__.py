@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from deeppool.planning.replan import replan
     from deeppool.planning.scaling import scaling
     from deeppool.planning.share import share
+    from deeppool.profiling.compare import compare_profiles
     from deeppool.profiling.measure import profile
     from deeppool.profiling.network import measure_network
+    from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
     from deeppool.training_run import train
@@ -48,10 +50,12 @@ _HOMES = {
     "StepsTable": "deeppool.planning.accuracy",
     "TrainingJob": "deeppool.execution.training",
     "capture": "deeppool.graph.capture",
+    "compare_profiles": "deeppool.profiling.compare",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
+    "find_profile": "deeppool.profiling.shipped",
     "find_steps": "deeppool.planning.accuracy",
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
@@ -73,10 +77,12 @@ __all__ = [
     "StepsTable",
     "TrainingJob",
     "capture",
+    "compare_profiles",
     "diff",
     "environment",
     "figures",
     "find_cluster",
+    "find_profile",
     "find_steps",
     "frontier",
     "launch",

@@ -17,6 +17,7 @@ KINDS = {
     "plan": ("deeppool.planning.plan", "Plan"),
     "price-list": ("deeppool.planning.price_list", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
+    "profile-comparison": ("deeppool.profiling.compare", "ProfileComparison"),
     "replan": ("deeppool.planning.replan", "Replan"),
     "run": ("deeppool.job", "RunRecord"),
     "scaling": ("deeppool.planning.study", "ScalingStudy"),

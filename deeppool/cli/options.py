@@ -1,14 +1,13 @@
 """Options and arguments that several commands share, and how their text is read."""
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Policy = Literal["none", "naive", "nice", "priority"]
 ModelArgument = Annotated[
     str,
@@ -25,7 +24,12 @@ ShapeOption = Annotated[
     ),
 ]
 Granularity = Literal["operator", "module", "block"]
-ProfileArgument = Annotated[Path, typer.Argument(metavar="PROFILE", help="Made by: deeppool profile.")]
+ProfileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROFILE", help="Made by: deeppool profile MODEL -o FILE; or a shipped one by its name: --list there."
+    ),
+]
 ClusterOption = Annotated[
     str | None,
     typer.Option(

@@ -20,13 +20,14 @@ def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None)
 def progress() -> Iterator[Callable[[str, float], None]]:
     """A bar on standard error, when that is a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     bar = Progress(
         BarColumn(),
         TextColumn("{task.percentage:3.0f} %"),
         TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.description}"),
         console=console,
         disable=not console.is_terminal,

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from deeppool.cli.inputs import read_plan, read_profile
 from deeppool.cli.options import (
     AsJson,
     ClusterOption,
@@ -76,10 +77,10 @@ def plan(
     from deeppool import documents
     from deeppool.cluster import find_cluster
     from deeppool.planning.planner import plan as make_plan
-    from deeppool.profiling.table import Profile
+    from deeppool.profiling.shipped import find_profile
 
     bytes_per_gpu = memory_size(memory)
-    times = documents.read(profile_file, Profile)
+    times = find_profile(profile_file)  # the plan says what is uncertain about it
     place = find_cluster(cluster or default_cluster(times.device), gpus)
     found = make_plan(
         times,
@@ -132,7 +133,6 @@ def frontier(
     from deeppool.cluster import find_cluster
     from deeppool.planning.planner import frontier as find_frontier
     from deeppool.planning.share import share
-    from deeppool.profiling.table import Profile
 
     check_usage(
         background,
@@ -142,14 +142,14 @@ def frontier(
         min_speedup=min_speedup,
     )
     bytes_per_gpu = memory_size(memory)
-    times = documents.read(profile_file, Profile)
+    times = read_profile(profile_file)
     place = find_cluster(cluster or default_cluster(times.device), gpus)
     if background is not None:
         shared = share(
             times,
             place,
             global_batch,
-            documents.read(background, Profile),
+            read_profile(background),
             background_batch=background_batch,
             harvest_of_idle=1.0 if harvest_of_idle is None else harvest_of_idle,
             gpu_counts=gpu_counts,
@@ -176,7 +176,7 @@ def frontier(
 def simulate(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Made by: deeppool plan -o FILE.")],
     background: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Profile of a background job that fills the idle time (no interference modelled)."),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace.")] = None,
@@ -186,17 +186,14 @@ def simulate(
 
     Example: deeppool simulate plan.json --trace trace.json   (open it in ui.perfetto.dev)
     """
-    from deeppool import documents
     from deeppool.figures.trace import write_trace
-    from deeppool.planning.plan import Plan
-    from deeppool.profiling.table import Profile
     from deeppool.simulation.replay import simulate as replay
 
     sample_time = None
     if background is not None:
-        job = documents.read(background, Profile)
+        job = read_profile(background)
         sample_time = job.iteration_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
-    found = replay(documents.read(plan_file, Plan), background_sample_time=sample_time)
+    found = replay(read_plan(plan_file), background_sample_time=sample_time)
     if trace is not None:
         write_trace(trace, found.timeline)
     show(found, as_json)

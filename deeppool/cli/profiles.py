@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from deeppool.cli.options import AsJson, Device, Granularity, ModelArgument, Precision, ShapeOption, numbers, shape
+from deeppool.cli.inputs import read_profile
+from deeppool.cli.options import AsJson, Device, Granularity, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import RunError
 
@@ -18,12 +19,21 @@ def env(as_json: AsJson = False) -> None:
 
 
 def profile(
-    model: ModelArgument,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to save the profile (JSON).")],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="A named model (vgg16, resnet50, …) or your own: package.module:callable."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to save the profile (JSON); needed with MODEL.")
+    ] = None,
     device: Annotated[Device, typer.Option(help="auto is CUDA where there is a GPU.")] = "auto",
     input_shape: ShapeOption = None,
     batch_sizes: Annotated[str, typer.Option(help="Per-GPU batch sizes to measure; a plan interpolates.")] = "1,2,4,8",
-    precision: Annotated[Precision, typer.Option(help="bf16 and fp16 run under autocast.")] = "fp32",
+    precision: Annotated[
+        Precision, typer.Option(help="bf16 and fp16 run under autocast; tf32 is for an NVIDIA GPU.")
+    ] = "fp32",
     granularity: Annotated[
         Granularity,
         typer.Option(
@@ -31,31 +41,82 @@ def profile(
             "(a residual block, a transformer layer)."
         ),
     ] = "module",
+    graphs: Annotated[
+        bool | None,
+        typer.Option("--graphs/--no-graphs", help="Measure CUDA graphs, as jobs run; on CUDA that is the default."),
+    ] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="BEFORE AFTER", help="Say which layers changed between two profiles, beyond noise."),
+    ] = None,
+    list_shipped: Annotated[
+        bool, typer.Option("--list", help="List the profiles that come with deeppool; PROFILE may be their name.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure every distinct layer of MODEL, forward and backward.
+    """Measure every layer of MODEL, forward and backward, and check that the layers add up to the whole iteration.
 
     An interrupted profile keeps what it measured in FILE.partial; the same command goes on from there.
 
     Example: deeppool profile resnet50 --batch-sizes 1,4,16,64 -o resnet50.json
     or: deeppool profile bert_base --input-shape 128 --granularity block -o bert.json
+
+    Example: deeppool profile --compare resnet50.json new.json
     """
+    if (model is not None) + (compare is not None) + list_shipped != 1:
+        raise typer.BadParameter("takes one of MODEL, --compare BEFORE AFTER and --list")
+    if list_shipped:
+        from deeppool.profiling.shipped import list_profiles
+
+        show(list_profiles(), as_json)
+    elif compare is not None:
+        from deeppool.profiling.compare import compare_profiles
+
+        found = compare_profiles(*map(read_profile, compare))
+        show(found, as_json, found.explain)
+    elif model is not None:
+        if output is None:
+            raise typer.BadParameter("MODEL needs -o FILE, where to save the profile")
+        _measure(
+            model,
+            output,
+            device,
+            shape(input_shape),
+            numbers(batch_sizes, "--batch-sizes"),
+            precision,
+            granularity,
+            graphs,
+            as_json,
+        )
+
+
+def _measure(
+    model: str,
+    output: Path,
+    device: Device,
+    sample: tuple[int, ...] | dict[str, tuple[int, ...]] | None,
+    sizes: tuple[int, ...],
+    precision: Precision,
+    granularity: Granularity,
+    graphs: bool | None,
+    as_json: bool,
+) -> None:
     from deeppool.graph.capture import capture
     from deeppool.profiling.measure import profile as measure
 
-    sizes = numbers(batch_sizes, "--batch-sizes")
     with progress() as report:
         try:
             found = measure(
-                capture(model, shape(input_shape), granularity=granularity),
+                capture(model, sample, granularity=granularity),
                 device=device,
                 batch_sizes=sizes,
                 precision=precision,
+                graphs=graphs,
                 output=output,
-                on_progress=lambda done, count, what: report(what, done / count),
+                on_progress=report,
             )
         except KeyboardInterrupt:
             raise RunError(
                 f"interrupted; what was measured is in {output}.partial (the same command goes on)"
             ) from None
-    show(found, as_json)
+    show(found, as_json, found.explain)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from deeppool.cli.inputs import read_profile
 from deeppool.cli.options import AsJson, ProfileArgument
 from deeppool.cli.output import show
 
@@ -38,14 +39,13 @@ def replan(
     from deeppool.planning.planner import plan_at
     from deeppool.planning.replan import HYSTERESIS, prices_for
     from deeppool.planning.replan import replan as plan_again
-    from deeppool.profiling.table import Profile
 
     if output is not None:
         documents.check_writable(output)
     ran = documents.read(plan_file, Plan)
     found = plan_again(
         ran,
-        documents.read(profile_file, Profile),
+        read_profile(profile_file),
         documents.read(run_file, RunRecord),
         hysteresis=HYSTERESIS if hysteresis is None else hysteresis,
     )

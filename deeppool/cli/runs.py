@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deeppool.cli.inputs import read_plan, warn
 from deeppool.cli.options import AsJson, Policy, ShapeOption, default_cluster, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
@@ -74,16 +75,14 @@ def _plan_for(
     report: Callable[[str, float], None],
 ) -> "Plan":
     """A plan from its file, or one made here for a model."""
-    from deeppool import documents
     from deeppool.cluster import find_cluster
     from deeppool.device.cpu import usable_cores
     from deeppool.graph.capture import capture
-    from deeppool.planning.plan import Plan
     from deeppool.planning.planner import plan as make_plan
     from deeppool.profiling.measure import profile as measure
 
     if Path(what).is_file():
-        found = documents.read(what, Plan)
+        found = read_plan(what)
         if ranks is not None and ranks != found.gpus:
             raise RunError(
                 f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})"
@@ -99,6 +98,8 @@ def _plan_for(
     times = measure(
         capture(what, shape),
         batch_sizes=sizes,
-        on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of),
+        on_progress=lambda name, share: report(f"profiling {name}", share),
     )
-    return make_plan(times, find_cluster(default_cluster(times.device), count), global_batch)
+    made = make_plan(times, find_cluster(default_cluster(times.device), count), global_batch)
+    warn(made.caveats)
+    return made

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from deeppool.cli.inputs import read_profile
 from deeppool.cli.options import AsJson, ProfileArgument, numbers
 from deeppool.cli.output import progress, show
 
@@ -51,10 +52,9 @@ def scaling(
     from deeppool.planning.accuracy import find_steps
     from deeppool.planning.planner import gpu_counts_to_search
     from deeppool.planning.scaling import scaling as study
-    from deeppool.profiling.table import Profile
 
     speeds = numbers(network, "--network")
-    times = documents.read(profile_file, Profile)
+    times = read_profile(profile_file)
     steps = find_steps(steps_to_accuracy)
     if output is not None:
         documents.check_writable(output)

@@ -1,7 +1,6 @@
 """What ``deeppool frontier --background`` takes and prints: collocation beside static partitions, or one answer."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster, SharingAnswer
 
 BackgroundOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="Profile of a background job for the idle time: prints foreground speed-up against cluster throughput."
     ),
@@ -36,7 +35,7 @@ MinSpeedupOption = Annotated[
 ]
 
 
-def check_usage(background: Path | None, *, min_background: float | None, **others: float | None) -> None:
+def check_usage(background: str | None, *, min_background: float | None, **others: float | None) -> None:
     """Options that only mean something beside a background job, and conditions of which one is answered at a time."""
     given = [name for name, value in {"min_background": min_background, **others}.items() if value is not None]
     if given and background is None:

@@ -1,11 +1,18 @@
-"""Device: where layers run, and when they are done."""
+"""Device: where layers run, when they are done, and how long they took."""
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from deeppool.errors import DeviceUnavailableError, InvalidValueError
 
 if TYPE_CHECKING:
     import torch
+
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+"""Of products and convolutions: 32 bits; 32 bits with TF32's short mantissa; 16 bits, under autocast."""
+AUTOCAST = ("bf16", "fp16")
 
 
 class Device(Protocol):
@@ -32,6 +39,38 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Returns when all work given to the device is done."""
+        ...
+
+    def stamp(self) -> Any:
+        """A point between what was given to the device before and what follows; read by :meth:`seconds`."""
+        ...
+
+    def seconds(self, earlier: Any, later: Any) -> float:
+        """Between two stamps, once the device is done."""
+        ...
+
+    def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
+        """Each work as something that repeats without launching its kernels one by one: a CUDA graph.
+
+        Stamps made inside are made anew by each repetition. The works share their memory, so what one left is
+        gone when another ran. The CPU launches nothing, and gives the works themselves.
+        """
+        ...
+
+    def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:
+        """While it is open, products and convolutions in 32 bits do, or do not, use TF32.
+
+        Raises:
+            InvalidValueError: the device has no such arithmetic.
+        """
+        ...
+
+    def free_memory(self) -> int:
+        """Bytes that a new tensor may take."""
+        ...
+
+    def memory_use(self) -> tuple[int, int] | None:
+        """Bytes held now and at the highest point since the last call; None where the device does not count."""
         ...
 
 

@@ -2,11 +2,18 @@
 
 import os
 import platform
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deeppool.errors import InvalidValueError
+
 if TYPE_CHECKING:
     import torch
+
+    from deeppool.device.common import Precision
 
 
 class CpuDevice:
@@ -37,6 +44,33 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Operators on a CPU are done when they return."""
+
+    def stamp(self) -> float:
+        """The clock."""
+        return time.perf_counter()
+
+    def seconds(self, earlier: float, later: float) -> float:
+        """Their difference."""
+        return later - earlier
+
+    def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
+        """The works themselves."""
+        return works
+
+    def arithmetic(self, precision: "Precision") -> AbstractContextManager[None]:
+        """There is one kind in 32 bits."""
+        if precision == "tf32":
+            raise InvalidValueError("precision tf32 needs an NVIDIA GPU, got device cpu (use fp32, bf16 or fp16)")
+        return nullcontext()
+
+    def free_memory(self) -> int:
+        """What the operating system would give without swapping."""
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+
+    def memory_use(self) -> None:
+        """The operating system's allocator keeps no such count."""
 
 
 def processor_name() -> str:

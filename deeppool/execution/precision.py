@@ -1,16 +1,15 @@
 """What runs in 16 bits, and what then travels in 16 bits."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from deeppool.device.common import Precision
 from deeppool.graph.capture import EXAMPLE_BATCH, CapturedModel
 from deeppool.graph.extract import Segment
 
-Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -21,11 +21,12 @@ import torch.distributed as dist
 from torch import fx
 
 from deeppool.collectives.layout import Layout
+from deeppool.device.common import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.dropout import Draw, replace_dropout
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.gradient_sync import GradientSync
-from deeppool.execution.precision import Precision, autocast, boundary_types
+from deeppool.execution.precision import autocast, boundary_types
 from deeppool.execution.stages import Stage
 from deeppool.execution.training import Training
 from deeppool.execution.update import Update

@@ -51,6 +51,7 @@ class Rank:
             if setup["core"] is not None:
                 pin_to_core(setup["core"])
         self.place = device.torch_device(self.rank)
+        self.arithmetic = device.arithmetic(plan.precision)
         work = _own_job(setup, plan, self.place) if "training" in setup else _synthetic_job(setup, plan, self.place)
         # gloo would listen on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -182,8 +183,9 @@ def main() -> None:
         rank = Rank(commands.next())
         commands.answer("ready")
         obey = {"train": rank.train, "save": rank.save, "load": rank.load, "switch": rank.switch}
-        while (message := commands.next())["command"] != "exit":
-            commands.answer("done", **obey[message["command"]](message, commands))
+        with rank.arithmetic:
+            while (message := commands.next())["command"] != "exit":
+                commands.answer("done", **obey[message["command"]](message, commands))
         dist.destroy_process_group()
     except DeeppoolError as error:
         sys.exit(str(error))

@@ -114,7 +114,7 @@ def correct(profile: Profile, plan: Plan, live: LiveTimes, *, noise: float = NOI
     measurements = tuple(scaled.get(x.signature, x) for x in profile.measurements)
     method = f"{profile.method}; corrected by {describe(live)}: {'; '.join(map(str, corrections))}"
     return Corrected(
-        replace(profile, measurements=measurements, method=method),
+        replace(profile, measurements=measurements, method=method, checks=()),
         tuple(corrections),
         tuple(index for index, layer in enumerate(profile.graph.layers) if layer.signature in scaled),
     )

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from deeppool.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
+from deeppool.device.common import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.regions import Series, decompose
@@ -82,7 +83,7 @@ class Plan:
     profile_fingerprint: str
     device: str
     device_name: str
-    precision: Literal["fp32", "bf16", "fp16"]
+    precision: Precision
     provenance: Literal["measured", "estimated"]
     """Of the layer times it leans on; network times are always computed from the cluster's links."""
     extrapolated_layers: tuple[str, ...]
@@ -123,6 +124,8 @@ class Plan:
     """All of the model's; one of float32 and ``input_shape`` unless given."""
     granularity: Granularity = "module"
     """What a layer is: a run captures the model in the same way."""
+    caveats: tuple[str, ...] = ()
+    """What is uncertain about the layer times it leans on, a sentence each; see :mod:`deeppool.profiling.check`."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
@@ -186,4 +189,4 @@ class Plan:
                 f"on {self.claim.gpus} GPUs at once, and {len(self.over_limit)} of {len(self.layers)} layers "
                 "are over the limit"
             )
-        return text
+        return "; caution: ".join([text, *self.caveats])

@@ -11,6 +11,7 @@ from deeppool.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
+from deeppool.device.common import AUTOCAST
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.baselines import data_parallel_time
 from deeppool.planning.explain import alternatives
@@ -158,6 +159,7 @@ def plan_at(
         overlap_sync=overlap_sync,
         optimizer=optimizer,
         memory=use.use([layer.gpus for layer in layers], costs.network.cluster.gpus) if use.known else (),
+        caveats=profile.caveats(layer.name for layer, far in zip(layers, extrapolated, strict=True) if far),
         origin=profile.origin,
     )
 
@@ -184,7 +186,7 @@ def _fitting(result: SearchResult, costs: CostTable, use: MemoryModel) -> Search
 
 
 def _memory_model(profile: Profile, global_batch: int, optimizer: Optimizer) -> MemoryModel:
-    return MemoryModel(profile.graph, global_batch, optimizer, autocast=profile.precision != "fp32")
+    return MemoryModel(profile.graph, global_batch, optimizer, autocast=profile.precision in AUTOCAST)
 
 
 def _with_memory(cluster: Cluster | int, memory: float, use: MemoryModel) -> Cluster:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from deeppool.costs.communication import NetworkModel
+from deeppool.device.common import Precision
 from deeppool.units import format_bit_rate, format_seconds
 
 Strategy = Literal["weak", "strong", "batch-optimal"]
@@ -63,7 +64,7 @@ class ScalingStudy:
     model: str
     device: str
     device_name: str
-    precision: Literal["fp32", "bf16", "fp16"]
+    precision: Precision
     provenance: Literal["measured", "estimated"]
     """Of the layer times; network times are always computed, and the steps come from ``steps_source``."""
     profile_batch_sizes: tuple[int, ...]

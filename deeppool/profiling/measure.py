@@ -1,42 +1,41 @@
-"""A captured model → :class:`Profile`, measured layer by layer on the device at hand.
+"""A captured model → :class:`Profile`, measured on the device at hand.
 
-Each distinct layer runs alone on random activations: forward, then the gradients of its inputs and
-parameters, as in training. One run warms up; then runs repeat until ``MINIMUM_RUNS`` are done and
-``MINIMUM_SECONDS`` have passed. The median is kept with its spread:
-
-    warm-up │ run  run  run … │ median of forward, median of backward
+Whole iterations run, with a stamp of the time between the layers; see ``iteration``. They alternate with
+iterations without stamps, which the layers must add up to; see ``spread`` for how often, ``check`` for the bound.
+On CUDA both kinds are captured as graphs first, as a job runs there.
 """
 
-import copy
 import datetime
 import json
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from deeppool import documents
-from deeppool.device.common import Device, find_device
+from deeppool.device.common import AUTOCAST, Device, Precision, find_device
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, ProfileError
 from deeppool.graph.capture import CapturedModel, capture
-from deeppool.graph.extract import Segment, example_inputs, extract
-from deeppool.profiling.store import MeasurementLog, Times
+from deeppool.job import Progress
+from deeppool.profiling.bench import Bench, MemoryUse
+from deeppool.profiling.check import IterationCheck
+from deeppool.profiling.spread import faster_half, spread, typical
+from deeppool.profiling.store import MeasurementLog, Runs
 from deeppool.profiling.table import Measurement, Profile
+from deeppool.units import format_bytes
 
-MINIMUM_RUNS = 3
-MAXIMUM_RUNS = 50
-MINIMUM_SECONDS = 0.1
-METHOD = "each distinct layer alone, eager, forward and backward; one warm-up, median of at least 3 runs"
+METHOD = (
+    "whole iterations, {mode}, with a stamp between the layers, in turns with whole iterations without; "
+    "mean of the faster half of the runs, and of the layers of equal signature"
+)
 
-Precision = Literal["fp32", "bf16", "fp16"]
-Progress = Callable[[int, int, str], None]
-"""Called with measurements done, of how many, and what is next."""
+SHORTEST = 1e-9
+"""Seconds; a layer that only shows its input otherwise takes none by the clock, and amplification divides by it."""
 
 
 def profile(
@@ -46,121 +45,135 @@ def profile(
     device: str = "auto",
     batch_sizes: Sequence[int] = (1, 2, 4, 8),
     precision: Precision = "fp32",
+    graphs: bool | None = None,
     threads: int = 1,
     output: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> Profile:
-    """Measures every distinct layer at several per-GPU batch sizes.
+    """Measures every layer at several per-GPU batch sizes, and the whole iteration beside it.
 
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
         input_shape: of one sample, when the model is not captured yet.
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_sizes: per-GPU batch sizes to measure; a plan interpolates between them.
-        precision: ``bf16`` and ``fp16`` run under autocast.
+        precision: ``bf16`` and ``fp16`` run under autocast; ``tf32`` shortens the mantissa of products and
+            convolutions in 32 bits, on CUDA.
+        graphs: whether iterations are CUDA graphs; None: on CUDA they are.
         threads: CPU threads per GPU's worth of work; live runs on a CPU give each rank one core.
-        output: where to save the profile. Until it is whole, finished measurements are kept in
+        output: where to save the profile. Until it is whole, finished iterations are kept in
             ``<output>.partial``, and the same call goes on from there.
-        on_progress: see :data:`Progress`.
+        on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
-        ProfileError: a layer cannot run at a batch size.
+        ProfileError: the model cannot run at a batch size, or does not fit into memory.
+        InvalidValueError: no such batch size, device, or precision there.
     """
     sizes = tuple(sorted(set(batch_sizes)))
     if not sizes or sizes[0] < 1:
         raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
     place = find_device(device)
+    graphs = place.kind == "cuda" if graphs is None else graphs
+    if graphs and place.kind != "cuda":
+        raise InvalidValueError(f"graphs are CUDA graphs, got device {place.kind} (leave graphs out)")
     log_path = None
     if output is not None:
         log_path = documents.check_writable(output).with_name(Path(output).name + ".partial")
+    with place.arithmetic(precision):  # refused before minutes of capturing
+        pass
     captured = model if isinstance(model, CapturedModel) else capture(model, input_shape)
     versions = package_versions("deeppool", "torch")
-    conditions = json.dumps([captured.graph.fingerprint, place.kind, place.name, precision, threads, METHOD, versions])
+    method = METHOD.format(mode="CUDA graphs" if graphs else "eager")
+    conditions = json.dumps([captured.graph.fingerprint, place.kind, place.name, precision, threads, method, versions])
+    _check_memory(captured, sizes[-1], place, precision)
     log = MeasurementLog(log_path, conditions)
-    representatives = {layer.signature: index for index, layer in reversed(list(enumerate(captured.graph.layers)))}
-    pending = [(signature, index, batch) for signature, index in representatives.items() for batch in sizes]
-    with _threads(threads):
-        for done, (signature, index, batch) in enumerate(pending):
-            if on_progress is not None:
-                on_progress(done, len(pending), f"{captured.graph.layers[index].name} at batch {batch}")
-            if (signature, batch) not in log.times:
-                log.add((signature, batch), _measure(captured, index, batch, place, precision))
+    memory: dict[int, MemoryUse] = {}
+    with _threads(threads), place.arithmetic(precision):
+        bench = Bench(captured, place, precision, graphs)
+        for index, batch in enumerate(sizes):
+            # Larger batches take longer, about as their number of samples.
+            start, end = (sum(sizes[:n]) / sum(sizes) for n in (index, index + 1))
+            for part in bench.measure(batch, log.runs[batch], log):
+                if on_progress is not None:
+                    on_progress(f"{captured.graph.model} at batch {batch}", start + part * (end - start))
+            memory[batch] = bench.memory(batch)
     if on_progress is not None:
-        on_progress(len(pending), len(pending), "done")
-    result = Profile(
+        on_progress("done", 1.0)
+    made = Profile(
         graph=captured.graph,
         batch_sizes=sizes,
-        measurements=tuple(_gather(signature, sizes, log) for signature in representatives),
+        measurements=_measurements(captured, [log.runs[batch] for batch in sizes], [memory[batch] for batch in sizes]),
         device=place.kind,
         device_name=place.name,
         precision=precision,
         threads=threads,
         provenance="measured",
-        method=METHOD,
+        method=method,
         date=datetime.date.today().isoformat(),
         versions=versions,
+        graphs=graphs,
         origin=captured,
     )
+    checks = tuple(_check(made, batch, log.runs[batch], memory[batch]) for batch in sizes)
+    result = replace(made, checks=checks)
     if output is not None:
         documents.write(result, output)
         log.remove()
     return result
 
 
-def _gather(signature: str, sizes: tuple[int, ...], log: MeasurementLog) -> Measurement:
-    times = [log.times[signature, batch] for batch in sizes]
-    forward, backward, spread = zip(*times, strict=True)
-    return Measurement(signature, forward, backward, spread)
+def _measurements(
+    captured: CapturedModel, runs: Sequence[Runs], memory: Sequence[MemoryUse]
+) -> tuple[Measurement, ...]:
+    """One per signature, over its layers and runs at each batch size."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for index, layer in enumerate(captured.graph.layers):
+        places[layer.signature].append(index)
+    # Of layers and of runs the mean: it keeps the sum, and so what the whole iteration is compared with.
+    counting = [[at.layered[run] for run in faster_half(at.seconds[0])] for at in runs]
+    found = []
+    for signature, layers in places.items():
+        forward, backward = (
+            [statistics.fmean(run[i][direction] for run in these for i in layers) for these in counting]
+            for direction in (0, 1)
+        )
+        totals = [[statistics.fmean(sum(run[i]) for i in layers) for run in at.layered] for at in runs]
+        found.append(
+            Measurement(
+                signature,
+                forward=tuple(max(time, SHORTEST) for time in forward),
+                backward=tuple(backward),
+                spread=tuple(map(spread, totals)),
+                peak_bytes=tuple(max(use.layers[i] for i in layers) for use in memory if use.layers),
+            )
+        )
+    return tuple(found)
 
 
-def _measure(captured: CapturedModel, layer: int, batch: int, device: Device, precision: Precision) -> Times:
-    segment = extract(captured, [layer])
-    place = device.torch_device()
-    try:
-        segment = replace(segment, module=copy.deepcopy(segment.module).to(place))
-        inputs = example_inputs(segment, batch, place)
-        return _repeat(lambda: _run_once(segment, batch, inputs, device, precision))
-    except (RuntimeError, ValueError) as error:
+def _check(made: Profile, batch: int, runs: Runs, memory: MemoryUse) -> IterationCheck:
+    layered, whole = runs.seconds
+    return IterationCheck(
+        batch=batch,
+        layers=made.iteration_time(batch),
+        iteration=typical(whole),
+        spread=max(spread(layered), spread(whole)),
+        runs=len(whole),
+        peak_memory=memory.peak,
+    )
+
+
+def _check_memory(captured: CapturedModel, batch: int, device: Device, precision: Precision) -> None:
+    """Refuses what cannot fit before it takes the machine's memory: weights and gradients, and what layers keep."""
+    layers = captured.graph.layers
+    kept = [x.autocast_activation_bytes if precision in AUTOCAST else x.activation_bytes for x in layers]
+    needed = batch * sum(size or 0 for size in kept) + 2 * captured.graph.parameter_bytes
+    free = device.free_memory()
+    if needed > free:
         raise ProfileError(
-            f"layer '{captured.graph.layers[layer].name}' of {captured.graph.model} cannot run at batch {batch}: "
-            f"{str(error).splitlines()[0]} (try other --batch-sizes)"
-        ) from error
-
-
-def _repeat(run: Callable[[], tuple[float, float]]) -> Times:
-    """Warm-up, then runs until both minima are reached."""
-    run()
-    runs: list[tuple[float, float]] = []
-    started = time.perf_counter()
-    while len(runs) < MINIMUM_RUNS or (time.perf_counter() - started < MINIMUM_SECONDS and len(runs) < MAXIMUM_RUNS):
-        runs.append(run())
-    totals = [forward + backward for forward, backward in runs]
-    lower, middle, upper = statistics.quantiles(totals, n=4)
-    forward, backward = (statistics.median(times) for times in zip(*runs, strict=True))
-    return forward, backward, (upper - lower) / 2 / middle if middle else 0.0
-
-
-def _run_once(
-    segment: Segment, batch: int, inputs: list[torch.Tensor], device: Device, precision: Precision
-) -> tuple[float, float]:
-    """Seconds of one forward and one backward."""
-    wanted = [x for x in (*inputs, *segment.module.parameters()) if x.requires_grad]
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    device.synchronize()
-    started = time.perf_counter()
-    with torch.autocast(device.kind, dtype, enabled=precision != "fp32"):
-        outputs = segment.module(batch, *inputs)
-    device.synchronize()
-    forward = time.perf_counter() - started
-    outputs = [x for x in outputs if x.requires_grad]
-    if not outputs or not wanted:
-        return forward, 0.0
-    gradients = [torch.ones_like(x) for x in outputs]
-    device.synchronize()
-    started = time.perf_counter()
-    torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
-    device.synchronize()
-    return forward, time.perf_counter() - started
+            f"an iteration of {captured.graph.model} at batch {batch} keeps {format_bytes(needed)}, and "
+            f"{format_bytes(free)} are free on {device.name} (smaller --batch-sizes; a plan continues the line above "
+            "them)"
+        )
 
 
 @contextmanager

@@ -1,16 +1,32 @@
-"""What an interrupted measurement keeps: finished times, appended one JSON line at a time."""
+"""What an interrupted measurement keeps: finished iterations, appended one JSON line at a time."""
 
 import json
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
-Key = tuple[str, int]
-"""Layer signature and per-GPU batch size."""
-Times = tuple[float, float, float]
-"""Forward and backward seconds, spread."""
+Times = tuple[tuple[float, float], ...]
+"""Forward and backward seconds, per layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Iterations of one batch size, in the order in which they were measured."""
+
+    layered: list[Times]
+    """With stamps between the layers."""
+    whole: list[Times]
+    """Without: one pair each, of the whole passes."""
+
+    @property
+    def seconds(self) -> tuple[list[float], list[float]]:
+        """Of each iteration, layered ones first."""
+        layered, whole = ([sum(map(sum, run)) for run in runs] for runs in (self.layered, self.whole))
+        return layered, whole
 
 
 class MeasurementLog:
-    """Finished measurements of one profile, on disk as soon as they are made.
+    """Finished iterations of one profile, on disk as soon as they are made.
 
     A log of another model, device or method is not continued but begun anew: ``conditions`` tells.
     """
@@ -18,30 +34,31 @@ class MeasurementLog:
     def __init__(self, path: Path | None, conditions: str) -> None:
         """Reads what an earlier, interrupted measurement left at ``path``; with None nothing is kept."""
         self.path = path
-        self.times: dict[Key, Times] = {}
+        self.runs: dict[int, Runs] = defaultdict(lambda: Runs([], []))
+        """Per batch size."""
         if path is None:
             return
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        whole = []
         if lines and lines[0] == conditions:
             for line in lines[1:]:
                 try:
-                    signature, batch, forward, backward, spread = json.loads(line)
+                    batch, layered, times = json.loads(line)
                 except ValueError:
                     break  # the interruption cut this line short
-                self.times[signature, batch] = (forward, backward, spread)
-        self._write_all(conditions)
+                self._keep(batch, layered, tuple((forward, backward) for forward, backward in times))
+                whole.append(line)
+        path.write_text("\n".join([conditions, *whole]) + "\n", encoding="utf-8")
 
-    def _write_all(self, conditions: str) -> None:
-        assert self.path is not None
-        lines = [conditions, *(json.dumps([*key, *times]) for key, times in self.times.items())]
-        self.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    def add(self, key: Key, times: Times) -> None:
-        """Keeps one finished measurement."""
-        self.times[key] = times
+    def add(self, batch: int, layered: bool, times: Times) -> None:
+        """Keeps one finished iteration."""
+        self._keep(batch, layered, times)
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps([*key, *times]) + "\n")
+                stream.write(json.dumps([batch, layered, times]) + "\n")
+
+    def _keep(self, batch: int, layered: bool, times: Times) -> None:
+        (self.runs[batch].layered if layered else self.runs[batch].whole).append(times)
 
     def remove(self) -> None:
         """The profile is whole and saved: the log has served."""

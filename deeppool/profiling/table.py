@@ -2,11 +2,15 @@
 
 import hashlib
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from deeppool.device.common import Precision
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
+from deeppool.profiling.check import IterationCheck, beyond_largest, line_error, off_bound
 from deeppool.units import format_seconds
 
 
@@ -35,6 +39,8 @@ class Measurement:
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     spread: tuple[float, ...]
+    peak_bytes: tuple[int, ...] = ()
+    """Most that the layer's forward or backward held beyond what was there when it began; empty: not measured."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,20 @@ class Profile:
     device: str
     """``cpu`` or ``cuda``."""
     device_name: str
-    precision: Literal["fp32", "bf16", "fp16"]
+    precision: Precision
     threads: int
     """CPU threads that one GPU's worth of work used."""
     provenance: Literal["measured", "estimated"]
     method: str
     date: str
     versions: dict[str, str]
+    graphs: bool = False
+    """Measured under CUDA graphs, where launching kernels costs nothing."""
+    checks: tuple[IterationCheck, ...] = ()
+    """Per batch size the sum of the layers against the whole iteration; empty where nothing was compared."""
+    extrapolation_error: float | None = field(init=False, default=None, compare=False)
+    """How wrong the straight line above the largest size is, tried on the largest size itself: predicted from the
+    two below, the absolute errors of the layers as a share of their sum. None: fewer than three sizes."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel it was measured on, in the process that did; never saved."""
 
@@ -86,6 +99,7 @@ class Profile:
                     f"{list(measurement.backward)}: no layer takes no time at all (an estimate needs a launch cost)"
                 )
         object.__setattr__(self, "_by_signature", {m.signature: m for m in self.measurements})
+        object.__setattr__(self, "extrapolation_error", self._try_extrapolation())
 
     @property
     def fingerprint(self) -> str:
@@ -107,23 +121,43 @@ class Profile:
             )
         measurement: Measurement = self._by_signature[self.graph.layers[layer].signature]  # type: ignore[attr-defined]
         upper = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
-        if len(sizes) == 1:
-            scale = batch / sizes[0]
-            return LayerTime(
-                measurement.forward[0] * scale, measurement.backward[0] * scale, measurement.spread[0], batch > sizes[0]
-            )
-        lower = upper - 1
-        share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
-
-        def along(times: tuple[float, ...]) -> float:
-            return max(times[lower] + share * (times[upper] - times[lower]), times[upper] if share > 1 else 0.0)
-
         return LayerTime(
-            along(measurement.forward),
-            along(measurement.backward),
-            max(measurement.spread[lower : upper + 1]),
+            _along(sizes, measurement.forward, batch),
+            _along(sizes, measurement.backward, batch),
+            max(measurement.spread[max(upper - 1, 0) : upper + 1]),
             batch > sizes[-1],
         )
+
+    def _try_extrapolation(self) -> float | None:
+        sizes = self.batch_sizes
+        if len(sizes) < 3:
+            return None
+        error = whole = 0.0
+        places = Counter(layer.signature for layer in self.graph.layers)
+        for measurement in self.measurements:
+            for times in (measurement.forward, measurement.backward):
+                predicted = _along(sizes[:-1], times[:-1], sizes[-1])
+                error += places[measurement.signature] * abs(predicted - times[-1])
+                whole += places[measurement.signature] * times[-1]
+        return error / whole
+
+    def caveats(self, extrapolated: Iterable[str] = ()) -> tuple[str, ...]:
+        """What whoever uses the profile should know, a sentence each; nothing where all is within its bounds.
+
+        Args:
+            extrapolated: names of layers whose times were asked for above the largest measured size.
+        """
+        found = [off_bound(self.checks, self.graphs)]
+        names = list(extrapolated)
+        if names:
+            found.append(beyond_largest(names, self.batch_sizes, self.extrapolation_error))
+        return tuple(sentence for sentence in found if sentence is not None)
+
+    def explain(self) -> str:
+        """The profile in a line, and below it the sum of its layers against the whole iteration, and its caveats."""
+        lines = [str(self), *(f"  {check}" for check in self.checks)]
+        lines.append(f"  beyond batch {self.batch_sizes[-1]}: {line_error(self.batch_sizes, self.extrapolation_error)}")
+        return "\n".join([*lines, *(f"  caution: {sentence}" for sentence in self.caveats())])
 
     def iteration_time(self, batch: int) -> float:
         """Seconds of forward and backward of all layers on one GPU."""
@@ -133,6 +167,20 @@ class Profile:
         smallest, largest = self.batch_sizes[0], self.batch_sizes[-1]
         return (
             f"{self.graph}; {self.provenance} on {self.device_name} ({self.device}, {self.precision}, "
-            f"{self.threads} thread{'s' * (self.threads > 1)}): {format_seconds(self.iteration_time(smallest))} "
-            f"at batch {smallest}, {format_seconds(self.iteration_time(largest))} at batch {largest}"
+            f"{'CUDA graphs, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}): "
+            f"{format_seconds(self.iteration_time(smallest))} at batch {smallest}, "
+            f"{format_seconds(self.iteration_time(largest))} at batch {largest}"
         )
+
+
+def _along(sizes: tuple[int, ...], times: tuple[float, ...], batch: int) -> float:
+    """The time at a batch size on straight lines through the measured ones, the last of them continued.
+
+    Continued, the time never falls below that of the largest size, where noise would have a larger batch be faster.
+    """
+    if len(sizes) == 1:
+        return times[0] * batch / sizes[0]
+    upper = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
+    lower = upper - 1
+    share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
+    return max(times[lower] + share * (times[upper] - times[lower]), times[upper] if share > 1 else 0.0)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
-from deeppool.execution.precision import Precision
+from deeppool.device.common import Precision
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training

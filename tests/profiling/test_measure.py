@@ -10,12 +10,15 @@ from deeppool import documents
 from deeppool.device.cuda import cuda_problem
 from deeppool.errors import DeviceUnavailableError, DocumentError, InvalidValueError, ProfileError
 from deeppool.graph.capture import capture
-from deeppool.profiling import measure
+from deeppool.profiling import bench, measure, spread
+from deeppool.profiling.iteration import Iteration
 from deeppool.profiling.measure import profile
+from deeppool.profiling.store import MeasurementLog
 from deeppool.profiling.table import Profile
 
 SIZES = (1, 2)
-ALL = {(layer, batch) for layer in ("body.0", "body.2", "head") for batch in SIZES}
+RUNS = 2
+"""Of each kind, at each batch size; a warm-up comes before."""
 
 
 class Small(nn.Module):
@@ -48,32 +51,36 @@ def model():
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch):
-    """The fewest runs that have a median."""
-    monkeypatch.setattr(measure, "MINIMUM_SECONDS", 0.0)
+    """Few iterations, however unsteady."""
+    monkeypatch.setattr(spread, "MAXIMUM_RUNS", RUNS)
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The (layer, batch) pairs that are really measured."""
+    """Batch size, and whether there were stamps between the layers, of each iteration that was kept."""
     calls = []
-    original = measure._measure
+    original = MeasurementLog.add
 
-    def count(captured, layer, batch, *rest):
-        calls.append((captured.graph.layers[layer].name, batch))
-        return original(captured, layer, batch, *rest)
+    def add(self, batch, layered, times):
+        calls.append((batch, layered))
+        original(self, batch, layered, times)
 
-    monkeypatch.setattr(measure, "_measure", count)
+    monkeypatch.setattr(MeasurementLog, "add", add)
     return calls
 
 
-def interrupt_before(position):
-    """A progress callback that presses Ctrl-C when ``position`` measurements are done."""
+def interrupt_after(iterations, monkeypatch):
+    """Presses Ctrl-C when so many iterations were kept."""
+    original = MeasurementLog.add
+    left = [iterations]
 
-    def progress(done, total, what):
-        if done == position:
+    def add(self, *measured):
+        original(self, *measured)
+        left[0] -= 1
+        if left[0] == 0:
             raise KeyboardInterrupt
 
-    return progress
+    monkeypatch.setattr(MeasurementLog, "add", add)
 
 
 # -- what is measured -------------------------------------------------------------------------------
@@ -84,7 +91,12 @@ def test_profile_of_the_cpu_says_how_it_was_measured(model):
     assert made.batch_sizes == (1, 2, 4)
     assert made.graph is model.graph
     assert (made.device, made.precision, made.threads, made.provenance) == ("cpu", "fp32", 1, "measured")
-    assert made.method == measure.METHOD
+    assert made.method.startswith("whole iterations, eager, with a stamp between the layers")
+    assert [check.batch for check in made.checks] == [1, 2, 4]
+    for check in made.checks:
+        assert check.layers == made.iteration_time(check.batch)
+        assert check.iteration > 0
+        assert check.peak_memory is None
     assert made.versions["torch"] == torch.__version__
     assert made.origin is model
     for index in range(len(model.graph.layers)):
@@ -93,42 +105,69 @@ def test_profile_of_the_cpu_says_how_it_was_measured(model):
             assert made.time(index, batch).backward > 0
 
 
-def test_layers_that_are_alike_are_measured_once(model, measured):
+def test_layers_that_are_alike_share_a_measurement_that_keeps_the_sum(monkeypatch):
     alike = capture(
         nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(4)], nn.Linear(8, 2)), (8,)
     )
-    profile(alike, device="cpu", batch_sizes=SIZES)
+    assert len(alike.graph.layers) == 5
+    # One layered iteration a size, its layers forward 1, 2, 3, 4, 5 and backward 10, 20, 30, 40, 50 seconds.
+    run = tuple((float(i), 10.0 * i) for i in range(1, 6))
+    keep = lambda self, batch, layered, _: self._keep(batch, layered, run if layered else ((15.0, 150.0),))  # noqa: E731
+    monkeypatch.setattr(MeasurementLog, "add", keep)
+    made = profile(alike, device="cpu", batch_sizes=(1,))
     # The first layer reads data, which needs no gradient; the last one ends in the loss; 1.0, 2.0 and 3.0 are one.
-    assert len(measured) == len(set(measured))
-    assert set(measured) == {(name, batch) for name in ("0.0", "1.0", "4") for batch in SIZES}
+    assert len(made.measurements) == 3
+    assert [made.time(index, 1).forward for index in range(5)] == [1, 3, 3, 3, 5]
+    assert [made.time(index, 1).backward for index in range(5)] == [10, 30, 30, 30, 50]
+    assert made.checks[0].layers == made.checks[0].iteration == 165
+    assert made.checks[0].deviation == 0
 
 
-def test_progress_tells_what_is_next_and_ends_in_done(model):
+def test_layers_add_up_to_the_iterations_that_they_were_stamped_in(model, monkeypatch):
+    kept = []
+    original = MeasurementLog.add
+
+    def add(self, batch, layered, times):
+        original(self, batch, layered, times)
+        if layered:
+            kept.append(sum(map(sum, times)))
+
+    monkeypatch.setattr(MeasurementLog, "add", add)
+    made = profile(model, device="cpu", batch_sizes=(2,))
+    assert len(kept) == RUNS
+    assert made.checks[0].layers == pytest.approx(min(kept))
+
+
+@pytest.mark.parametrize(("long", "warm_ups"), [(1e9, len(SIZES)), (0.0, 0)])
+def test_an_iteration_that_is_not_long_has_a_warm_up_that_is_not_kept(model, measured, monkeypatch, long, warm_ups):
+    monkeypatch.setattr(bench, "LONG", long)
+    runs = []
+    original = Iteration.run
+    monkeypatch.setattr(Iteration, "run", lambda *given: runs.append(1) or original(*given))
+    profile(model, device="cpu", batch_sizes=SIZES)
+    assert len(measured) == 2 * RUNS * len(SIZES)
+    assert len(runs) == len(measured) + warm_ups
+
+
+def test_progress_grows_and_ends_in_done(model):
     seen = []
     profile(model, device="cpu", batch_sizes=SIZES, on_progress=lambda *step: seen.append(step))
-    assert [(done, total) for done, total, _ in seen] == [(done, 6) for done in range(7)]
-    assert {what for _, _, what in seen[:-1]} == {f"{layer} at batch {batch}" for layer, batch in ALL}
-    assert seen[-1][2] == "done"
+    shares = [share for _, share in seen]
+    assert shares == sorted(shares)
+    assert (shares[0], seen[-1]) == (0.0, ("done", 1.0))
+    assert {what for what, _ in seen[:-1]} == {f"Small at batch {batch}" for batch in SIZES}
 
 
 def test_threads_are_those_asked_for_and_put_back(model, monkeypatch):
     seen = set()
-    monkeypatch.setattr(measure, "_measure", lambda *_: seen.add(torch.get_num_threads()) or (1.0, 1.0, 0.0))
+    original = measure.Bench.measure
+    note = lambda *given: seen.add(torch.get_num_threads()) or original(*given)  # noqa: E731
+    monkeypatch.setattr(measure.Bench, "measure", note)
     before = torch.get_num_threads()
     made = profile(model, device="cpu", batch_sizes=SIZES, threads=2)
     assert seen == {2}
     assert made.threads == 2
     assert torch.get_num_threads() == before
-
-
-def test_median_is_kept_and_an_outlier_is_not(monkeypatch):
-    runs = iter([(9.0, 9.0), (1.0, 2.0), (1.0, 2.0), (50.0, 70.0)])
-    monkeypatch.setattr(measure, "MINIMUM_RUNS", 3)
-    forward, backward, spread = measure._repeat(lambda: next(runs))
-    # The first run warms up and counts for nothing.
-    assert (forward, backward) == (1.0, 2.0)
-    # Quartiles of 3, 3 and 120 seconds: 3 and 120, around a median of 3.
-    assert spread == pytest.approx((120 - 3) / 2 / 3)
 
 
 def test_measuring_changes_no_weight_and_leaves_no_gradient(model):
@@ -153,70 +192,69 @@ def test_measuring_leaves_running_statistics_alone():
 
 def test_interrupted_profile_goes_on_where_it_was(model, measured, tmp_path):
     file, partial = tmp_path / "small.json", tmp_path / "small.json.partial"
-    with pytest.raises(KeyboardInterrupt):
-        profile(model, device="cpu", batch_sizes=SIZES, output=file, on_progress=interrupt_before(3))
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(3, patch)
+        with pytest.raises(KeyboardInterrupt):
+            profile(model, device="cpu", batch_sizes=SIZES, output=file)
     assert partial.exists()
     assert not file.exists()
     first = list(measured)
+    assert first == [(1, True), (1, False), (1, True)]
     measured.clear()
     made = profile(model, device="cpu", batch_sizes=SIZES, output=file)
-    assert len(first) == len(measured) == 3
-    assert {*first, *measured} == ALL
+    assert measured == [(1, False), (2, True), (2, False), (2, True), (2, False)]
     assert not partial.exists()
     assert documents.read(file, Profile) == made
 
 
+def interrupted(model, file, iterations, **arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(iterations, patch)
+        with pytest.raises(KeyboardInterrupt):
+            profile(model, device="cpu", batch_sizes=SIZES, output=file, **arguments)
+
+
 def test_continued_profile_may_add_batch_sizes(model, measured, tmp_path):
     file = tmp_path / "small.json"
-    with pytest.raises(KeyboardInterrupt):
-        profile(model, device="cpu", batch_sizes=SIZES, output=file, on_progress=interrupt_before(2))
-    first = list(measured)
+    interrupted(model, file, 2 * RUNS)
     measured.clear()
     profile(model, device="cpu", batch_sizes=(1, 2, 4), output=file)
-    assert set(measured) == ALL - {*first} | {(layer, 4) for layer, _ in ALL}
+    assert {batch for batch, _ in measured} == {2, 4}
 
 
 def test_what_another_model_left_is_not_reused(model, measured, tmp_path):
     file = tmp_path / "small.json"
-    with pytest.raises(KeyboardInterrupt):
-        profile(model, device="cpu", batch_sizes=SIZES, output=file, on_progress=interrupt_before(5))
+    interrupted(model, file, 5)
     measured.clear()
-    # The two models share layers, but the file that the log belongs to is the first one's.
     profile(capture(Deeper(), (8,)), device="cpu", batch_sizes=SIZES, output=file)
-    assert {layer for layer, _ in measured} == {"body.0", "body.2", "head", "top"}
+    assert len(measured) == 2 * RUNS * len(SIZES)
 
 
 @pytest.mark.parametrize("other", [{"threads": 2}, {"precision": "bf16"}])
 def test_what_was_measured_otherwise_is_not_reused(model, measured, tmp_path, other):
     file = tmp_path / "small.json"
-    with pytest.raises(KeyboardInterrupt):
-        profile(model, device="cpu", batch_sizes=SIZES, output=file, on_progress=interrupt_before(5))
+    interrupted(model, file, 5)
     measured.clear()
     profile(model, device="cpu", batch_sizes=SIZES, output=file, **other)
-    assert set(measured) == ALL
+    assert len(measured) == 2 * RUNS * len(SIZES)
 
 
 @pytest.mark.parametrize("cut", [1, 10])
 def test_line_cut_short_by_the_interruption_is_measured_again(model, measured, tmp_path, cut):
     file, partial = tmp_path / "small.json", tmp_path / "small.json.partial"
-    with pytest.raises(KeyboardInterrupt):
-        profile(model, device="cpu", batch_sizes=SIZES, output=file, on_progress=interrupt_before(3))
+    interrupted(model, file, 3)
     text = partial.read_text()
     partial.write_text(text.rstrip("\n")[:-cut])
-    third = measured[2]
     measured.clear()
-    with pytest.raises(KeyboardInterrupt):
-        profile(model, device="cpu", batch_sizes=SIZES, output=file, on_progress=interrupt_before(4))
-    assert measured[0] == third
-    assert len(measured) == 2
+    interrupted(model, file, 1)
+    assert measured == [(1, True)]
     # The log is whole again, for the interruption after this one.
-    assert len([json.loads(line) for line in partial.read_text().splitlines()]) == 1 + 4
+    assert len([json.loads(line) for line in partial.read_text().splitlines()]) == 1 + 3
 
 
 def test_without_an_output_nothing_is_kept(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        profile(model, device="cpu", batch_sizes=SIZES, on_progress=interrupt_before(3))
+    interrupted(model, None, 3)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -248,16 +286,60 @@ def test_output_that_cannot_be_written_is_refused_before_measuring(model, measur
     assert measured == []
 
 
-def test_layer_that_cannot_run_at_a_batch_is_named(model, monkeypatch):
-    original = measure._run_once
+class _Fails(torch.autograd.Function):
+    """Runs out of memory in its backward."""
 
-    def run_out_of_memory(segment, batch, *rest):
-        if batch == 2:
-            raise RuntimeError("out of memory: tried to allocate 1.00 GiB\nand much more text")
-        return original(segment, batch, *rest)
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
 
-    monkeypatch.setattr(measure, "_run_once", run_out_of_memory)
-    layer = r"layer '(body\.0|body\.2|head)' of Small"
-    phrase = layer + r" cannot run at batch 2: out of memory: tried .* 1\.00 GiB \(try other --batch-sizes\)"
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError(OUT_OF_MEMORY)
+
+
+OUT_OF_MEMORY = "out of memory: tried to allocate 1.00 GiB\nand much more text"
+
+
+def fails_at_two(x, weight, bias):
+    """Runs out of memory in its forward."""
+    if x.shape[0] == 2:
+        raise RuntimeError(OUT_OF_MEMORY)
+    return nn.functional.linear(x, weight, bias)
+
+
+def fails_backward_at_two(x, weight, bias):
+    result = nn.functional.linear(x, weight, bias)
+    return _Fails.apply(result) if x.shape[0] == 2 else result
+
+
+@pytest.mark.parametrize("failing_linear", [fails_at_two, fails_backward_at_two])
+def test_layer_that_cannot_run_at_a_batch_is_named(failing_linear):
+    failing = capture(Small(), (8,))
+    (node,) = [node for node in failing.nodes[1] if node.target is torch.ops.aten.linear.default]
+    node.target = failing_linear
+    phrase = (
+        r"layer 'body\.2' of Small cannot run at batch 2: out of memory: tried .* 1\.00 GiB \(try other --batch-sizes\)"
+    )
     with pytest.raises(ProfileError, match=phrase):
+        profile(failing, device="cpu", batch_sizes=SIZES)
+
+
+def test_what_cannot_fit_is_refused_before_it_is_tried(model, measured, monkeypatch):
+    monkeypatch.setattr("deeppool.device.cpu.CpuDevice.free_memory", lambda self: 1000)
+    with pytest.raises(ProfileError, match=r"an iteration of Small at batch 2 keeps .*, and 1000 B are free on"):
         profile(model, device="cpu", batch_sizes=SIZES)
+    assert measured == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        ({"precision": "tf32"}, "precision tf32 needs an NVIDIA GPU, got device cpu"),
+        ({"graphs": True}, "graphs are CUDA graphs, got device cpu"),
+    ],
+)
+def test_what_only_a_gpu_has_is_refused_on_a_cpu(model, measured, arguments, phrase):
+    with pytest.raises(InvalidValueError, match=phrase):
+        profile(model, device="cpu", batch_sizes=SIZES, **arguments)
+    assert measured == []

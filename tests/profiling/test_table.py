@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from deeppool import documents
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
+from deeppool.planning.planner import plan
+from deeppool.profiling.check import IterationCheck
 from deeppool.profiling.table import Measurement, Profile
 from tests.strategies import BATCH_SIZES, make_graph, make_profile, profiles
 
@@ -130,3 +132,84 @@ def test_profile_prints_itself_in_a_line():
     text = str(one_layer([1e-3 * batch for batch in BATCH_SIZES]))
     assert "\n" not in text
     assert "estimated on drawn (cpu, fp32, 1 thread): 1 ms at batch 1, 16 ms at batch 16" in text
+
+
+def test_the_straight_line_is_tried_on_the_largest_size():
+    # From 4 ms at 4 and 8 ms at 8 the line gives 16 ms at 16; it took 20 ms. Backward is on the line.
+    profile = one_layer([1e-3, 2e-3, 4e-3, 8e-3, 20e-3], [1e-3 * batch for batch in BATCH_SIZES])
+    assert profile.extrapolation_error == pytest.approx(4 / 36)
+    assert one_layer([1e-3, 2e-3], batch_sizes=(1, 2)).extrapolation_error is None
+
+
+def test_layers_of_one_signature_count_as_often_as_they_are_there():
+    first, second, third = make_graph([(), (0,), (1,)]).layers
+    graph = LayerGraph("drawn", (3,), (first, second, replace(third, signature=second.signature)), 0)
+    on_the_line, off = (1.0, 2.0, 4.0), (1.0, 2.0, 5.0)
+    measurements = [
+        Measurement(f"signature{i}", times, (0.0,) * 3, (0.0,) * 3) for i, times in enumerate((on_the_line, off))
+    ]
+    assert make_profile(graph, measurements, (1, 2, 4)).extrapolation_error == pytest.approx(2 / 14)
+
+
+def test_extrapolation_error_is_saved_and_never_stale(tmp_path):
+    profile = one_layer([1.0, 2.0, 3.0, 5.0, 9.0])
+    path = documents.write(profile, tmp_path / "profile.json")
+    assert '"extrapolation_error": 0.0' in path.read_text()
+    path.write_text(path.read_text().replace('"extrapolation_error": 0.0', '"extrapolation_error": 7.0'))
+    assert documents.read(path, Profile).extrapolation_error == 0.0
+    changed = replace(profile, measurements=(replace(profile.measurements[0], forward=(1.0, 2.0, 3.0, 5.0, 10.0)),))
+    assert changed.extrapolation_error == pytest.approx(0.1)
+
+
+CHECKS = (IterationCheck(1, 1.0, 1.04, 0.01, 5), IterationCheck(16, 1.1, 1.0, 0.01, 5, 2**20))
+
+
+@pytest.mark.parametrize(
+    ("checks", "graphs", "expected"),
+    [
+        ((), False, None),
+        (CHECKS[:1], False, None),
+        (CHECKS[:1], True, None),
+        (CHECKS, False, "add up to 10.0 % more than the whole iteration at batch 16, beyond its bound of 8 %"),
+        ((replace(CHECKS[1], layers=0.94),), False, None),
+        ((replace(CHECKS[1], layers=0.94),), True, "add up to 6.0 % less than the whole iteration at batch 16"),
+    ],
+)
+def test_a_profile_off_its_bound_says_so_and_no_other(checks, graphs, expected):
+    profile = replace(one_layer([1.0] * 5), checks=checks, graphs=graphs)
+    sentences = profile.caveats()
+    assert len(sentences) == (expected is not None)
+    assert expected is None or expected in sentences[0]
+    assert ("caution" in profile.explain()) == (expected is not None)
+
+
+def test_profile_prints_the_check_of_each_size():
+    text = replace(one_layer([1.0] * 5), checks=CHECKS).explain()
+    assert (
+        "batch 16: layers add up to 1.1 s, the whole iteration took 1 s (+10.0 %; spread 1.0 %, 5 runs), "
+        "peak memory 1.0 MiB" in text
+    )
+    assert "beyond batch 16: a straight line, which predicts batch 16 from 4 and 8 with 0.0 % error" in text
+
+
+def test_plan_carries_what_is_uncertain_about_its_times():
+    profile = replace(one_layer([1e-3 * batch for batch in BATCH_SIZES]), checks=CHECKS)
+    inside, beyond = plan(profile, 2, 8), plan(profile, 2, 64)
+    assert inside.caveats == profile.caveats()
+    assert len(inside.caveats) == 1
+    assert beyond.caveats[1] == (
+        "the times of layer0 lie beyond batch 16, the largest measured: a straight line, which predicts batch 16 "
+        "from 4 and 8 with 0.0 % error"
+    )
+    assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}; caution: {beyond.caveats[1]}")
+    assert plan(one_layer([1.0] * 5), 2, 8).caveats == ()
+
+
+def test_files_of_older_versions_are_read(tmp_path):
+    profile = one_layer([1.0, 2.0, 3.0, 5.0, 9.0])
+    document = documents.to_json(profile)
+    for name in ("graphs", "checks", "extrapolation_error"):
+        del document[name]
+    for measurement in document["measurements"]:
+        del measurement["peak_bytes"]
+    assert documents.from_json(document, Profile, "old.json") == profile

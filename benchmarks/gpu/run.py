@@ -1,0 +1,150 @@
+"""Profiles of the evaluation's models on one GPU, in every mode, each with its check against the whole iteration.
+
+Writes small JSON files: ``summary.json`` (environment, and per model and mode the checks, held-out errors and the
+seconds it took) and one profile per model. Starts no measurement after ``--minutes``; what was left out is named in
+the summary. Nothing here is a result until it ran on a GPU: ``--device cpu --quick`` only tries the script.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import deeppool as dp
+from benchmarks.held_out import held_out
+from deeppool import documents
+from deeppool.device.common import Precision
+from deeppool.errors import DeeppoolError
+from deeppool.graph.capture import CapturedModel
+from deeppool.profiling.table import Profile
+
+MODELS = ("vgg16", "wide_resnet101_2", "inception_v3", "resnet50", "bert_base")
+SIZES = (1, 4, 16, 64)
+HELD_OUT = (2, 8, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a model is measured."""
+
+    precision: Precision
+    graphs: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.precision}-{'graphs' if self.graphs else 'eager'}"
+
+
+# The mode of the saved profile first: time may end before the last.
+ON_CUDA = (
+    Mode("bf16", True),
+    Mode("tf32", True),
+    Mode("fp32", True),
+    Mode("bf16", False),
+    Mode("tf32", False),
+    Mode("fp16", True),
+)
+ON_CPU = (Mode("fp32", False),)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the JSON files")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--minutes", type=float, default=9.0, help="after which no measurement starts")
+    parser.add_argument("--quick", action="store_true", help="a small model at two sizes: does the script run?")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * arguments.minutes
+    modes = ON_CUDA if arguments.device == "cuda" else ON_CPU
+    results: dict[str, Any] = {
+        "environment": documents.to_json(dp.environment()),
+        "device": arguments.device,
+        "quick": arguments.quick,
+        "measurements": [],
+        "left_out": [],
+    }
+    for name in ["resnet18"] if arguments.quick else arguments.models:
+        if time.monotonic() > end:
+            results["left_out"] += [f"{name} {mode.name}" for mode in modes]
+            continue
+        try:
+            model = capture(name, arguments.quick)
+        except DeeppoolError as error:
+            results["measurements"].append({"model": name, "mode": None, "error": str(error)})
+            continue
+        for mode in modes:
+            if time.monotonic() > end:
+                results["left_out"].append(f"{name} {mode.name}")
+                continue
+            sizes, tried = ((1, 2, 4), (2,)) if arguments.quick else (SIZES, HELD_OUT)
+            results["measurements"].append(
+                measure(model, mode, arguments.device, sizes, tried, arguments.output, saved=mode == modes[0])
+            )
+            # After each: a run that is cut short has what it measured.
+            documents.write_text(json.dumps(results, indent=1) + "\n", arguments.output / "summary.json")
+    documents.write_text(json.dumps(results, indent=1) + "\n", arguments.output / "summary.json")
+
+
+def capture(name: str, quick: bool) -> CapturedModel:
+    if name != "bert_base":
+        return dp.capture(name, input_shape=(3, 32, 32) if quick else None)
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    return dp.capture(BertForSequenceClassification(BertConfig()), (128,), input_dtype=torch.int64)
+
+
+def measure(
+    model: CapturedModel,
+    mode: Mode,
+    device: str,
+    sizes: tuple[int, ...],
+    tried: tuple[int, ...],
+    output: Path,
+    *,
+    saved: bool,
+) -> dict[str, Any]:
+    """One entry of the summary; an error is an entry too, so that one model does not end the others."""
+    entry: dict[str, Any] = {"model": model.graph.model, "mode": mode.name}
+    started = time.monotonic()
+    try:
+        # The held-out sizes with the mode of the saved profile only: they cost as much as the others.
+        asked = tuple(sorted({*sizes, *tried})) if saved else sizes
+        profile = dp.profile(model, device=device, batch_sizes=asked, precision=mode.precision, graphs=mode.graphs)
+    except (DeeppoolError, RuntimeError) as error:
+        return entry | {"error": str(error).splitlines()[0], "seconds": time.monotonic() - started}
+    print(f"{mode.name}: {profile.explain()}", flush=True)
+    if saved:
+        path = output / f"{profile.graph.model}-{profile.device}-{mode.name}.json"
+        documents.write(profile, path)
+        entry["held_out"] = [
+            {"batch": size.batch, "median_error": size.median, "iteration_error": size.iteration}
+            for size in held_out(profile, tried)
+        ]
+    return entry | {
+        "checks": [asdict(check) | {"deviation": check.deviation} for check in profile.checks],
+        "caveats": list(profile.caveats()),
+        "extrapolation_error": profile.extrapolation_error,
+        "peak_layer": peak_layer(profile),
+        "seconds": time.monotonic() - started,
+    }
+
+
+def peak_layer(profile: Profile) -> dict[str, Any] | None:
+    """The layer that needs most memory beyond what was held when it began, at the largest batch."""
+    known = [x for x in profile.measurements if x.peak_bytes]
+    if not known:
+        return None
+    most = max(known, key=lambda x: x.peak_bytes[-1])
+    name = next(layer.name for layer in profile.graph.layers if layer.signature == most.signature)
+    return {"name": name, "batch": profile.batch_sizes[-1], "bytes": most.peak_bytes[-1]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Profiles that come with deeppool, by name: real measurements to plan with before one's own are made.
+
+A file ``<name>.json`` in the folder is all it takes; `make shipped` measures them again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from deeppool import documents
+from deeppool.errors import DocumentError
+from deeppool.profiling.table import Profile
+
+FOLDER = Path(__file__).with_name("measured")
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedProfile:
+    """One line of the list: what was measured, where and how well."""
+
+    name: str
+    model: str
+    input_shape: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    device_name: str
+    precision: str
+    threads: int
+    date: str
+    deviation: float | None
+    """Of the sum of the layers from the whole iteration, at the batch size where it is largest in size."""
+
+    def __str__(self) -> str:
+        shape, sizes = "x".join(map(str, self.input_shape)), ", ".join(map(str, self.batch_sizes))
+        off = "" if self.deviation is None else f", layers within {100 * abs(self.deviation):.1f} % of the iteration"
+        return (
+            f"{self.name}: {self.model} on {shape}, batch {sizes}; {self.device_name} ({self.precision}, "
+            f"{self.threads} thread{'s' * (self.threads > 1)}), {self.date}{off}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedProfiles:
+    """All of them."""
+
+    KIND: ClassVar[str] = "profile-list"
+
+    profiles: tuple[ShippedProfile, ...]
+
+    def __str__(self) -> str:
+        return (
+            "\n".join(map(str, self.profiles)) or "no profiles are shipped (deeppool profile MODEL -o FILE makes one)"
+        )
+
+
+def list_profiles() -> ShippedProfiles:
+    """What :func:`find_profile` knows by name."""
+    return ShippedProfiles(tuple(_describe(name, find_profile(name)) for name in _names()))
+
+
+def find_profile(name_or_file: str | Path) -> Profile:
+    """A profile from its file, or a shipped one by name.
+
+    Raises:
+        DocumentError: neither a file nor a name, or the file is not a profile.
+    """
+    path = Path(name_or_file)
+    if path.exists() or path.suffix == ".json" or len(path.parts) > 1:
+        return documents.read(path, Profile)
+    names = _names()
+    if path.name not in names:
+        shipped = f"one of {', '.join(names)}" if names else "the name of a shipped one"
+        raise DocumentError(
+            f"no profile '{name_or_file}': neither a file nor {shipped} (make one: deeppool profile MODEL -o FILE)"
+        )
+    return documents.read(FOLDER / f"{path.name}.json", Profile)
+
+
+def _names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def _describe(name: str, profile: Profile) -> ShippedProfile:
+    return ShippedProfile(
+        name=name,
+        model=profile.graph.model,
+        input_shape=profile.graph.input_shape,
+        batch_sizes=profile.batch_sizes,
+        device_name=profile.device_name,
+        precision=profile.precision,
+        threads=profile.threads,
+        date=profile.date,
+        deviation=max((check.deviation for check in profile.checks), key=abs, default=None),
+    )

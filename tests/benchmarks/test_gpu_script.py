@@ -1,0 +1,55 @@
+"""The script for a GPU, tried where there is none."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks.gpu import run
+from deeppool import documents
+from deeppool.profiling import spread
+from deeppool.profiling.table import Profile
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.setattr(spread, "MAXIMUM_RUNS", 1)
+    monkeypatch.setattr(spread, "MAXIMUM_SECONDS", 1e-3)
+
+    def start(*arguments):
+        monkeypatch.setattr(sys, "argv", ["run.py", "-o", str(tmp_path / "results"), *arguments])
+        run.main()
+        return tmp_path / "results"
+
+    return start
+
+
+def test_dry_run_on_a_cpu_measures_every_mode_and_saves_a_profile(script):
+    folder = script("--device", "cpu", "--quick")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["device"], summary["quick"], summary["left_out"]) == ("cpu", True, [])
+    assert summary["environment"]["versions"]["torch"]
+    assert [(entry["model"], entry["mode"]) for entry in summary["measurements"]] == [
+        ("resnet18", "fp32-eager"),
+    ]
+    for entry in summary["measurements"]:
+        assert [check["batch"] for check in entry["checks"]] == [1, 2, 4]
+        assert all(check["iteration"] > 0 for check in entry["checks"])
+    assert [size["batch"] for size in summary["measurements"][0]["held_out"]] == [2]
+    profile = documents.read(folder / "resnet18-cpu-fp32-eager.json", Profile)
+    assert (profile.device, profile.precision, profile.graphs) == ("cpu", "fp32", False)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
+
+
+def test_what_time_is_too_short_for_is_named(script):
+    summary = json.loads((script("--device", "cpu", "--minutes", "-1") / "summary.json").read_text())
+    assert summary["measurements"] == []
+    assert len(summary["left_out"]) == len(run.MODELS) * len(run.ON_CPU)
+
+
+def test_what_cannot_be_measured_is_an_entry_and_does_not_end_the_others(script, monkeypatch):
+    # CUDA graphs are refused on a CPU.
+    monkeypatch.setattr(run, "ON_CPU", (run.Mode("fp32", True), run.Mode("fp32", False)))
+    failed, measured = json.loads((script("--device", "cpu", "--quick") / "summary.json").read_text())["measurements"]
+    assert failed["error"] == "graphs are CUDA graphs, got device cpu (leave graphs out)"
+    assert "checks" in measured

@@ -1,0 +1,75 @@
+"""Profiles by name: what is found, what is listed, and what is told where there is none."""
+
+from dataclasses import replace
+
+import pytest
+
+from deeppool import documents
+from deeppool.errors import DocumentError
+from deeppool.profiling import shipped
+from deeppool.profiling.check import IterationCheck
+from deeppool.profiling.shipped import find_profile, list_profiles
+from tests.strategies import make_graph, profile_from_times
+
+SMALL = replace(
+    profile_from_times(make_graph([()]), [lambda batch: 1e-3 * batch], batch_sizes=(1, 2)),
+    checks=(IterationCheck(1, 1.0, 1.0, 0.0, 5), IterationCheck(2, 0.97, 1.0, 0.0, 5)),
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two shipped profiles."""
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shipped").mkdir()
+    for name in ("small-cpu", "other-cpu"):
+        documents.write(SMALL, tmp_path / "shipped" / f"{name}.json")
+    return tmp_path
+
+
+def test_a_shipped_profile_is_found_by_name(folder):
+    assert find_profile("small-cpu") == SMALL
+
+
+def test_a_file_comes_before_a_name(folder):
+    mine = replace(SMALL, device_name="mine")
+    documents.write(mine, folder / "small-cpu")
+    assert find_profile("small-cpu") == find_profile(folder / "small-cpu") == mine
+
+
+def test_the_list_says_what_was_measured_and_how_well(folder):
+    listed = list_profiles()
+    assert [entry.name for entry in listed.profiles] == ["other-cpu", "small-cpu"]
+    assert listed.profiles[1].deviation == pytest.approx(-0.03)
+    assert str(listed).splitlines()[1] == (
+        "small-cpu: drawn on 3x8x8, batch 1, 2; drawn (fp32, 1 thread), 2026-01-01, "
+        "layers within 3.0 % of the iteration"
+    )
+
+
+def test_what_is_neither_file_nor_name_is_told_with_the_names(folder):
+    phrase = "no profile 'tiny': neither a file nor one of other-cpu, small-cpu .make one: deeppool profile MODEL"
+    with pytest.raises(DocumentError, match=phrase):
+        find_profile("tiny")
+
+
+@pytest.mark.parametrize("missing", ["tiny.json", "folder/tiny"])
+def test_what_can_only_be_a_file_is_told_as_one(folder, missing):
+    with pytest.raises(DocumentError, match=f"cannot read {missing}: No such file"):
+        find_profile(missing)
+
+
+def test_nothing_shipped_is_no_error(folder, monkeypatch):
+    monkeypatch.setattr(shipped, "FOLDER", folder / "absent")
+    assert str(list_profiles()).startswith("no profiles are shipped")
+
+
+@pytest.mark.parametrize("path", sorted(shipped.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_what_is_shipped_is_small_measured_and_within_its_bound(path):
+    profile = find_profile(path.stem)
+    assert path.stem == f"{profile.graph.model}-{profile.device}"
+    assert profile.provenance == "measured"
+    assert path.stat().st_size < 200_000
+    assert len(profile.checks) == len(profile.batch_sizes)
+    assert profile.caveats() == ()
