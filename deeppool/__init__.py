@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from deeppool.planning.replan import replan
     from deeppool.planning.scaling import scaling
     from deeppool.planning.share import share
+    from deeppool.profiling.estimate import estimate
     from deeppool.profiling.measure import profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
@@ -46,6 +47,7 @@ _HOMES = {
     "capture": "deeppool.graph.capture",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
+    "estimate": "deeppool.profiling.estimate",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
     "find_steps": "deeppool.planning.accuracy",
@@ -68,6 +70,7 @@ __all__ = [
     "capture",
     "diff",
     "environment",
+    "estimate",
     "figures",
     "find_cluster",
     "find_steps",

@@ -13,7 +13,7 @@ from deeppool.cli.diff import diff
 from deeppool.cli.explain import explain
 from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
-from deeppool.cli.profiles import env, profile
+from deeppool.cli.profiles import env, estimate, profile
 from deeppool.cli.replan import replan
 from deeppool.cli.runs import run
 from deeppool.cli.scaling import scaling
@@ -31,7 +31,7 @@ app = typer.Typer(
     "  [bold]deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json[/bold]\n\n"
     "  [bold]deeppool run plan.json --background resnet18 --seconds 30[/bold]",
 )
-for command in (env, profile, plan, explain, diff, frontier, scaling, simulate, run, replan, evaluate, lab):
+for command in (env, profile, estimate, plan, explain, diff, frontier, scaling, simulate, run, replan, evaluate, lab):
     app.command()(command)
 
 
