@@ -41,8 +41,9 @@ def main() -> None:
         parser.error(f"which folder holds the layer times? (--profiles FOLDER, or {FOLDER_VARIABLE})")
     samples = {model: read_layers(arguments.profiles, model) for model in (*MODELS, BLOCKS)}
     fits = {model: Fits.without(samples, model) for model in (*MODELS, None)}
-    for table in (accuracy_table, operator_table, sum_table, coefficient_table):
+    for table in (accuracy_table, operator_table, sum_table):
         print("\n".join(table(samples, fits)), end="\n\n")
+    print("\n".join(coefficient_table(fits)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def sum_table(samples: Samples, fits: AllFits) -> Iterator[str]:
             yield f"| {title} | {batch} | {format_seconds(measured)} | {cells} |"
 
 
-def coefficient_table(samples: Samples, fits: AllFits) -> Iterator[str]:
+def coefficient_table(fits: AllFits) -> Iterator[str]:
     """What was fitted, with and without each model."""
     columns = {"in deeppool": FITTED} | {
         f"without {model}" if model else "all three": fits[model].efficiency for model in (None, *MODELS)

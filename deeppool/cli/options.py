@@ -21,7 +21,7 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file. "
-        "Default: loopback for a profile of a CPU, else dgx-a100."
+        "Default: loopback for a profile of a CPU, dgx-h100 or dgx-h200 for one of such GPUs, else dgx-a100."
     ),
 ]
 NetworkOption = Annotated[
@@ -66,6 +66,8 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     return None if text is None else numbers(text, "--input-shape")
 
 
-def default_cluster(device: str) -> str:
-    """The cluster that times measured on a device are planned for."""
-    return "loopback" if device == "cpu" else "dgx-a100"
+def default_cluster(device: str, device_name: str) -> str:
+    """The cluster that times on a device are planned for: of such GPUs where it is known, else DGX A100s."""
+    if device == "cpu":
+        return "loopback"
+    return next((f"dgx-{name.lower()}" for name in ("H100", "H200") if name in device_name), "dgx-a100")

@@ -80,7 +80,7 @@ def plan(
 
     bytes_per_gpu = memory_size(memory)
     times = documents.read(profile_file, Profile)
-    place = find_cluster(cluster or default_cluster(times.device), gpus)
+    place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
     found = make_plan(
         times,
         place,
@@ -139,7 +139,7 @@ def frontier(
         min_speedup=min_speedup,
     )
     times = documents.read(profile_file, Profile)
-    place = find_cluster(cluster or default_cluster(times.device), gpus)
+    place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
     if background is not None:
         shared = share(
             times,

@@ -94,4 +94,4 @@ def _plan_for(
     times = measure(
         what, shape, batch_sizes=sizes, on_progress=lambda done, of, layer: report(f"profiling {layer}", done / of)
     )
-    return make_plan(times, find_cluster(default_cluster(times.device), count), global_batch)
+    return make_plan(times, find_cluster(default_cluster(times.device, times.device_name), count), global_batch)
