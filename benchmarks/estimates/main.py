@@ -8,8 +8,8 @@ estimates that model: beside the naive roofline and launch + FLOPs + bytes, fitt
 
 import argparse
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from benchmarks.estimates.a100_layers import BLOCKS, MODELS, Sample, read_layers
 from benchmarks.estimates.fit import A100, Model, Table, fit_three_parameters, fit_tiled, naive, tiled
 from benchmarks.planner.a100 import FOLDER_VARIABLE
 from deeppool.profiling.roofline import FITTED, Efficiency
+from deeppool.profiling.work import Kernel
 from deeppool.units import format_seconds
 
 LONG = 100e-6
@@ -43,7 +44,8 @@ def main() -> None:
     fits = {model: Fits.without(samples, model) for model in (*MODELS, None)}
     for table in (accuracy_table, operator_table, sum_table):
         print("\n".join(table(samples, fits)), end="\n\n")
-    print("\n".join(coefficient_table(fits)))
+    print("\n".join(coefficient_table(fits)), end="\n\n")
+    print("\n".join(ablation_table(samples)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,33 @@ def sum_table(samples: Samples, fits: AllFits) -> Iterator[str]:
                 for total in (float(model(table, A100).sum()) for model in fits[fitted].models())
             )
             yield f"| {title} | {batch} | {format_seconds(measured)} | {cells} |"
+
+
+def ablation_table(samples: Samples) -> Iterator[str]:
+    """Errors on long layers of the held-out model, without one part of what is taken to be done."""
+    yield "| without | " + " | ".join(MODELS) + " |"
+    yield "|---" * (1 + len(MODELS)) + "|"
+    for title, change in ABLATIONS.items():
+        changed = {
+            model: [replace(x, kernels=tuple(k for k in map(change, x.kernels) if k)) for x in samples[model]]
+            for model in MODELS
+        }
+        cells = []
+        for model in MODELS:
+            fitted = tiled(fit_tiled(held_out(changed, model)))
+            long = [sample for sample in whole(changed[model]) if sample.seconds > LONG]
+            cells.append("{:.1f} / {:.1f}".format(*(100 * x for x in errors(fitted, long))))
+        yield f"| {title} | {' | '.join(cells)} |"
+
+
+ABLATIONS: dict[str, Callable[[Kernel], Kernel | None]] = {
+    "nothing": lambda kernel: kernel,
+    "changes of layout": lambda kernel: replace(kernel, layout_bytes=0, weight_bytes=0),
+    "weights of size-1 convolutions apart": lambda kernel: replace(kernel, pointwise=False),
+    "accumulated gradients": lambda kernel: None if kernel.operator == "add_" else kernel,
+    "reads through windows": lambda kernel: replace(kernel, window_reads=0),
+}
+"""What each takes out of a kernel."""
 
 
 def coefficient_table(fits: AllFits) -> Iterator[str]:
