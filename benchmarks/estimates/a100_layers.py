@@ -42,7 +42,7 @@ class Sample:
 
     model: str
     layer: str
-    """Operator and shapes; equal layers of a model are equal here."""
+    """Operator and shapes of its first row; what is equal here computes the same, but for the ReLU of VGG-16's."""
     row: int
     batch: int
     part: Literal["forward", "backward", "both"]
@@ -66,7 +66,7 @@ def read_layers(folder: Path, model: str, batches: Collection[int] | None = None
     for index, entries in _groups(_document(folder, {**MODELS, BLOCKS: BLOCKS}[model])["layers"]):
         if model == BLOCKS and entries[0]["op"] != "ResnetBottleneck":
             continue
-        name = " + ".join(f"{entry['op']} {entry['params']} {entry['input_shape']}" for entry in entries)
+        name = f"{entries[0]['op']} {dict(sorted(entries[0]['params'].items()))} {entries[0]['input_shape']}"
         for batch in sorted(map(int, entries[0]["by_batch"])):
             if batches is not None and batch not in batches:
                 continue

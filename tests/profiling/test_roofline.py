@@ -42,6 +42,14 @@ def test_a_full_wave_of_tiles_runs_at_the_peak_and_one_tile_more_takes_as_long_a
     assert one_more == pytest.approx(9 / 8 * seconds(full, matmul_tf32=True))
 
 
+def test_a_product_of_few_operations_takes_as_long_as_its_bytes_and_a_convolution_adds_the_two():
+    kernel = replace(product(108 * 256, 128, 1000), bytes=10**9)
+    moved, multiplied = 10**9 / 1.555e12, kernel.flops / 156e12
+    assert moved > multiplied
+    assert seconds(kernel, matmul_tf32=True) == pytest.approx(moved)
+    assert seconds(replace(kernel, kind="convolution")) == pytest.approx(moved + multiplied)
+
+
 def test_products_of_fp32_numbers_use_the_tensor_cores_only_when_told_and_convolutions_always():
     kernel = product(108 * 256, 128, 1000)
     assert seconds(kernel) == pytest.approx(kernel.flops / 19.5e12)

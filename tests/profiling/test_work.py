@@ -99,21 +99,23 @@ def test_a_linear_layer_multiplies_once_forward_and_twice_backward():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_is_one_kernel_of_two_products_forward_and_five_backward(causal):
-    heads, length, size = 3, 16, 8
+    heads, length, others, size = 3, 16, 24, 8
 
     def attend(x):
-        return functional.scaled_dot_product_attention(x, 2 * x, 3 * x, is_causal=causal)
+        read = torch.cat([x, x[:, :, :8]], 2)
+        return functional.scaled_dot_product_attention(x, 2 * read, 3 * read, is_causal=causal)
 
     work = work_of(nn.Identity, BATCH, heads, length, size, forward=attend)
-    product = 2 * BATCH * heads * length * length * size
+    product = 2 * BATCH * heads * length * others * size
     (forward,) = [k for k in work.forward if k.kind == "product"]
     (backward,) = [k for k in work.backward if k.kind == "product"]
     assert (forward.flops, backward.flops) == (2 * product, 5 * product)
-    assert (forward.rows, forward.columns, forward.count) == (length, length, BATCH * heads)
-    tensor, sums = FLOAT * BATCH * heads * length * size, FLOAT * BATCH * heads * length
+    for kernel in (forward, backward):
+        assert (kernel.rows, kernel.columns, kernel.count) == (length, others, BATCH * heads)
+    query, key, sums = (FLOAT * BATCH * heads * n for n in (length * size, others * size, length))
     # Query, key, value and result, and a number a row that the backward wants; never the matrix.
-    assert forward.bytes == 4 * tensor + sums
-    assert backward.bytes == 8 * tensor + sums
+    assert forward.bytes == 2 * query + 2 * key + sums
+    assert backward.bytes == 4 * query + 4 * key + sums
 
 
 # -- everything else --------------------------------------------------------------------------------
