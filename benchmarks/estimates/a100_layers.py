@@ -24,7 +24,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deeppool.errors import DocumentError
-from deeppool.profiling.work import Kernel, Work, trace
+from deeppool.profiling.kernels import Kernel
+from deeppool.profiling.work import Work, trace
 
 MODELS = {
     "VGG-16": "vgg16",

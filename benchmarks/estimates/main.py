@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.estimates.a100_layers import BLOCKS, MODELS, Sample, read_layers
 from benchmarks.estimates.fit import A100, Model, Table, fit_three_parameters, fit_tiled, naive, tiled
 from benchmarks.planner.a100 import FOLDER_VARIABLE
+from deeppool.profiling.kernels import Kernel
 from deeppool.profiling.roofline import FITTED, Efficiency
-from deeppool.profiling.work import Kernel
 from deeppool.units import format_seconds
 
 LONG = 100e-6

@@ -86,7 +86,7 @@ def estimate(
 ) -> None:
     """Estimate every distinct layer of MODEL on a GPU that is not here, from its data sheet.
 
-    Nothing is run. On A100 layers over 100 us of models not fitted on, half of the estimates are within 6 % and nine in
+    Nothing is run. On A100 layers over 100 us of models not fitted on, half of the estimates are within 7 % and nine in
     ten within 17 % (benchmarks/estimates); on other GPUs and in 16 bits the error is not known. The profile, and every
     plan made of it, say that they are estimated.
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.device.datasheet import GpuSheet
-from deeppool.profiling.work import Kernel
+from deeppool.profiling.kernels import Kernel
 
 Array = NDArray[np.float64]
 
@@ -107,7 +107,7 @@ WideResNet-101-2 and Inception-v3 on an A100 (40 GB), each layer in a CUDA graph
 products. ``python -m benchmarks.estimates.main`` fits them again. That they hold on other GPUs is an assumption:
 the peaks change, the shares of them do not."""
 
-ACCURACY = "on A100 layers over 100 us of models not fitted on: median error 6 %, 90th percentile 17 %"
+ACCURACY = "on A100 layers over 100 us of models not fitted on: median error at most 7 %, 90th percentile 17 %"
 """Of FITTED's kind; the table is in benchmarks/estimates."""
 
 

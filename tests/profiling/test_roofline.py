@@ -8,8 +8,8 @@ import pytest
 
 from deeppool.device.datasheet import GPUS, find_gpu
 from deeppool.errors import InvalidValueError
+from deeppool.profiling.kernels import Kernel
 from deeppool.profiling.roofline import FITTED, Columns, naive_seconds
-from deeppool.profiling.work import Kernel
 
 A100 = find_gpu("a100-40")
 # Everything but the part under test costs nothing.
