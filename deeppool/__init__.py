@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from deeppool.planning.scaling import scaling
     from deeppool.planning.share import share
     from deeppool.profiling.compare import compare_profiles
+    from deeppool.profiling.estimate import estimate
     from deeppool.profiling.measure import profile
     from deeppool.profiling.network import measure_network
     from deeppool.profiling.shipped import find_profile
@@ -53,6 +54,7 @@ _HOMES = {
     "compare_profiles": "deeppool.profiling.compare",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
+    "estimate": "deeppool.profiling.estimate",
     "figures": "deeppool",
     "find_cluster": "deeppool.cluster",
     "find_profile": "deeppool.profiling.shipped",
@@ -80,6 +82,7 @@ __all__ = [
     "compare_profiles",
     "diff",
     "environment",
+    "estimate",
     "figures",
     "find_cluster",
     "find_profile",

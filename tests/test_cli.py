@@ -348,3 +348,33 @@ def test_run_json_has_the_fields_of_the_contract(deeppool: Command, tiny: Path, 
     assert {"throughput", "alone_throughput", "harvest"} <= set(back)
     names = {event["args"].get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
     assert {f"{EXAMPLE}, planned (predicted)", f"{EXAMPLE}, measured (measured)"} <= names
+
+
+# -- estimates --------------------------------------------------------------------------------------
+
+
+def test_estimate_needs_no_gpu_and_its_plan_says_that_it_is_estimated(deeppool, tmp_path):
+    path = tmp_path / "profile.json"
+    found = deeppool(
+        "estimate", EXAMPLE, "--input-shape", "3,32,32", "--gpu", "h200", "--batch-sizes", "1,32", "-o", path, "--json"
+    ).json
+    assert (found["provenance"], found["device_name"]) == ("estimated", "NVIDIA H200 SXM")
+    assert found == json.loads(path.read_text())
+    plan = deeppool("plan", path, "--gpus", 8, "--global-batch", 32)
+    assert plan.code == 0
+    # In a cluster of such GPUs, unless another is named.
+    assert "(dgx-h200)" in plan.out
+    assert "layer times estimated for NVIDIA H200 SXM" in " ".join(plan.out.split())
+
+
+def test_estimate_lists_the_gpus_that_it_knows(deeppool):
+    listed = deeppool("estimate", "--gpu", "list")
+    assert listed.code == 0
+    assert [line.split(":")[0] for line in listed.out.splitlines()] == ["a100-40", "a100-80", "h100", "h200"]
+
+
+def test_estimate_for_an_unknown_gpu_is_one_line_and_leaves_no_file(deeppool, tmp_path):
+    found = deeppool("estimate", EXAMPLE, "--gpu", "v100", "-o", tmp_path / "x.json")
+    assert (found.code, found.out, found.err.count("\n")) == (1, "", 1)
+    assert "must be one of a100-40, a100-80, h100, h200" in found.err
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ import sys
 import typer
 
 from deeppool.cli.diff import diff
+from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
 from deeppool.cli.network import network
 from deeppool.cli.notebooks import evaluate, lab
@@ -36,6 +37,7 @@ app = typer.Typer(
 for command in (
     env,
     profile,
+    estimate,
     network,
     plan,
     explain,

@@ -34,8 +34,8 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file. "
-        "Default: loopback for a profile of a CPU, else dgx-a100. loopback holds one machine's numbers: "
-        "deeppool network -o mine.json measures yours, and --cluster mine.json plans with them."
+        "Default: loopback for a profile of a CPU, dgx-h100 or dgx-h200 for one of such GPUs, else dgx-a100. loopback "
+        "holds one machine's numbers: deeppool network -o mine.json measures yours, and --cluster mine.json takes them."
     ),
 ]
 NetworkOption = Annotated[
@@ -86,6 +86,8 @@ def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | No
     return {name: numbers(sizes, "--input-shape") for name, _, sizes in (part.strip().partition("=") for part in named)}
 
 
-def default_cluster(device: str) -> str:
-    """The cluster that times measured on a device are planned for."""
-    return "loopback" if device == "cpu" else "dgx-a100"
+def default_cluster(device: str, device_name: str) -> str:
+    """The cluster that times on a device are planned for: of such GPUs where it is known, else DGX A100s."""
+    if device == "cpu":
+        return "loopback"
+    return next((f"dgx-{name.lower()}" for name in ("H100", "H200") if name in device_name), "dgx-a100")

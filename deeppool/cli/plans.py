@@ -81,7 +81,7 @@ def plan(
 
     bytes_per_gpu = memory_size(memory)
     times = find_profile(profile_file)  # the plan says what is uncertain about it
-    place = find_cluster(cluster or default_cluster(times.device), gpus)
+    place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
     found = make_plan(
         times,
         place,
@@ -143,7 +143,7 @@ def frontier(
     )
     bytes_per_gpu = memory_size(memory)
     times = read_profile(profile_file)
-    place = find_cluster(cluster or default_cluster(times.device), gpus)
+    place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
     if background is not None:
         shared = share(
             times,

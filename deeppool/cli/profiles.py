@@ -1,4 +1,4 @@
-"""``deeppool env`` and ``deeppool profile``."""
+"""``deeppool env``, ``deeppool profile`` and ``deeppool estimate``."""
 
 from pathlib import Path
 from typing import Annotated

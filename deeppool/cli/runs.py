@@ -100,6 +100,6 @@ def _plan_for(
         batch_sizes=sizes,
         on_progress=lambda name, share: report(f"profiling {name}", share),
     )
-    made = make_plan(times, find_cluster(default_cluster(times.device), count), global_batch)
+    made = make_plan(times, find_cluster(default_cluster(times.device, times.device_name), count), global_batch)
     warn(made.caveats)
     return made

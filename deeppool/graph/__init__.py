@@ -10,6 +10,7 @@ in_place     removes in-place writes from a program
 grouping     operators → layers: single ones, modules, or blocks
 blocks       finds residual blocks, transformer layers and the like by what repeats
 describe     layers → records
+fakes        a program on tensors without data
 saved        what a layer's forward keeps for its backward
 extract      some layers of a captured model as a module of their own
 indices      how many tokens or classes an integer tensor picks from

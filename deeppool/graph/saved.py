@@ -18,6 +18,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from deeppool.graph.fakes import FakeRun
+
 PRIME_BATCH = 1009
 """Samples of the fake run. What grows with the batch has this divisor; what does not has it only by accident."""
 
@@ -56,19 +58,16 @@ def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]
     return tuple(totals)
 
 
-class _Recorder(fx.Interpreter):
+class _Recorder(FakeRun):
     """Runs a program on fake tensors and notes who makes and who saves which memory."""
 
     def __init__(self, program: fx.GraphModule, mode: FakeTensorMode) -> None:
         # All values are kept to the end: an address names one tensor only as long as that lives.
-        super().__init__(program, garbage_collect_values=False)
+        super().__init__(program, mode, garbage_collect_values=False)
         self.makers: dict[int, fx.Node] = {}
         """Per storage, the operator that made it."""
         self.saved: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         """Per saved storage, a tensor on it and the first operator that saved it."""
-        self._mode = mode
-        self._attributes: dict[int, torch.Tensor] = {}
-        self._permanent: set[int] = set()
         self._current: fx.Node | None = None
 
     def run_node(self, node: fx.Node) -> Any:
@@ -80,30 +79,9 @@ class _Recorder(fx.Interpreter):
                     self.makers.setdefault(value.untyped_storage()._cdata, node)
         return result
 
-    def fetch_attr(self, target: str) -> Any:
-        """Parameters and buffers as fake tensors of the CPU, wherever the model is; one that is tied is one."""
-        value = super().fetch_attr(target)
-        if not isinstance(value, torch.Tensor):
-            return value
-        if id(value) not in self._attributes:
-            with self._mode:
-                fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
-            self._attributes[id(value)] = fake.requires_grad_(value.requires_grad)
-            self._permanent.add(fake.untyped_storage()._cdata)
-        return self._attributes[id(value)]
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an operator; dropout and attention as the kernels of a GPU do."""
-        if target is torch.ops.aten.dropout.default and args[1] > 0 and args[2]:
-            return torch.ops.aten.native_dropout.default(args[0], args[1], True)[0]
-        if target is torch.ops.aten.scaled_dot_product_attention.default:
-            args = args if len(args) < 5 else (*args[:4], 0.0, *args[5:])
-            kwargs = {name: value for name, value in kwargs.items() if name != "dropout_p"}
-        return super().call_function(target, args, kwargs)
-
     def save(self, tensor: torch.Tensor) -> torch.Tensor:
         """Autograd saves a tensor."""
         address = tensor.untyped_storage()._cdata
-        if address not in self._permanent and self._current is not None:
+        if address not in self.permanent and self._current is not None:
             self.saved.setdefault(address, (tensor, self._current))
         return tensor

@@ -189,4 +189,6 @@ class Plan:
                 f"on {self.claim.gpus} GPUs at once, and {len(self.over_limit)} of {len(self.layers)} layers "
                 "are over the limit"
             )
+        if self.provenance == "estimated":
+            text += f"; layer times estimated for {self.device_name}"
         return "; caution: ".join([text, *self.caveats])

@@ -11,4 +11,8 @@ compare    which layers changed between two profiles, beyond noise
 shipped    profiles that come with deeppool, by name
 network    ranks of this machine, or of several → Cluster: its links and all-reduces, measured
 patterns   what each of those ranks does; network_rank is the process of one
+estimate   a model and a GPU's data sheet → Profile, with no GPU
+work       a layer → its kernels, on tensors without data
+kernels    an operator → its kernels, their FLOPs and bytes
+roofline   seconds of a kernel from a data sheet
 """

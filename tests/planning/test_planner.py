@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -138,7 +139,8 @@ def test_plan_prints_itself_in_a_line():
     text = str(small_plan())
     assert "\n" not in text
     assert text.startswith("drawn, batch 16 on 4 GPUs (dgx-a100), limit 2: ")
-    assert text.endswith("exact")
+    assert text.endswith("exact; layer times estimated for drawn")
+    assert str(replace(small_plan(), provenance="measured")).endswith("exact")
     assert "no limit" in str(small_plan(None))
 
 

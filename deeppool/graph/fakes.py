@@ -1,0 +1,45 @@
+"""Runs a captured program on fake tensors, which have shapes and memory addresses but no data."""
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+class FakeRun(fx.Interpreter):
+    """An interpreter whose parameters and buffers are fake; the caller gives fake inputs.
+
+    The run is on the CPU, with two operators done as the kernels of a GPU do them: dropout is one kernel, and
+    attention is fused whatever its dropout.
+    """
+
+    def __init__(self, program: fx.GraphModule, mode: FakeTensorMode, *, garbage_collect_values: bool = True) -> None:
+        """``garbage_collect_values=False`` keeps all values to the end."""
+        super().__init__(program, garbage_collect_values=garbage_collect_values)
+        self.attributes: dict[int, torch.Tensor] = {}
+        """Fake parameters and buffers that the run has read, by the identity of the real ones."""
+        self.permanent: set[int] = set()
+        """Their memory."""
+        self._mode = mode
+
+    def fetch_attr(self, target: str) -> Any:
+        """Parameters and buffers as fake tensors of the CPU, wherever the model is; one that is tied is one."""
+        value = super().fetch_attr(target)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in self.attributes:
+            with self._mode:
+                fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+            self.attributes[id(value)] = fake.requires_grad_(value.requires_grad)
+            self.permanent.add(fake.untyped_storage()._cdata)
+        return self.attributes[id(value)]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an operator; dropout and attention as the kernels of a GPU do."""
+        if target is torch.ops.aten.dropout.default and args[1] > 0 and args[2]:
+            return torch.ops.aten.native_dropout.default(args[0], args[1], True)[0]
+        if target is torch.ops.aten.scaled_dot_product_attention.default:
+            args = args if len(args) < 5 else (*args[:4], 0.0, *args[5:])
+            kwargs = {name: value for name, value in kwargs.items() if name != "dropout_p"}
+        return super().call_function(target, args, kwargs)

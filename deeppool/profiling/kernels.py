@@ -1,0 +1,187 @@
+"""An operator of PyTorch → the kernels that eager PyTorch launches for it on a GPU, with their FLOPs and bytes.
+
+A convolution's bias is a kernel of its own; a convolution's backward is one for the data and one for the weights.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.utils.flop_counter import conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
+
+Kind = Literal["memory", "window", "product", "convolution"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One operator on a GPU."""
+
+    operator: str
+    kind: Kind
+    """``memory``: reads and writes; ``window``: looks at each number through several windows, as pooling does;
+    ``product``: matrix products; ``convolution``: a convolution done as such products."""
+    bytes: int
+    """Inputs and outputs, each read or written once, and what is read again."""
+    flops: int = 0
+    """Of the products, a multiply-add counts two."""
+    rows: int = 0
+    """Of one product's result."""
+    columns: int = 0
+    """Of one product's result."""
+    count: int = 1
+    """Independent products: batched, or the groups of a convolution."""
+    element_size: int = 4
+    """Bytes of a number."""
+    layout_bytes: int = 0
+    """Activations that a convolution reads in PyTorch's layout (channels first) and its kernels want channels last."""
+    weight_bytes: int = 0
+    """Weights or their gradients, of which the same is true."""
+    pointwise: bool = False
+    """A convolution of size 1."""
+    window_reads: int = 0
+    """Numbers that windows read; in a backward, a number finds its windows at the price of two reads more."""
+
+
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
+"""Positions of the two factors."""
+
+READ_AGAIN = {
+    # Statistics first, then the result: their inputs do not fit into a multiprocessor.
+    "native_batch_norm": (0,),
+    "_native_batch_norm_legit": (0,),
+    "native_group_norm": (0,),
+    "native_batch_norm_backward": (0, 1),
+    "native_group_norm_backward": (0, 1),
+    # The gradients of scale and shift go along the other dimension, in a kernel of their own.
+    "native_layer_norm_backward": (0, 1),
+}
+"""Positions of what is read twice."""
+
+FIND_WINDOWS = 2
+"""Reads that it costs a number, in the backward of pooling, to find the windows that it was in."""
+
+
+def kernels_of(
+    name: str, args: tuple[Any, ...], inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+) -> list[Kernel]:
+    """What one operator launches.
+
+    Args:
+        name: of the operator, without its namespace.
+        args: that it was called with.
+        inputs: the tensors among them.
+        outputs: the tensors that it returned.
+    """
+    if name == "convolution":
+        return _convolution(args, outputs[0])
+    if name == "convolution_backward":
+        return _convolution_backward(args)
+    if name in PRODUCTS:
+        left, right = (args[position] for position in PRODUCTS[name])
+        *count, rows, depth = left.shape
+        columns, many = right.shape[-1], math.prod(count)
+        flops = 2 * many * rows * depth * columns
+        return [_product(name, flops, rows, columns, many, inputs, outputs)]
+    if "scaled_dot_product" in name:
+        backward = name.endswith("_backward")
+        query, key, value = (tensor.shape for tensor in args[backward : backward + 3])
+        flops = (
+            sdpa_backward_flop_count(args[0].shape, query, key, value)
+            if backward
+            else sdpa_flop_count(query, key, value)
+        )
+        return [_product(name, flops, query[-2], key[-2], math.prod(query[:-2]), inputs, outputs)]
+    if name == "embedding":
+        # Reads the rows that it takes, not the table.
+        return [Kernel(name, "memory", _size([args[1]]) + 2 * _size(outputs))]
+    moved = _size(inputs) + _size(outputs)
+    if "pool" in name:
+        return [Kernel(name, "window", moved, window_reads=_pooled(name, args, outputs[0]))]
+    return [Kernel(name, "memory", moved + _size([args[position] for position in READ_AGAIN.get(name, ())]))]
+
+
+def _pooled(name: str, args: tuple[Any, ...], output: torch.Tensor) -> int:
+    """What the windows of a pooling read."""
+    backward = "_backward" in name
+    wide, narrow = (output, args[0]) if backward else (args[0], output)
+    if "adaptive" in name:
+        reads = max(wide.numel(), narrow.numel())
+    else:
+        window = args[1 + backward]
+        dimensions = int(name[name.index("pool") + 4])
+        reads = narrow.numel() * math.prod(window if len(window) > 1 else [*window] * dimensions)
+    return int(reads + FIND_WINDOWS * wide.numel() * backward)
+
+
+def _product(
+    name: str, flops: int, rows: int, columns: int, count: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+) -> Kernel:
+    moved = _size(inputs) + _size(outputs)
+    return Kernel(name, "product", moved, flops, rows, columns, count, outputs[0].element_size())
+
+
+def _convolution(args: tuple[Any, ...], output: torch.Tensor) -> list[Kernel]:
+    data, weight, bias, *_, groups = args
+    found = [_convolution_product("convolution", args, data, weight, output, "output", groups)]
+    if bias is not None:
+        found.append(Kernel("convolution_bias", "memory", 2 * _size([output])))
+    return found
+
+
+def _convolution_backward(args: tuple[Any, ...]) -> list[Kernel]:
+    gradient, data, weight, _, *rest, groups, wanted = args
+    as_forward = (data, weight, None, *rest, groups)
+    name = "convolution_backward"
+    found = []
+    if wanted[0]:
+        found.append(_convolution_product(f"{name}_data", as_forward, data, weight, gradient, "data", groups))
+    if wanted[1]:
+        found.append(_convolution_product(f"{name}_weight", as_forward, data, weight, gradient, "weight", groups))
+    if wanted[2]:
+        found.append(Kernel(f"{name}_bias", "memory", _size([gradient])))
+    return found
+
+
+def _convolution_product(
+    name: str,
+    args: tuple[Any, ...],
+    data: torch.Tensor,
+    weight: torch.Tensor,
+    output: torch.Tensor,
+    result: Literal["output", "data", "weight"],
+    groups: int,
+) -> Kernel:
+    """The implicit product that gives one of the three tensors of a convolution."""
+    moved = _size([data, weight, output])
+    flops = conv_flop_count(list(data.shape), list(weight.shape), list(output.shape), transposed=args[6])
+    channels_in, channels_out = data.shape[1] // groups, output.shape[1] // groups
+    area = math.prod(weight.shape[2:])
+    if channels_in == channels_out == 1:
+        # Depthwise: nothing to multiply as matrices, PyTorch has kernels of its own.
+        return Kernel(name, "window", moved, window_reads=output.numel() * area)
+    if result == "weight":
+        rows, columns = channels_out, channels_in * area
+    else:
+        made = output if result == "output" else data
+        rows, columns = made.numel() // made.shape[1], channels_out if result == "output" else channels_in
+    read = {"output": [data], "data": [output], "weight": [data, output]}[result]
+    return Kernel(
+        name,
+        "convolution",
+        moved,
+        flops,
+        rows,
+        columns,
+        groups,
+        data.element_size(),
+        layout_bytes=_size(read),
+        weight_bytes=_size([weight]),
+        pointwise=area == 1,
+    )
+
+
+def _size(tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes in memory: an expanded tensor is as small as what it was expanded from."""
+    return sum(min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors)
