@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import deeppool as dp
 from benchmarks.planner.models import MODELS, made_up, prices
 from deeppool.cluster import Cluster
+from deeppool.costs.table import CostTable
 from deeppool.graph import regions
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.planning.frontier import efficient_plans
@@ -32,6 +33,8 @@ from tests.planning.test_search import Definition
 
 SIZES = (8, 1024, 65_536)
 LIMIT = 2.0
+FRONTIERS = {"VGG-16": SIZES, "WideResNet-101-2": SIZES[:2], "Inception-v3": SIZES[:2]}
+"""Models whose whole frontier is timed, and at which sizes."""
 SHAPES = {
     "chain": [(), (0,), (1,), (2,), (3,), (4,)],
     "two branches": [(), (0,), (1,), (0,), (2, 3)],
@@ -58,7 +61,7 @@ def main() -> None:
 
 
 def report(name: str, graph: LayerGraph, repeats: int) -> None:
-    """A model's rows: exact, published, and VGG-16's whole frontier."""
+    """A model's rows: exact, published, and some whole frontiers."""
     costs = [prices(graph, size) for size in SIZES]
     edges = tuple(layer.predecessors for layer in graph.layers)
 
@@ -75,9 +78,16 @@ def report(name: str, graph: LayerGraph, repeats: int) -> None:
     # The published search of a deep, wide model takes minutes at 65,536 GPUs, and says nothing new there.
     cells = [timed(lambda: search_published(table, LIMIT), min(repeats, 5)) for table in costs[:2]]  # noqa: B023
     print("| … published |", " | ".join([*cells, "–"]), "|")
-    if name == "VGG-16":
-        cells = [timed(lambda: efficient_plans(table), min(repeats, 9)) for table in costs]  # noqa: B023
-        print("| … whole frontier |", " | ".join(cells), "|", flush=True)
+    if name in FRONTIERS:
+        sizes = FRONTIERS[name]
+        cells = [frontier_cell(table, min(repeats, 9 if sizes == SIZES else 3)) for table in costs[: len(sizes)]]
+        print("| … whole frontier |", " | ".join([*cells, *"–" * (len(SIZES) - len(sizes))]), "|", flush=True)
+
+
+def frontier_cell(costs: CostTable, repeats: int) -> str:
+    """Time of the whole frontier, its points, and what is claimed of it."""
+    found = efficient_plans(costs)
+    return f"{timed(lambda: efficient_plans(costs), repeats)}, {len(found.time)} points, {found.optimality}"
 
 
 def timed(run: Callable[[], object], repeats: int) -> str:

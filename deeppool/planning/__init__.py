@@ -15,7 +15,9 @@ overlap         the fastest plan whose all-reduces overlap the backward pass
 flow_shop       exactly, where layers follow one another
 knot            layers that no branches describe
 frontier        every efficient plan, and so the search under a limit per iteration
-pareto          fronts of iteration time against GPU-seconds
+fronts          the efficient ways of each part of a model, branches in all lanes
+menus           ways as arrays of seconds and GPU-seconds
+pareto          the same of a chain
 fitting         the fastest plan that fits into the GPUs' memory
 memory          what each GPU holds under a plan
 relaxation      what no plan can beat when GPU-seconds have a price

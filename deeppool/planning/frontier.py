@@ -4,16 +4,18 @@ The same recursion as the exact search (see ``search``), over Pareto fronts inst
 global amplification limit is then a point of the frontier: the fastest plan whose GPU-seconds are at most
 the limit times the single-GPU iteration time.
 
-A chain's frontier is exact. Inside blocks, where fronts multiply, and on very long chains, fronts are
-thinned. Branches run one after another in all of these plans; where a block has several, the exact
-search adds plans that run them side by side, one for each of a few limits per layer. The frontier of such
-a model is not complete, and states how far from complete it can be: a bound that holds for all plans
-comes from prices for GPU-seconds (see ``relaxation``).
+A chain's frontier is exact (see ``pareto``). With branches, side by side in lanes or one after another,
+each part of the model gets a menu of its efficient ways (see ``fronts``). Where they are few enough the
+frontier is exact too; else seconds are rounded, ways that rounding makes equal are left out, and every way
+that stays knows the least seconds of those it stands for. So the frontier says how much faster, at most, a
+plan with no more GPU-seconds could be. Of knots, and of blocks whose lanes are not all tried, a bound that
+holds for all plans comes from prices for GPU-seconds (see ``relaxation``).
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,25 +23,26 @@ import numpy as np
 
 from deeppool.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
+from deeppool.costs.communication import HOME
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.regions import INPUT, Block, Knot, Series, decompose, parts_of
+from deeppool.planning.fronts import Fronts
+from deeppool.planning.lanes import is_complete
+from deeppool.planning.menus import Menu, concatenate
 from deeppool.planning.pareto import NOTHING, Front, combine, single, undominated
 from deeppool.planning.placement import Placement
+from deeppool.planning.prices import Prices
 from deeppool.planning.relaxation import Relaxation
 from deeppool.planning.search import SearchResult, certificate, search
+from deeppool.planning.ways import Choice, ExhaustedError
 from deeppool.units import format_bytes, format_seconds
 
 CHAIN_POINTS = 20_000
 """Of the frontier of a chain, which is exact below that."""
-SERIES_PAIRS, BLOCK_PAIRS = 40_000, 1_000
-"""With blocks, points of a series and of a block, times the square of the number of GPU counts."""
-LIMITS = (None, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
-"""Per layer, of the plans that may run branches side by side."""
+ATTEMPTS = ((0.0, 300_000), (0.004, 8_000_000), (0.05, math.inf))
+"""Ratios by which seconds are rounded, and how many ways may be tried with each before the next one."""
 PRICES = 40
 """Of a GPU-second, that the bound is computed for."""
-
-Fronts = list[list[Front]]
-"""Per GPU count before (rows) and of the last layer (columns)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,29 +129,97 @@ def efficient_plans(costs: CostTable) -> Efficient:
     """The frontier of a cost table."""
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     parts = list(parts_of(tree))
-    squares = len(costs.gpu_counts) ** 2
-    most = CHAIN_POINTS if len(parts) == 1 else max(SERIES_PAIRS // squares, 50)
-    fronts = _Fronts(costs, max(BLOCK_PAIRS // squares, 5)).series(tree, INPUT, most)[0]
-    front = combine([(last, NOTHING) for last in fronts], most=most)
-    several = len(costs.gpu_counts) > 1 and any(isinstance(part, Block) and len(part.branches) > 1 for part in parts)
-    lanes = [search(costs, limit) for limit in LIMITS] if several else []
-    placements = [Placement(costs, found.choices, found.starts) for found in lanes]
-    time = np.array([*front.time, *(found.iteration_time for found in lanes)])
-    work = np.array([*front.work, *(placement.gpu_seconds for placement in placements)])
-    kept = undominated(time, work)
+    return _chain(costs, tree) if len(parts) == 1 else _with_branches(costs, tree)
+
+
+def _chain_front(costs: CostTable, layers: tuple[int, ...]) -> Front:
+    own, counts = costs.compute + costs.sync, costs.gpu_counts
+    fronts: list[Front] = [NOTHING]
+    for layer in layers:
+        sizes = costs.graph.layers[layer].input_bytes
+        moved = costs.comm(sizes[0]) if sizes else np.zeros((1, len(counts)))
+        fronts = [
+            combine(
+                [
+                    (way, single(float(move + own[layer, g]), float((move + own[layer, g]) * count)))
+                    for way, move in zip(fronts, moved[:, g], strict=True)
+                ],
+                ((layer, g),),
+                CHAIN_POINTS,
+            )
+            for g, count in enumerate(counts)
+        ]
+    return combine([(last, NOTHING) for last in fronts], most=CHAIN_POINTS)
+
+
+def _chain(costs: CostTable, tree: Series) -> Efficient:
+    front = _chain_front(costs, tree.layers)
 
     def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        index = int(kept[point]) - len(front)
-        if index >= 0:
-            return placements[index].options, placements[index].starts
-        options = tuple(option for _, option in sorted(front.trace(int(kept[point]))))
+        options = tuple(option for _, option in sorted(front.trace(point)))
         return options, (0,) * len(options)
 
-    if several or any(isinstance(part, Knot) for part in parts):
-        factor = _distance(costs, tree, time[kept], work[kept])
-    else:
-        factor = min(front.factor, _distance(costs, tree, time[kept], work[kept])) if front.factor > 1 else 1.0
-    return Efficient(time[kept], work[kept], certificate(factor), trace)
+    factor = front.factor if front.factor == 1 else min(front.factor, _distance(costs, tree, front.time, front.work))
+    return Efficient(front.time, front.work, certificate(factor), trace)
+
+
+def _with_branches(costs: CostTable, tree: Series) -> Efficient:
+    menu = _menu(costs, tree)
+    # The fastest plan is known by itself, even where menus are rounded.
+    fastest = search(costs, None)
+    menu = concatenate([menu, _row(Placement(costs, fastest.choices, fastest.starts), fastest.iteration_time)])
+    kept = undominated(menu.time, menu.work)
+    time, work = menu.time[kept], menu.work[kept]
+
+    def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        choices = sorted(menu.trace(int(kept[point])))
+        return tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
+
+    complete = all(map(_is_complete, parts_of(tree)))
+    factor = _left_out(menu) if complete else _distance(costs, tree, time, work)
+    return Efficient(time, work, certificate(factor), trace)
+
+
+def _menu(costs: CostTable, tree: Series) -> Menu:
+    """All ways there are, or those that stand for them."""
+    prices = Prices(costs, None)
+    for ratio, most in ATTEMPTS:
+        with suppress(ExhaustedError):
+            return _whole(Fronts(prices, ratio, most), tree)
+    raise AssertionError("the last attempt has no end")
+
+
+def _row(placement: Placement, time: float) -> Menu:
+    """A plan as a menu."""
+    placed = zip(placement.options, placement.starts, strict=True)
+    choices = [Choice(layer, *place) for layer, place in enumerate(placed)]
+    nothing, seconds = np.zeros(1, dtype=np.int64), np.array([time])
+    work = np.array([placement.gpu_seconds])
+    return Menu(nothing, nothing, seconds, np.zeros(1), np.zeros(1), work, seconds, lambda _: iter(choices))
+
+
+def _is_complete(part: Series | Block | Knot) -> bool:
+    """Whether a menu holds every way through it, or one that stands for it."""
+    return isinstance(part, Series) or (isinstance(part, Block) and is_complete(len(part.branches)))
+
+
+def _left_out(menu: Menu) -> float:
+    """By how much a way that is not on the menu may be faster than the fastest one there with no more work."""
+    order = np.lexsort((menu.time, menu.work))
+    fastest = np.minimum.accumulate(menu.time[order])
+    return float((fastest / menu.lower[order]).max())
+
+
+def _whole(fronts: Fronts, tree: Series) -> Menu:
+    """All layers of a model, between nothing and nothing."""
+    slot = fronts.gpus, HOME
+    menu, fork = None, INPUT
+    for layer, block in zip(tree.layers, tree.blocks, strict=True):
+        step = fronts.step(block, fork, layer, slot)
+        menu = step if menu is None else fronts.series(menu, step)
+        fork = layer
+    assert menu is not None
+    return fronts.ended(menu)
 
 
 def search_within(costs: CostTable, limit: float | None) -> SearchResult:
@@ -172,115 +243,3 @@ def _distance(costs: CostTable, tree: Series, time: Floats, work: Floats) -> flo
     for price in np.geomspace(slopes.min(), slopes.max(), PRICES) if len(slopes) else ():
         bounds = np.maximum(bounds, Relaxation(costs, float(price)).least(tree) - price * before)
     return float((time / bounds).max())
-
-
-class _Fronts:
-    """One cost table."""
-
-    def __init__(self, costs: CostTable, most: int) -> None:
-        self.costs = costs
-        self.most = most
-        """Points of a front inside a block."""
-        self.own = costs.compute + costs.sync
-        self.counts = costs.gpu_counts
-        self._edges: dict[int, list[list[float]]] = {}
-
-    def _edge(self, source: int, layer: int) -> list[list[float]]:
-        """(from, to) seconds to bring one predecessor's samples to a layer."""
-        if source == INPUT:
-            return [[0.0] * len(self.counts)]
-        consumer = self.costs.graph.layers[layer]
-        size = consumer.input_bytes[consumer.predecessors.index(source)]
-        if size not in self._edges:
-            self._edges[size] = self.costs.comm(size).tolist()
-        return self._edges[size]
-
-    def series(self, series: Series, fork: int, most: int) -> Fronts:
-        rows = 1 if fork == INPUT else len(self.counts)
-        fronts: Fronts | None = None
-        previous = fork
-        for layer, block in zip(series.layers, series.blocks, strict=True):
-            steps = self._steps(block, previous, layer)
-            done: Fronts = []
-            for before in range(rows):
-                if fronts is None:
-                    done.append(
-                        [combine([(NOTHING, steps[before][g])], ((layer, g),)) for g in range(len(self.counts))]
-                    )
-                else:
-                    done.append(
-                        [
-                            combine([(way, steps[h][g]) for h, way in enumerate(fronts[before])], ((layer, g),), most)
-                            for g in range(len(self.counts))
-                        ]
-                    )
-            fronts = done
-            previous = layer
-        assert fronts is not None
-        return fronts
-
-    def _steps(self, block: Block | Knot | None, fork: int, layer: int) -> Fronts:
-        """From a cut to the next one, the next one's own time included."""
-        if isinstance(block, Knot):
-            return self._knot(block, fork, layer)
-        moved = self._edge(fork, layer) if block is None or block.direct else self._nothing(fork)
-        own = self.own[layer].tolist()
-        steps = [
-            [single(move + time, (move + time) * g) for move, time, g in zip(row, own, self.counts, strict=True)]
-            for row in moved
-        ]
-        return self._through(block, fork, layer, steps) if block else steps
-
-    def _through(self, block: Block, fork: int, join: int, fronts: Fronts) -> Fronts:
-        """Adds the branches of a block, from each count of the fork to each of the join."""
-        for branch in block.branches:
-            ways = self._to_join(branch, fork, join)
-            fronts = [
-                [combine([(front, way)], most=self.most) for front, way in zip(*rows, strict=True)]
-                for rows in zip(fronts, ways, strict=True)
-            ]
-        return fronts
-
-    def _to_join(self, branch: Series, fork: int, join: int) -> Fronts:
-        """A branch and the transfer of its results to the join, which the join's GPUs wait for."""
-        last = branch.layers[-1]
-        read = last in self.costs.graph.layers[join].predecessors
-        moved = self._edge(last, join) if read else self._nothing(last)
-        rest = [[single(move, move * g) for move, g in zip(row, self.counts, strict=True)] for row in moved]
-        if branch.tail is not None:
-            rest = self._through(branch.tail, last, join, rest)
-        return [
-            [combine([(way, rest[m][g]) for m, way in enumerate(ways)], most=self.most) for g in self._options]
-            for ways in self.series(branch, fork, self.most)
-        ]
-
-    def _knot(self, knot: Knot, fork: int, join: int) -> Fronts:
-        """The knot's layers all on one GPU count, whichever."""
-        fronts = []
-        for before in range(len(self._nothing(fork))):
-            row = []
-            for after in self._options:
-                ways = [self._alike(knot, fork, join, (before, option, after)) for option in self._options]
-                row.append(combine([(NOTHING, way) for way in ways], most=self.most))
-            fronts.append(row)
-        return fronts
-
-    def _alike(self, knot: Knot, fork: int, join: int, options: tuple[int, int, int]) -> Front:
-        """One point: GPU counts of the fork, of all layers of a knot, and of its join."""
-        before, option, after = options
-        time = work = 0.0
-        for layer in (*knot.layers, join):
-            here = after if layer == join else option
-            seconds = float(self.own[layer, here])
-            for source in self.costs.graph.layers[layer].predecessors or (INPUT,):
-                seconds += self._edge(source, layer)[before if source == fork else option][here]
-            time, work = time + seconds, work + seconds * self.counts[here]
-        return single(time, work, tuple((layer, option) for layer in knot.layers))
-
-    def _nothing(self, fork: int) -> list[list[float]]:
-        """(from, to) no seconds."""
-        return [[0.0] * len(self.counts)] * (1 if fork == INPUT else len(self.counts))
-
-    @property
-    def _options(self) -> range:
-        return range(len(self.counts))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.planner.a100 import CLUSTERS, FOLDER_VARIABLE, compare, row
+from benchmarks.planner.a100 import CLUSTERS, FOLDER_VARIABLE, LIMITS, row
 from benchmarks.planner.a100_profiles import MODELS, read_profile
+from benchmarks.planner.published import compare
 from deeppool.errors import DocumentError
 
 FOLDER = os.environ.get(FOLDER_VARIABLE)
@@ -19,13 +20,17 @@ needs_files = pytest.mark.skipif(FOLDER is None, reason=f"no A100 layer times: {
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_exact_search_keeps_every_limit_and_is_never_slower_where_the_published_one_keeps_it(model, cluster, gpus):
-    for found in compare(read_profile(Path(FOLDER), model), replace(CLUSTERS[cluster], gpus=gpus), 1024):
-        limit = found.exact.amplification_limit
+    profile = read_profile(Path(FOLDER), model)
+    for limit in LIMITS:
+        found = compare(profile, replace(CLUSTERS[cluster], gpus=gpus), 1024, limit)
         assert found.exact.over_limit == ()
         if limit is not None:
             assert max(layer.amplification for layer in found.exact.layers) <= limit * (1 + 1e-9)
         if not found.published.over_limit:
             assert found.exact.iteration_time <= found.published.iteration_time * (1 + 1e-12)
+        # Where the published plan breaks the limit, at the one that it does keep.
+        assert found.as_amplified.iteration_time <= found.published.iteration_time * (1 + 1e-12)
+        assert found.as_amplified.over_limit == ()
 
 
 @needs_files
@@ -75,7 +80,7 @@ def test_only_the_profile_with_estimated_layers_is_called_estimated():
 @needs_files
 def test_inception_on_eight_gpus_needs_more_than_eight_at_once():
     profile = read_profile(Path(FOLDER), "inception_v3")
-    *_, unlimited = compare(profile, replace(CLUSTERS["full-bisection"], gpus=8), 1024)
+    unlimited = compare(profile, replace(CLUSTERS["full-bisection"], gpus=8), 1024, None)
     assert unlimited.published.claim.gpus > 8
     assert unlimited.published.claim.iteration_time < unlimited.published.iteration_time
     assert f"**{unlimited.published.claim.gpus}**" in row(unlimited)

@@ -25,6 +25,13 @@ def test_published_plans_within_their_limit_are_never_faster_and_some_are_slower
     assert max(x.ratio for x in within) > 1.01
 
 
+def test_at_the_amplification_that_a_published_plan_really_has_no_exact_plan_is_slower(found):
+    pairs = [x for pairs in found.values() for x in pairs]
+    assert all(x.as_amplified.iteration_time <= x.published.iteration_time * (1 + 1e-12) for x in pairs)
+    # The limit that those over theirs do keep is a wider one.
+    assert any(x.as_amplified.amplification_limit > x.exact.amplification_limit for x in pairs)
+
+
 def test_a_row_counts_what_it_was_given(found):
     cells = row(1.5, found[1.5]).split("|")
     over = sum(bool(x.published.over_limit) for x in found[1.5])

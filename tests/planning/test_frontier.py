@@ -1,5 +1,9 @@
 """Every efficient plan, against all assignments there are."""
 
+import math
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,10 +11,13 @@ from hypothesis import strategies as st
 
 from deeppool import documents
 from deeppool.cluster import Cluster
+from deeppool.planning import frontier as planning_frontier
+from deeppool.planning import menus
 from deeppool.planning.frontier import Frontier
 from deeppool.planning.pareto import NOTHING, Front, combine, single
 from deeppool.planning.planner import frontier, plan
 from tests.planning.test_search import Definition
+from tests.random_problems import random_problem
 from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 
 ROUNDING = 1e-9
@@ -73,6 +80,80 @@ def test_global_limit_buys_the_fastest_plan_within_it(problem):
 @given(problems(series_parallel_graphs(max_layers=8)))
 def test_the_fastest_point_is_the_best_plan_of_all(problem):
     assert frontier(*problem).points[0].iteration_time == pytest.approx(plan(*problem).iteration_time, rel=1e-9)
+
+
+def points_and_assignments(problem):
+    """(seconds, GPU-seconds) of a frontier and of every assignment."""
+    definition = Definition(problem.profile, problem.cluster, problem.global_batch)
+    found = frontier(problem.profile, problem.cluster, problem.global_batch)
+    points = [(point.iteration_time, point.gpu_seconds) for point in found.points]
+    for point, (time, work) in zip(found.points, points, strict=True):
+        places = list(zip(point.gpu_counts, point.first_gpus, strict=True))
+        assert time == pytest.approx(definition.iteration_time(places), rel=1e-9)
+        assert work == pytest.approx(work_of(definition, places), rel=1e-9)
+    assert points == sorted(points)
+    assert [work for _, work in points] == sorted((work for _, work in points), reverse=True)
+    return found, np.array(points), np.array(all_assignments(definition))
+
+
+def small_problem(shape, number):
+    rng = random.Random(f"frontier {shape} {number}")
+    problem = random_problem(rng, *rng.choice([(6, 4), (5, 7), (7, 4), (4, 8)]), most_per_node=4, shape=shape)
+    if number % 2:
+        return problem
+    # Layers that run forward or backward, hardly ever both: side by side each pass counts by itself.
+    none = (0.0,) * len(problem.profile.batch_sizes)
+    measurements = tuple(
+        replace(known, backward=known.forward, forward=none) if rng.random() < 0.5 else replace(known, backward=none)
+        for known in problem.profile.measurements
+    )
+    return replace(problem, profile=replace(problem.profile, measurements=measurements))
+
+
+def shortfall(points, assignments):
+    """By how much the fastest point with no more GPU-seconds than an assignment takes longer, at most."""
+    worst = 0.0
+    for time, work in assignments:
+        worst = max(worst, points[points[:, 1] <= work * (1 + ROUNDING), 0].min() / time)
+    return worst
+
+
+@pytest.mark.parametrize("shape", ["branches", "nested", "tails"])
+def test_frontier_with_branches_is_every_efficient_assignment(shape):
+    beside = 0
+    for number in range(30):
+        found, points, assignments = points_and_assignments(small_problem(shape, number))
+        assert found.optimality == "exact"
+        assert shortfall(points, assignments) <= 1 + ROUNDING
+        # Nor is there a point that an assignment beats in both.
+        for time, work in points:
+            better = (assignments < np.array([time, work]) * (1 - ROUNDING)).all(axis=1)
+            assert not better.any()
+        beside += any(any(point.first_gpus) for point in found.points)
+    assert beside, "no efficient plan ran branches side by side"
+
+
+@pytest.mark.parametrize("ratio", [0.02, 0.3])
+def test_rounded_frontier_says_how_far_from_complete_it_can_be(ratio, monkeypatch):
+    monkeypatch.setattr(planning_frontier, "ATTEMPTS", ((ratio, math.inf),))
+    monkeypatch.setattr(menus, "MOST_UNTHINNED", 0)
+    falls_short = 0
+    for number in range(15):
+        for shape in ("branches", "nested", "tails"):
+            found, points, assignments = points_and_assignments(small_problem(shape, number))
+            worst = shortfall(points, assignments)
+            assert worst <= factor(found.optimality) * (1 + ROUNDING)
+            falls_short += worst > 1 + ROUNDING
+    assert falls_short, "rounding left nothing out"
+
+
+def test_search_that_tries_too_many_ways_rounds(monkeypatch):
+    problem = small_problem("branches", 3)
+    asked = problem.profile, problem.cluster, problem.global_batch
+    assert frontier(*asked).optimality == "exact"
+    monkeypatch.setattr(planning_frontier, "ATTEMPTS", ((0.0, 10), (0.5, math.inf)))
+    monkeypatch.setattr(menus, "MOST_UNTHINNED", 0)
+    assert len(frontier(*asked).points) <= 40
 
 
 def two_layers():
