@@ -24,7 +24,7 @@ from deeppool.planning.menus import (
 from deeppool.planning.prices import Prices
 from deeppool.planning.ways import Choice, ExhaustedError
 
-TOP = 0.5
+TOP = 0.35
 """Of the ratio, for the series of the whole model."""
 MOST_KEPT = 3_000
 """Ways of the series of the whole model, where none is rounded."""
