@@ -26,7 +26,7 @@ BATCH = 4
 IMAGES = {
     "alexnet": 64, "vgg11_bn": 32, "squeezenet1_1": 32, "resnext50_32x4d": 32, "googlenet": 32, "mobilenet_v2": 32,
     "mobilenet_v3_small": 32, "mnasnet0_5": 32, "shufflenet_v2_x0_5": 32, "efficientnet_b0": 32,
-    "regnet_x_400mf": 32, "regnet_y_400mf": 32, "convnext_tiny": 32, "swin_t": 64, "swin_v2_t": 64, "densenet121": 32,
+    "regnet_x_400mf": 32, "regnet_y_400mf": 32, "convnext_tiny": 32, "swin_t": 64, "swin_v2_t": 64,
 }  # fmt: skip
 
 
