@@ -6,6 +6,7 @@ itself: the block then takes as long as its slowest branch, and the others only 
 
 import numpy as np
 
+from deeppool.costs.communication import FAR, HOME, NEAR
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.regions import INPUT, Block, Knot, Series
 
@@ -66,4 +67,7 @@ class Relaxation:
         if source == INPUT:
             return np.zeros((1, len(self.own[0])))
         consumer = self.costs.graph.layers[layer]
-        return self.costs.comm(consumer.input_bytes[consumer.predecessors.index(source)])
+        size = consumer.input_bytes[consumer.predecessors.index(source)]
+        # Where links between nodes are the faster ones, moving away is cheaper than staying.
+        home, near, far = (self.costs.comm(size, place) for place in (HOME, NEAR, FAR))
+        return np.minimum(np.minimum(home, near), far)
