@@ -110,7 +110,7 @@ def test_progress_counts_the_distinct_layers():
     estimate(model, gpu="h200", batch_sizes=[1], on_progress=lambda *call: calls.append(call))
     distinct = len({layer.signature for layer in model.graph.layers})
     assert [share for _, share in calls] == pytest.approx([done / distinct for done in range(distinct + 1)])
-    assert calls[0][0] == model.graph.layers[0].name
+    assert {what for what, _ in calls} <= {layer.name for layer in model.graph.layers} | {"done"}
 
 
 def test_wrong_arguments_are_told_in_one_line(tmp_path):

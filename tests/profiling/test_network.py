@@ -279,7 +279,7 @@ def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, outp
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    command = [sys.executable, "-m", "deeppool.cli", "network", "--backend", "gloo", "--sizes", "4,65536,4194304"]
+    command = [sys.executable, "-m", "deeppool.cli", "network", "--backend", "gloo", "--sizes", "4,65536,33554432"]
     return subprocess.Popen(
         [*command, "--seconds", "0.3", "-o", str(output), *more],
         env=environment,
