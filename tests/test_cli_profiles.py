@@ -113,7 +113,6 @@ def test_one_thing_at_a_time(deeppool, arguments):
 @pytest.mark.parametrize(
     "command",
     [
-        ("frontier", "uncertain.json", "--gpus", 2, "--global-batch", 8),
         ("frontier", "good.json", "--gpus", 2, "--global-batch", 8, "--background", "uncertain.json"),
         ("scaling", "uncertain.json", "--gpus", 2, "--global-batch", 8),
         ("simulate", "plan.json"),
@@ -128,9 +127,10 @@ def test_what_leans_on_an_uncertain_profile_says_so(deeppool, folder, command):
     assert err == f"caution: {CAUTION} (profile again on an idle machine)\n"
 
 
-def test_a_plan_of_an_uncertain_profile_says_so_itself(deeppool):
-    code, out, err = deeppool("plan", "uncertain.json", "--gpus", 2, "--global-batch", 8)
+@pytest.mark.parametrize("command", ["plan", "frontier"])
+def test_a_plan_or_frontier_of_an_uncertain_profile_says_so_itself(deeppool, command):
+    code, out, err = deeppool(command, "uncertain.json", "--gpus", 2, "--global-batch", 8)
     assert (code, err) == (0, "")
     assert CAUTION in " ".join(out.split())
-    _, out, _ = deeppool("plan", "uncertain.json", "--gpus", 2, "--global-batch", 8, "--json")
+    _, out, _ = deeppool(command, "uncertain.json", "--gpus", 2, "--global-batch", 8, "--json")
     assert json.loads(out)["caveats"] == [f"{CAUTION} (profile again on an idle machine)"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from deeppool.cli.inputs import read_plan, read_profile
+from deeppool.cli.inputs import read_plan, read_profile, warn
 from deeppool.cli.options import (
     AsJson,
     ClusterOption,
@@ -133,6 +133,7 @@ def frontier(
     from deeppool.cluster import find_cluster
     from deeppool.planning.planner import frontier as find_frontier
     from deeppool.planning.share import share
+    from deeppool.profiling.shipped import find_profile
 
     check_usage(
         background,
@@ -142,9 +143,10 @@ def frontier(
         min_speedup=min_speedup,
     )
     bytes_per_gpu = memory_size(memory)
-    times = read_profile(profile_file)
+    times = find_profile(profile_file)  # the frontier says what is uncertain about it
     place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
     if background is not None:
+        warn(times.caveats())
         shared = share(
             times,
             place,

@@ -78,6 +78,8 @@ class Frontier:
     optimality: str
     """``exact``, or ``bound x``: an efficient plan may be up to x times faster than the point with its GPU-seconds."""
     search_time: float
+    caveats: tuple[str, ...] = ()
+    """What is uncertain about the layer times, a sentence each; see :mod:`deeppool.profiling.check`."""
 
     @property
     def fitting(self) -> tuple[FrontierPoint, ...]:
@@ -99,12 +101,15 @@ class Frontier:
         first, last = self.points[0], self.points[-1]
         capacity = self.cluster.memory or 0
         too_large = len(self.points) - len(self.fitting)
-        return (
+        text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}): "
             f"{len(self.points)} efficient plans, from {format_seconds(first.iteration_time)} at amplification "
             f"{first.amplification:.2f} to {format_seconds(last.iteration_time)} at {last.amplification:.2f}; "
             f"data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.optimality}"
-        ) + (f"; {too_large} need more than the {format_bytes(capacity)} of a GPU" if too_large else "")
+        )
+        if too_large:
+            text += f"; {too_large} need more than the {format_bytes(capacity)} of a GPU"
+        return "; caution: ".join([text, *self.caveats])
 
 
 @dataclass(frozen=True, slots=True)

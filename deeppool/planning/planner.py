@@ -249,6 +249,9 @@ def frontier(
         points=tuple(points),
         optimality=efficient.optimality,
         search_time=search_time,
+        caveats=profile.caveats(
+            layer.name for layer, far in zip(profile.graph.layers, costs.extrapolated[:, 0], strict=True) if far
+        ),
     )
 
 

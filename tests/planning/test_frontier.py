@@ -199,3 +199,12 @@ def test_sum_of_two_fronts_is_every_pair_that_no_pair_beats():
     both = combine([(left, right)])
     # (1 + 3, 5 + 2) = (4, 7) loses to (2 + 1, 1 + 4) = (3, 5).
     assert list(zip(both.time, both.work, strict=True)) == [(2.0, 9.0), (3.0, 5.0), (5.0, 3.0)]
+
+
+def test_a_frontier_says_what_is_uncertain_about_its_times():
+    profile, cluster, _ = two_layers()
+    sure, beyond = frontier(profile, cluster, 16), frontier(profile, cluster, 64)
+    assert sure.caveats == ()
+    assert "caution" not in str(sure)
+    assert [sentence[:31] for sentence in beyond.caveats] == ["the times of 2 layers (layer0 …"]
+    assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}")
