@@ -6,12 +6,14 @@ from hypothesis import strategies as st
 
 from deeppool.cluster import Cluster, Link
 from deeppool.collectives.layout import Layout
-from deeppool.costs.communication import FAR, HOME, NEAR, Network
+from deeppool.costs.communication import FAR, HOME, NEAR, Network, default_model
+from tests.strategies import CURVE_SIZES, measured_network
 
 FAST = Link(100e9, 5e-6, "made by hand")
 SLOW = Link(10e9, 50e-6, "made by hand")
-CLUSTER = Cluster(16, "made by hand", 8, FAST, SLOW)
-MODELS = ("ring", "halving-doubling", "hierarchical", "best", "paper")
+MEASURED = measured_network({2: (1e-4, 1e-3, 1e-2), 16: (3e-4, 3e-3, 3e-2)})
+CLUSTER = Cluster(16, "made by hand", 8, FAST, SLOW, measured=MEASURED)
+MODELS = ("ring", "halving-doubling", "hierarchical", "best", "paper", "measured")
 
 
 def first(gpus, batch=16):
@@ -56,6 +58,13 @@ def test_hierarchical_sends_an_eighth_of_the_bytes_between_nodes_of_eight():
 def test_best_is_the_fastest_pattern(gpus, size):
     times = [Network(CLUSTER, model).all_reduce_time(gpus, size) for model in MODELS[:3]]
     assert Network(CLUSTER, "best").all_reduce_time(gpus, size) == min(times)
+
+
+def test_measured_all_reduces_cost_what_was_measured():
+    network = Network(CLUSTER, default_model(CLUSTER))
+    for group in MEASURED.all_reduce:
+        assert [network.all_reduce_time(group.gpus, size) for size in CURVE_SIZES] == list(group.curve.seconds)
+    assert network.all_reduce_time(9, 2**20) == pytest.approx(2e-3)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -18,12 +18,13 @@ import pytest
 import torch
 
 import deeppool as dp
+from deeppool.cli import main
 from deeppool.cluster import Cluster, find_cluster
 from deeppool.device.common import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
-from deeppool.profiling import patterns
+from deeppool.profiling import network, patterns
 from deeppool.profiling.patterns import BOUND, MINIMUM_RUNS, Pattern, Seat, group_sizes, is_known
-from tests.strategies import make_graph, profile_from_times
+from tests.strategies import make_graph, measured_network, profile_from_times
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 100
@@ -265,6 +266,40 @@ def test_ranks_do_not_outlive_a_killed_command(tmp_path):
 
 
 # -- the command, and torchrun ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def deeppool(capfd, monkeypatch, tmp_path):
+    """Runs the command in this process: exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["deeppool", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        output = capfd.readouterr()
+        return int(end.value.code or 0), output.out, output.err
+
+    return run
+
+
+def test_people_get_a_table_and_the_next_command(deeppool, monkeypatch):
+    asked = []
+    made = Cluster(4, "mine", measured=measured_network({2: (1e-4, 1e-3, 1e-2), 4: (1e-3, 1e-2, 1e-1)}))
+    monkeypatch.setattr(network, "measure_network", lambda *of, **options: asked.append((of, options)) or made)
+    code, out, _ = deeppool("network", "--ranks", "4", "--sizes", "8,4", "--seconds", "5", "-o", "mine.json")
+    assert (code, dp.load("mine.json")) == (0, made)
+    assert made.measured.table() in out
+    assert out.endswith("Plan with it: deeppool plan PROFILE … --cluster mine.json\n")
+    (of, options) = asked[0]
+    assert (of, options["sizes"], options["seconds"], options["name"]) == ((4,), (8, 4), 5.0, "mine")
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(deeppool, monkeypatch):
+    monkeypatch.setattr("deeppool.rank_group.Child", None)
+    code, out, error = deeppool("network", "--ranks", "2", "-o", "nowhere/mine.json")
+    assert (code, out) == (1, "")
+    assert error.startswith("error: cannot write nowhere/mine.json: there is no folder nowhere")
 
 
 def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, output: Path, *more: str):
