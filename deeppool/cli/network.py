@@ -34,11 +34,12 @@ def network(
 ) -> None:
     """Measure transfers and all-reduces between ranks of this machine, and save them as a cluster for the planner.
 
-    Starts real ranks, as deeppool run does, and measures one-way transfers between two of them and all-reduces of 2,
-    3, 4 … of them. Plans made with the file price all-reduces by what was measured, and transfers by a line through it.
+    Starts real ranks, as deeppool run does: one-way transfers between two of them, all-reduces of 2, 3, 4 … of them.
+    Plans made with the file price all-reduces by what was measured, and transfers by a line through it.
 
     Example: deeppool network --ranks 2 -o mine.json
-             deeppool plan vgg16.json --gpus 2 --global-batch 16 --cluster mine.json
+
+    Plan with it: deeppool plan vgg16.json --gpus 2 --global-batch 16 --cluster mine.json
 
     On several nodes, the same command on each of them, under torchrun:
 
