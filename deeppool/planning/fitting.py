@@ -259,10 +259,12 @@ def _next_step(problem: _Problem, scope: LimitScope) -> str:
     if samples := _samples_that_fit(memory, problem.capacity):
         largest = samples * gpus
         return f"data parallelism fits from {-(-batch // samples)} GPUs, or on {gpus} up to a global batch of {largest}"
-    too_much = "even one sample a GPU is too much"
+    too_much = "even one sample a GPU is too much for data parallelism"
     if samples := _samples_that_fit(replace(memory, optimizer="sgd"), problem.capacity):
         return f"{too_much}; with optimizer sgd data parallelism fits from {-(-batch // samples)} GPUs"
-    return f"{too_much}, whatever the optimizer: only larger GPUs hold this model"
+    # Branches on GPUs of their own share the parameters out, so with them the last word is not spoken.
+    certainty = "no plan was found that holds this model" if problem.may_divide else "only larger GPUs hold this model"
+    return f"{too_much}, whatever the optimizer: {certainty}"
 
 
 def _samples_that_fit(memory: MemoryModel, capacity: int) -> int:
