@@ -13,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import Any, Protocol, TextIO
 
 from deeppool.errors import RunError
 
@@ -24,12 +25,38 @@ class ChildDiedError(RunError):
     """A child ended before it was told to."""
 
 
-class Child:
-    """The parent's end: starts ``python -m module`` and talks to it. A context manager that ends it."""
+class Process(Protocol):
+    """The commanding end of a process, wherever it runs. Its answers go to an inbox; None: it has died."""
 
-    def __init__(
-        self, module: str, name: str, inbox: "queue.SimpleQueue[tuple[Child, Message | None]] | None" = None
-    ) -> None:
+    name: str
+    inbox: "Inbox"
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Gives a command; a process that has died is noticed when its answer is awaited."""
+
+    def exit_code(self) -> int | None:
+        """None while it runs; minus a signal's number where that killed it."""
+
+    def cpu_seconds(self) -> float | None:
+        """That it has used so far; None once it has ended."""
+
+    def fate(self) -> str:
+        """How the process ended, with the last thing it said on standard error."""
+
+    def kill(self) -> None:
+        """Ends it now."""
+
+    def close(self, grace: float = 2.0) -> None:
+        """Asks it to exit, and kills it after ``grace`` seconds."""
+
+
+Inbox = queue.SimpleQueue[tuple[Process, Message | None]]
+
+
+class Child:
+    """A process of this machine: starts ``python -m module`` and talks to it. A context manager that ends it."""
+
+    def __init__(self, module: str, name: str, inbox: Inbox | None = None) -> None:
         """Starts the process.
 
         Args:
@@ -38,7 +65,7 @@ class Child:
             inbox: where answers go; several children may share one. None as an answer: the child has died.
         """
         self.name = name
-        self.inbox = inbox if inbox is not None else queue.SimpleQueue()
+        self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  outlives this call
         # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its
         # children. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
@@ -69,23 +96,23 @@ class Child:
             self.process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
             self.process.stdin.flush()
 
-    def receive(self, timeout: float) -> Message:
-        """The next answer of a child with an inbox of its own.
+    def exit_code(self) -> int | None:
+        """None while it runs; minus a signal's number where that killed it."""
+        return self.process.poll()
 
-        Raises:
-            ChildDiedError: it died, or said nothing for ``timeout`` seconds.
-        """
+    def cpu_seconds(self) -> float | None:
+        """That it has used so far; None once it has ended."""
+        import psutil
+
         try:
-            _, message = self.inbox.get(timeout=timeout)
-        except queue.Empty:
-            raise ChildDiedError(f"{self.name} said nothing for {timeout:.0f} s") from None
-        if message is None:
-            raise ChildDiedError(f"{self.name} {self.fate()}")
-        return message
+            times = psutil.Process(self.process.pid).cpu_times()
+        except psutil.NoSuchProcess:
+            return None
+        return float(times.user + times.system)
 
     def fate(self) -> str:
         """How the process ended, with the last thing it said on standard error."""
-        code = self.process.poll()
+        code = self.exit_code()
         if code is None:
             return "is running"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -162,7 +189,22 @@ class Commands:
         self._answers.flush()
 
 
-def close_all(children: list[Child], grace: float = 2.0) -> None:
+def receive(process: Process, timeout: float) -> Message:
+    """The next answer of a process with an inbox of its own.
+
+    Raises:
+        ChildDiedError: it died, or said nothing for ``timeout`` seconds.
+    """
+    try:
+        _, message = process.inbox.get(timeout=timeout)
+    except queue.Empty:
+        raise ChildDiedError(f"{process.name} said nothing for {timeout:.0f} s") from None
+    if message is None:
+        raise ChildDiedError(f"{process.name} {process.fate()}")
+    return message
+
+
+def close_all(children: Sequence[Process], grace: float = 2.0) -> None:
     """Ends several children, all of them within ``grace`` seconds and a kill."""
     for child in children:
         child.send("exit")

@@ -7,23 +7,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from deeppool.child import Child, Message, close_all
+from deeppool.child import Inbox, Message, Process, close_all
 from deeppool.errors import RankFailedError
+from deeppool.place import Place
 
 
 class RankGroup:
     """The launcher's end. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self) -> None:
-        """Starts with no rank."""
-        self._inbox: queue.SimpleQueue[tuple[Child, Message | None]] = queue.SimpleQueue()
-        self._ranks: list[Child] = []
+    def __init__(self, place: Place) -> None:
+        """Starts with no rank; ``place`` is where they will be."""
+        self._place = place
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._ranks: list[Process] = []
 
-    def start(self, module: str) -> Child:
+    def start(self, module: str) -> Process:
         """Starts the next rank as ``python -m module``."""
-        child = Child(module, f"rank {len(self._ranks)}", self._inbox)
-        self._ranks.append(child)
-        return child
+        rank = len(self._ranks)
+        process = self._place.start(rank, module, f"rank {rank}", self._inbox)
+        self._ranks.append(process)
+        return process
 
     def send(self, command: str, **arguments: Any) -> None:
         """Gives every rank the same command."""
@@ -44,7 +47,7 @@ class RankGroup:
         Raises:
             RankFailedError: a rank died, or all were silent for too long; all are ended by then.
         """
-        answers: dict[Child, Message] = {}
+        answers: dict[Process, Message] = {}
         while len(answers) < len(self._ranks):
             try:
                 child, message = self._inbox.get(timeout=patience)
@@ -73,13 +76,13 @@ class RankGroup:
             child, _ = self._inbox.get(timeout=seconds)
             self._fail(child, when)
 
-    def _fail(self, first: Child, when: str) -> None:
+    def _fail(self, first: Process, when: str) -> None:
         """Ends all ranks and blames the one that did not die of another's death."""
         culprit = first
         deadline = time.monotonic() + 1.0
         # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
         while time.monotonic() < deadline:
-            killed = [child for child in self._ranks if (child.process.poll() or 0) < 0]
+            killed = [child for child in self._ranks if (child.exit_code() or 0) < 0]
             if killed:
                 culprit = killed[0]
                 break
@@ -94,7 +97,7 @@ class RankGroup:
         """Ends every rank."""
         if grace == 0:
             for child in self._ranks:
-                child.process.kill()
+                child.kill()
         close_all(self._ranks, grace)
 
     def __enter__(self) -> "RankGroup":

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
-from deeppool.device.cpu import usable_cores
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
 from deeppool.execution.monitor import stage_times, timeline
@@ -26,6 +25,7 @@ from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.graph.workloads import find_workload, save_model
 from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Policy, Progress, RunRecord, summarise
+from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
 from deeppool.simulation.replay import simulate
@@ -63,9 +63,10 @@ def launch(
     steps: int | None = None,
     learning_rate: float = 0.001,
     seed: int = 0,
+    place: Place | None = None,
     on_progress: Progress | None = None,
 ) -> RunRecord:
-    """Runs a plan for real on this machine, and measures it alone and beside a background job.
+    """Runs a plan for real, and measures it alone and beside a background job.
 
     Args:
         plan: made by :func:`deeppool.plan`, or loaded from a file.
@@ -76,6 +77,7 @@ def launch(
         steps: iterations per condition, instead of ``seconds``.
         learning_rate: of the foreground's SGD.
         seed: of weights and data.
+        place: where; this machine unless given.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
@@ -85,10 +87,7 @@ def launch(
     policy = policy or ("none" if background is None else "priority")
     _check(policy, background, seconds, steps)
     report = on_progress or (lambda what, share: None)
-    cores: list[int | None] = [None] * plan.gpus
-    if plan.device == "cpu":
-        usable = usable_cores()
-        cores = [usable[rank % len(usable)] for rank in range(plan.gpus)]
+    place = place or ThisMachine(plan.device, plan.gpus)
     neighbour = _background_job(background, plan) if policy != "none" else None
     with ExitStack() as stack:
         handover = stack.enter_context(ExitStack())
@@ -98,19 +97,19 @@ def launch(
             find_workload(model)
         report("starting", 0.0)
         ranks = stack.enter_context(
-            Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder)
+            Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder, place)
         )
         neighbours = spinners = None
         if neighbour is not None:
-            neighbours = stack.enter_context(Neighbours(neighbour, cores, policy))
-            spinners = stack.enter_context(Spinners(cores))
+            neighbours = stack.enter_context(Neighbours(neighbour, place, plan.gpus, policy))
+            spinners = stack.enter_context(Spinners(place, plan.gpus))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
         # Everyone has met and has the model: should this process be killed later, no files are left behind.
         handover.close()
-        run = _Run(plan, ranks, neighbours, spinners, report)
+        run = _Run(plan, ranks, neighbours, spinners, report, place.cores)
         run.measure(seconds, steps)
         return run.record(policy, neighbour)
 
@@ -144,13 +143,20 @@ class _Run:
     """The phases of one run."""
 
     def __init__(
-        self, plan: Plan, ranks: Ranks, neighbours: Neighbours | None, spinners: Spinners | None, report: Progress
+        self,
+        plan: Plan,
+        ranks: Ranks,
+        neighbours: Neighbours | None,
+        spinners: Spinners | None,
+        report: Progress,
+        cores: int,
     ) -> None:
         self.plan = plan
         self.ranks = ranks
         self.neighbours = neighbours
         self.spinners = spinners
         self.report = report
+        self.cores = cores
         self.share = 0.05
         self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
         self.beside, self.alone = Work(), Work()
@@ -222,7 +228,7 @@ class _Run:
             plan_iteration_time=plan.iteration_time,
             global_batch=batch,
             ranks=plan.gpus,
-            cores=min(plan.gpus, len(usable_cores())) if plan.device == "cpu" else plan.gpus,
+            cores=self.cores,
             device=plan.device,
             device_name=plan.device_name,
             backend="gloo" if plan.device == "cpu" else "nccl",
@@ -232,7 +238,7 @@ class _Run:
             stages=stage_times(plan, stages_of(plan), self.last),
             timeline=timeline(plan, self.last, -1, self.beside.spans),
             plan_timeline=simulate(plan).timeline,
-            notes=_notes(plan),
+            notes=_notes(plan, self.cores),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
         )
@@ -266,13 +272,12 @@ def _mean(losses: list[float]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def _notes(plan: Plan) -> tuple[str, ...]:
+def _notes(plan: Plan, cores: int) -> tuple[str, ...]:
     notes = [
         "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
         "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
     ]
-    cores = len(usable_cores())
-    if plan.device == "cpu" and plan.gpus > cores:
+    if plan.gpus > cores:
         notes.append(f"{plan.gpus} ranks shared {cores} cores: the times say nothing about {plan.gpus} GPUs")
     if plan.overlap_sync:
         notes.append(

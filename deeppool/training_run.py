@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deeppool.child import Message
-from deeppool.device.cpu import usable_cores
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution import checkpoint
@@ -19,6 +18,7 @@ from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.execution.training import TrainingJob
 from deeppool.job import Metrics, Progress, TrainingRecord, summarise
+from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.planning.replan import Replan, replan
 from deeppool.profiling.table import Profile
@@ -39,11 +39,12 @@ def train(
     restarts: int = 0,
     replan_after: int | None = None,
     profile: Profile | None = None,
+    place: Place | None = None,
     on_proposal: Callable[[Replan], bool] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     on_progress: Progress | None = None,
 ) -> TrainingRecord:
-    """Trains by a plan on this machine, as one process would on the global batch.
+    """Trains by a plan, as one process would on the global batch.
 
     Args:
         plan: made of the profile of ``job.capture()``.
@@ -56,6 +57,7 @@ def train(
         restarts: how often to start again from the last checkpoint after a rank was lost.
         replan_after: updates, from the start of this call, after which the times measured so far make a new plan.
         profile: that the plan was made of; needed for that.
+        place: where; this machine unless given.
         on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
             process again. None: the record tells of it, and the training keeps its plan.
         on_metrics: called with every update.
@@ -83,7 +85,8 @@ def train(
     folder = None if checkpoints is None else Path(checkpoints)
     look = None if replan_after is None or profile is None else _Look(replan_after, profile, on_proposal)
     report = on_progress or (lambda what, share: None)
-    run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look)
+    place = place or ThisMachine(plan.device, plan.gpus)
+    run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place)
     while True:
         try:
             run.attempt()
@@ -116,6 +119,7 @@ class _Run:
     on_metrics: Callable[[Metrics], None] | None
     report: Progress
     look: _Look | None
+    place: Place
     updates: int = 0
     restarts: int = 0
     resumed_from: str | None = None
@@ -130,7 +134,7 @@ class _Run:
         """Starts all ranks, and trains to the end."""
         with private_folder() as folder:
             self.report("starting", 0.0)
-            with Ranks(self.plan, self.job, folder) as ranks:
+            with Ranks(self.plan, self.job, folder, self.place) as ranks:
                 ranks.wait_until_ready()
                 self._resume(ranks)
                 started = self.updates
@@ -243,7 +247,7 @@ class _Run:
             global_batch=plan.global_batch,
             accumulation=self.job.accumulation,
             ranks=plan.gpus,
-            cores=min(plan.gpus, len(usable_cores())) if plan.device == "cpu" else plan.gpus,
+            cores=self.place.cores,
             device=plan.device,
             device_name=plan.device_name,
             plan_iteration_time=plan.iteration_time,

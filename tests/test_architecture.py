@@ -15,7 +15,8 @@ PACKAGE = Path(deeppool.__file__).parent
 # under deeppool) imports from the rows below, and in its own row from what stands left of a "<".
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
-    "errors < units < documents | network < cluster | timeline < job < device < env | child < rank_group",  # vocabulary
+    # vocabulary
+    "errors < units < documents | network < cluster | timeline < job < device < env | child < place < rank_group",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | collocation | execution < interleaving < coordinator",  # systems

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
-import psutil
 
-from deeppool.child import Child, ChildDiedError, Message, close_all
+from deeppool.child import ChildDiedError, Message, Process, close_all, receive
 from deeppool.job import Job, Policy
+from deeppool.place import Place
 from deeppool.timeline import Span
 
 START_SECONDS = 300.0
@@ -36,23 +36,24 @@ class Work:
 class Neighbours:
     """One background process per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, job: Job, cores: Sequence[int | None], policy: Policy) -> None:
+    def __init__(self, job: Job, place: Place, ranks: int, policy: Policy) -> None:
         """Starts a process beside each rank.
 
         Args:
             job: what each of them trains.
-            cores: of the ranks, in their order; None where ranks are not pinned.
+            place: where the ranks are; the files of the job were handed over to it.
+            ranks: how many there are.
             policy: see :data:`deeppool.job.Policy`.
         """
         self.job = job
         self.priority = "unknown"
         self.ended = "stopped"
-        self._living: dict[int, Child] = {}
+        self._living: dict[int, Process] = {}
         try:
-            for rank, core in enumerate(cores):
-                child = Child("deeppool.collocation.background", f"background job of rank {rank}")
+            for rank in range(ranks):
+                child = place.start(rank, "deeppool.collocation.background", f"background job of rank {rank}")
                 self._living[rank] = child
-                child.send("setup", job=asdict(job), core=core, policy=policy)
+                child.send("setup", job=asdict(job), core=place.slot(rank).core, policy=policy)
         except BaseException:
             self.close()
             raise
@@ -99,7 +100,7 @@ class Neighbours:
     def _receive(self, rank: int, timeout: float) -> Message | None:
         child = self._living[rank]
         try:
-            return child.receive(timeout)
+            return receive(child, timeout)
         except ChildDiedError as error:
             self.ended = str(error)
             child.kill()
@@ -107,14 +108,8 @@ class Neighbours:
             return None
 
     def _cpu(self) -> dict[int, float]:
-        found = {}
-        for rank, child in self._living.items():
-            try:
-                times = psutil.Process(child.process.pid).cpu_times()
-                found[rank] = times.user + times.system
-            except psutil.NoSuchProcess:
-                continue
-        return found
+        used = {rank: child.cpu_seconds() for rank, child in self._living.items()}
+        return {rank: seconds for rank, seconds in used.items() if seconds is not None}
 
     def close(self) -> None:
         """Ends all that live."""
@@ -130,13 +125,14 @@ class Neighbours:
 class Spinners:
     """One idle-priority spinner per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, cores: Sequence[int | None]) -> None:
-        """Starts them; :meth:`begin` sets them spinning."""
-        self._children: list[Child] = []
+    def __init__(self, place: Place, ranks: int) -> None:
+        """Starts one beside each rank; :meth:`spinning` sets them spinning."""
+        self._children: list[Process] = []
         try:
-            for rank, core in enumerate(cores):
-                self._children.append(Child("deeppool.collocation.spinner", f"spinner of rank {rank}"))
-                self._children[-1].send("setup", core=core)
+            for rank in range(ranks):
+                child = place.start(rank, "deeppool.collocation.spinner", f"spinner of rank {rank}")
+                self._children.append(child)
+                child.send("setup", core=place.slot(rank).core)
         except BaseException:
             self.close()
             raise
@@ -144,7 +140,7 @@ class Spinners:
     def wait_until_ready(self) -> None:
         """Returns when all have taken their priority."""
         for child in self._children:
-            child.receive(START_SECONDS)
+            receive(child, START_SECONDS)
 
     @contextmanager
     def spinning(self) -> Iterator[None]:
@@ -155,7 +151,7 @@ class Spinners:
         for child in self._children:
             child.send("rest")
         for child in self._children:
-            child.receive(SWITCH_SECONDS)
+            receive(child, SWITCH_SECONDS)
 
     def close(self) -> None:
         """Ends them."""

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from deeppool import documents
 from deeppool.child import Message
-from deeppool.device.cpu import usable_cores
-from deeppool.errors import RunError
 from deeppool.execution.training import TrainingJob, save_job
 from deeppool.job import Job
+from deeppool.place import Place
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import RankGroup
-from deeppool.units import format_bytes
 
 START_SECONDS = 300.0
 """For importing torch, building and capturing the model, and meeting the others."""
@@ -21,6 +20,9 @@ SILENCE_SECONDS = 180.0
 RUNTIME_BYTES = 300 * 2**20
 """Memory of a rank before its model: the interpreter and torch."""
 
+PLAN = "plan.json"
+"""File of a run, in its private folder."""
+
 OnStep = Callable[[Message], None]
 """Called with what a rank tells of a step that it has done."""
 
@@ -28,32 +30,30 @@ OnStep = Callable[[Message], None]
 class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, plan: Plan, job: Job | TrainingJob, folder: Path) -> None:
+    def __init__(self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
         Args:
             plan: what to run.
             job: the model and its training.
-            folder: private and empty, for the plan, the job and the rendezvous of this run.
+            folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
+            place: where the ranks shall be.
 
         Raises:
-            RunError: the plan needs more than this machine has.
+            RunError: the plan needs more than there is.
         """
-        check_capacity(plan)
-        self.group = RankGroup()
-        plan_file = documents.write(plan, folder / "plan.json")
-        work = {"training": str(save_job(job, folder))} if isinstance(job, TrainingJob) else {"job": asdict(job)}
-        cores = usable_cores()
+        # Weights, gradients and momentum.
+        place.check(plan.model, RUNTIME_BYTES + 3 * plan.parameter_bytes)
+        self.group = RankGroup(place)
+        documents.write(plan, folder / PLAN)
+        work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
+        if isinstance(job, TrainingJob):
+            save_job(job, folder)
+        place.hand_over(folder)
         try:
             for rank in range(plan.gpus):
                 self.group.start("deeppool.execution.worker").send(
-                    "setup",
-                    rank=rank,
-                    ranks=plan.gpus,
-                    **work,
-                    plan=str(plan_file),
-                    rendezvous=str(folder / "rendezvous"),
-                    core=cores[rank % len(cores)] if plan.device == "cpu" else None,
+                    "setup", rank=rank, ranks=plan.gpus, **work, **asdict(place.slot(rank))
                 )
         except BaseException:
             self.group.close()
@@ -104,24 +104,3 @@ class Ranks:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.group.__exit__(kind)
-
-
-def check_capacity(plan: Plan) -> None:
-    """Raises RunError where the plan needs more ranks than can start here."""
-    import psutil
-
-    if plan.device == "cuda":
-        import torch
-
-        present = torch.cuda.device_count()
-        if plan.gpus > present:
-            raise RunError(f"the plan needs {plan.gpus} GPUs, this machine has {present} (plan with --gpus {present})")
-        return
-    cores, memory = len(usable_cores()), psutil.virtual_memory().available
-    # Weights, gradients and momentum.
-    needed = plan.gpus * (RUNTIME_BYTES + 3 * plan.parameter_bytes)
-    if needed > memory:
-        raise RunError(
-            f"the plan needs {plan.gpus} ranks of {plan.model}, about {format_bytes(needed)} of memory; this machine "
-            f"has {format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
-        )

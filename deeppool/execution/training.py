@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     MakeOptimizer = Callable[[NamedParameters], torch.optim.Optimizer]
     MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
+LAUNCHED = "job.launched"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -81,18 +83,16 @@ class TrainingJob(Training):
         )
 
 
-def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> Path:
+def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
     """Hands a job to the processes of this run; ``folder`` must be private, as whoever can write it can run code."""
     import cloudpickle
 
-    path = Path(folder) / "job.launched"
-    path.write_bytes(cloudpickle.dumps(job))
-    return path
+    (Path(folder) / LAUNCHED).write_bytes(cloudpickle.dumps(job))
 
 
-def load_job(path: str | os.PathLike[str]) -> TrainingJob:
+def load_job(folder: str | os.PathLike[str]) -> TrainingJob:
     """Takes over a job that the launcher of this very process saved."""
     import cloudpickle
 
-    job: TrainingJob = cloudpickle.loads(Path(path).read_bytes())
+    job: TrainingJob = cloudpickle.loads((Path(folder) / LAUNCHED).read_bytes())
     return job

@@ -24,6 +24,7 @@ from deeppool.device.cpu import pin_to_core
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.data import ShardReader
+from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training, load_job
@@ -44,20 +45,25 @@ class Rank:
     def __init__(self, setup: Message) -> None:
         """Pins the process, joins the process group, captures the model and checks it against the plan."""
         self.rank: int = setup["rank"]
-        plan = documents.read(setup["plan"], Plan)
+        folder = Path(setup["folder"])
+        plan = documents.read(folder / PLAN, Plan)
         device = find_device(plan.device)
         if device.kind == "cpu":
             torch.set_num_threads(1)
             if setup["core"] is not None:
                 pin_to_core(setup["core"])
-        self.place = device.torch_device(self.rank)
+        self.place = device.torch_device(setup["index"])
         self.arithmetic = device.arithmetic(plan.precision)
-        work = _own_job(setup, plan, self.place) if "training" in setup else _synthetic_job(setup, plan, self.place)
-        # gloo would listen on the machine's public address.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        work = (
+            _synthetic_job(setup["job"], folder, plan, self.place)
+            if "job" in setup
+            else _own_job(folder, plan, self.place)
+        )
+        if setup["interface"] is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
         dist.init_process_group(
             device.backend,
-            init_method=Path(setup["rendezvous"]).as_uri(),
+            init_method=setup["rendezvous"],
             rank=self.rank,
             world_size=setup["ranks"],
             timeout=COLLECTIVE_TIMEOUT,
@@ -136,18 +142,18 @@ class _Work:
     """Of an iteration: each input, and the targets."""
 
 
-def _own_job(setup: Message, plan: Plan, place: torch.device) -> _Work:
+def _own_job(folder: Path, plan: Plan, place: torch.device) -> _Work:
     """The user's training."""
-    job = load_job(setup["training"])
+    job = load_job(folder)
     module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
     reader = ShardReader(job.dataset(), plan.global_batch, job.seed, job.loader_workers)
     return _Work(_capture(module.to(place), plan, job.loss), job, reader.shard)
 
 
-def _synthetic_job(setup: Message, plan: Plan, place: torch.device) -> _Work:
+def _synthetic_job(told: Message, folder: Path, plan: Plan, place: torch.device) -> _Work:
     """SGD on a task that any classifier can learn."""
-    job = Job(**{**setup["job"], "input_shape": tuple(setup["job"]["input_shape"])})
-    captured = _capture(load_model(job.model, job.seed).to(place), plan)
+    job = Job(**{**told, "input_shape": tuple(told["input_shape"])})
+    captured = _capture(load_model(job.model, job.seed, folder).to(place), plan)
     task = SyntheticTask(captured, plan.global_batch, job.seed)
 
     def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:

@@ -127,16 +127,16 @@ def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
     """
     import cloudpickle
 
-    path = Path(folder) / ("model" + PICKLED)
-    path.write_bytes(cloudpickle.dumps(model))
-    return str(path)
+    name = "model" + PICKLED
+    (Path(folder) / name).write_bytes(cloudpickle.dumps(model))
+    return name
 
 
-def load_model(reference: str, seed: int = 0) -> "Module":
-    """Builds a model by name, or takes over one that the launcher of this very process saved."""
+def load_model(reference: str, seed: int = 0, folder: str | os.PathLike[str] = ".") -> "Module":
+    """Builds a model by name, or takes over one that the launcher of this very process saved in ``folder``."""
     if not reference.endswith(PICKLED):
         return build_model(reference, seed)
     import cloudpickle
 
-    model: Module = cloudpickle.loads(Path(reference).read_bytes())
+    model: Module = cloudpickle.loads((Path(folder) / reference).read_bytes())
     return model

@@ -15,6 +15,7 @@ from deeppool.device.common import Device, find_device
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.network import AllReduce, Curve, MeasuredNetwork
+from deeppool.place import ThisMachine
 from deeppool.profiling.patterns import ELEMENT_BYTES, METHOD, Progress, Seat, group_sizes, measure_patterns
 from deeppool.rank_group import RankGroup, private_folder
 from deeppool.units import format_bytes
@@ -64,7 +65,7 @@ def measure_network(
     _check_capacity(count, device, wanted[-1])
     report = on_progress or (lambda what, share: None)
     # The folder stays to the end: ranks meet in it for each pattern's group.
-    with private_folder() as folder, RankGroup() as group:
+    with private_folder() as folder, RankGroup(ThisMachine(device.kind, count)) as group:
         report("starting", 0.0)
         for rank in range(count):
             group.start("deeppool.profiling.network_rank").send(

@@ -14,10 +14,12 @@ from deeppool.collocation.neighbours import Neighbours, Work, steps_done
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
 from deeppool.job import Job
+from deeppool.place import ThisMachine
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
 JOB = Job("examples.two_branch:two_branch", (3, 32, 32), batch=4)
+HERE = ThisMachine("cpu", 1)
 
 
 # -- counting ---------------------------------------------------------------------------------------
@@ -87,8 +89,8 @@ def is_idle_class(thread: int) -> bool:
 @pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
 def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core() -> None:
-    core = usable_cores()[-1]
-    with Neighbours(JOB, [core], "priority") as neighbours:
+    core = usable_cores()[0]
+    with Neighbours(JOB, HERE, 1, "priority") as neighbours:
         neighbours.wait_until_ready()
         (process,) = background_processes()
         assert neighbours.priority == "SCHED_IDLE"
@@ -118,7 +120,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 @pytest.mark.processes
 def test_other_policies_give_the_priority_that_they_say() -> None:
     mine = psutil.Process().nice()
-    with Neighbours(JOB, [None], "nice") as nice, Neighbours(JOB, [None], "naive") as naive:
+    with Neighbours(JOB, HERE, 1, "nice") as nice, Neighbours(JOB, HERE, 1, "naive") as naive:
         nice.wait_until_ready()
         naive.wait_until_ready()
         found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
@@ -129,6 +131,6 @@ def test_other_policies_give_the_priority_that_they_say() -> None:
 @pytest.mark.processes
 def test_a_background_job_that_cannot_start_says_why() -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)
-    with Neighbours(job, [None], "naive") as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
+    with Neighbours(job, HERE, 1, "naive") as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
         neighbours.wait_until_ready()
     assert background_processes() == []
