@@ -56,13 +56,14 @@ Inbox = queue.SimpleQueue[tuple[Process, Message | None]]
 class Child:
     """A process of this machine: starts ``python -m module`` and talks to it. A context manager that ends it."""
 
-    def __init__(self, module: str, name: str, inbox: Inbox | None = None) -> None:
+    def __init__(self, module: str, name: str, inbox: Inbox | None = None, launcher: Sequence[str] = ()) -> None:
         """Starts the process.
 
         Args:
             module: to run; its main function makes a :class:`Commands`.
             name: for messages to people, for example ``rank 1``.
             inbox: where answers go; several children may share one. None as an answer: the child has died.
+            launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
         """
         self.name = name
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
@@ -71,7 +72,7 @@ class Child:
         # children. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
         # priority inside one session would get half a core from a process of another.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [*launcher, sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -279,9 +279,4 @@ def _notes(plan: Plan, cores: int) -> tuple[str, ...]:
     ]
     if plan.gpus > cores:
         notes.append(f"{plan.gpus} ranks shared {cores} cores: the times say nothing about {plan.gpus} GPUs")
-    if plan.overlap_sync:
-        notes.append(
-            "the plan counts on all-reduces that overlap the backward pass; this run did them after each stage's "
-            "backward, so it takes longer than planned"
-        )
     return tuple(notes)

@@ -158,7 +158,7 @@ def test_an_error_is_one_line_and_exit_code_1_and_leaves_nothing(
     arguments: str, phrase: str, deeppool: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr("deeppool.rank_group.Child", None)  # no process is started
+    monkeypatch.setattr("deeppool.place.Child", None)  # no process is started
     monkeypatch.chdir(files)
     before = contents(files)
     outcome = deeppool(*arguments.split())

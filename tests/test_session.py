@@ -13,7 +13,6 @@ from deeppool.cluster import find_cluster
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import RunRecord, summarise
 from deeppool.planning.plan import Plan
-from deeppool.session import _notes
 from tests.figures.records import two_layer_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
@@ -177,8 +176,7 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
 def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
     arguments: dict, phrase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deeppool.rank_group.Child", None)
-    monkeypatch.setattr("deeppool.collocation.neighbours.Child", None)
+    monkeypatch.setattr("deeppool.place.Child", None)
     with pytest.raises(InvalidValueError) as caught:
         dp.launch(two_layer_plan(), **arguments)
     assert phrase in str(caught.value)
@@ -186,8 +184,7 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
 
 @pytest.mark.parametrize("arguments", [{}, {"background": "vgg99"}])
 def test_an_unknown_model_is_refused_before_anything_starts(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deeppool.rank_group.Child", None)
-    monkeypatch.setattr("deeppool.collocation.neighbours.Child", None)
+    monkeypatch.setattr("deeppool.place.Child", None)
     with pytest.raises(CaptureError, match="unknown model"):
         dp.launch(two_layer_plan(), **arguments)
 
@@ -197,9 +194,3 @@ def test_times_are_summarised_by_median_99th_percentile_and_mean() -> None:
     assert (summary.p50, summary.mean, summary.count) == (3.0, 4.0, 5)
     # 0.99 x 4 intervals above the smallest: 96 % of the way from 4 to 10.
     assert summary.p99 == pytest.approx(9.76)
-
-
-def test_a_run_of_a_plan_with_overlap_says_that_it_does_not_overlap() -> None:
-    note = "this run did them after each stage's backward"
-    assert any(note in text for text in _notes(dataclasses.replace(two_layer_plan(), overlap_sync=True)))
-    assert not any(note in text for text in _notes(two_layer_plan()))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from deeppool.child import Commands
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import find_device
-from deeppool.execution.exchange import Exchange
+from deeppool.execution.exchange import Exchange, Move
 
 
 def main():
@@ -20,9 +20,10 @@ def main():
     device = find_device("cpu")
     device.select(rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(
-        "gloo", init_method=Path(setup["rendezvous"]).as_uri(), rank=rank, world_size=setup["ranks"]
-    )
+    with device.unbound():
+        dist.init_process_group(
+            "gloo", init_method=Path(setup["rendezvous"]).as_uri(), rank=rank, world_size=setup["ranks"]
+        )
     exchange = Exchange(rank)
     times = [[] for _ in setup["cases"]]
     # Round after round through all cases: a second in which the machine is busy does not fall on one of them.
@@ -34,8 +35,8 @@ def main():
             for _ in range(2):  # the first one warms up
                 dist.barrier()
                 started = time.perf_counter()
-                moved = exchange.move(shard, here, there, like)
-                exchange.move(moved, there, here, like)
+                (moved,) = exchange.move([Move(shard, here, there, like)])
+                exchange.move([Move(moved, there, here, like)])
                 exchange.finish()
                 seconds = (time.perf_counter() - started) / 2
             times[index].append(seconds)

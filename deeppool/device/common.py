@@ -33,6 +33,10 @@ class Device(Protocol):
         """Makes one of them this process's own."""
         ...
 
+    def unbound(self) -> AbstractContextManager[None]:
+        """Threads that start meanwhile are not bound to what was selected, as those of a process group should not."""
+        ...
+
     def torch_device(self, index: int = 0) -> "torch.device":
         """For tensors."""
         ...

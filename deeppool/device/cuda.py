@@ -1,7 +1,7 @@
 """NVIDIA GPUs through torch."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class CudaDevice:
         import torch
 
         torch.cuda.set_device(index)
+
+    def unbound(self) -> AbstractContextManager[None]:
+        """A process that has a GPU of its own runs on any core."""
+        return nullcontext()
 
     def torch_device(self, index: int = 0) -> "torch.device":
         """GPU ``index`` of this machine."""

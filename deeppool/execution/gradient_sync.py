@@ -1,51 +1,160 @@
-"""Sums each parameter's gradient over the ranks that computed a part of it."""
+"""Sums each parameter's gradient over the ranks that computed a part of it.
+
+Gradients travel in buckets, small ones together, whose order is fixed beforehand: from the last layer to the first,
+as a backward makes them (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2). A stage's all-reduces either
+follow its backward, and are waited for; or, overlapped, each starts as soon as its bucket's last gradient is there,
+and is waited for when all backwards are done.
+"""
 
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
-BUCKET_BYTES = 4 * 2**20
-"""Gradients smaller than this travel together: latency dominates them, and copying them is cheap."""
+ALONE_BYTES = 4 * 2**20
+"""A larger gradient is a bucket of its own, which saves copying it; below, latency counts for more."""
+BUCKET_BYTES = 25 * 2**20
+"""Small gradients travel together up to this; DDP's default."""
+
+Shared = tuple[Sequence[torch.nn.Parameter], tuple[int, ...]]
+"""Parameters in the order of their layers, and the ranks that compute with them."""
+
+
+class Bucket:
+    """Gradients that travel together, of one dtype."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], group: dist.ProcessGroup) -> None:
+        """Nothing is under way yet."""
+        self.parameters, self._group = parameters, group
+        self.missing = len(parameters)
+        """Gradients that the stage's backward has still to make."""
+        self._travelling: tuple[dist.Work, torch.Tensor] | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether it travels."""
+        return self._travelling is not None
+
+    def start(self) -> None:
+        """Sends what is there; a rank without a gradient contributes zeros.
+
+        Shards weigh in by their size already, because each rank's loss was scaled by its share of the batch.
+        """
+        flat = (
+            self._gradients()[0] if len(self.parameters) == 1 else torch.cat([g.flatten() for g in self._gradients()])
+        )
+        work = dist.all_reduce(flat, group=self._group, async_op=True)
+        assert work is not None, "torch returns None only to ranks outside the group"
+        self._travelling = work, flat
+
+    def finish(self) -> None:
+        """Waits, and puts the sums where the gradients were."""
+        assert self._travelling is not None
+        work, flat = self._travelling
+        work.wait()
+        if len(self.parameters) > 1:
+            gradients = self._gradients()
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
+        self._travelling, self.missing = None, len(self.parameters)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
 
 class GradientSync:
-    """All-reduce groups for sets of ranks; every rank makes the same ones in the same order."""
+    """One rank's side of all all-reduces of an update."""
 
-    def __init__(self, rank_sets: Sequence[tuple[int, ...]]) -> None:
-        """Makes a process group for each set of two or more ranks."""
+    def __init__(
+        self, rank: int, rank_sets: Sequence[tuple[int, ...]], shared: Sequence[Sequence[Shared]], *, overlap: bool
+    ) -> None:
+        """Makes a process group for each set of two or more ranks; every rank makes the same ones in the same order.
+
+        Args:
+            rank: this one.
+            rank_sets: of whom there shall be groups.
+            shared: per stage the parameters whose gradients are complete once its backward is done.
+            overlap: whether all-reduces start while the stage's backward runs.
+        """
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {
             ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
         }
+        self._buckets = [
+            [
+                bucket
+                for parameters, ranks in sets
+                if rank in ranks and len(ranks) > 1
+                for bucket in buckets(parameters, self._groups[ranks])
+            ]
+            for sets in shared
+        ]
+        self.overlap = overlap
+        self._open: list[Bucket] = []
+        """Buckets of the stage whose backward runs, as far as they have not started."""
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._arrived)
+            for stage in self._buckets
+            for bucket in stage
+            for parameter in bucket.parameters
+            if overlap
+        ]
 
     def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         """Of two or more ranks."""
         return self._groups[ranks]
 
+    def involves(self, stage: int) -> bool:
+        """Whether this rank takes part in an all-reduce of a stage."""
+        return bool(self._buckets[stage])
+
+    def expect(self, stage: int) -> None:
+        """From now on gradients that arrive are those of a stage's last backward in this update."""
+        self._open = list(self._buckets[stage])
+
+    def start(self, stage: int) -> None:
+        """Starts the stage's all-reduces that have not started, once its backward is done."""
+        self._open = []
+        for bucket in self._buckets[stage]:
+            if not bucket.started:
+                bucket.start()
+
+    def finish(self, stage: int) -> None:
+        """Waits for the stage's all-reduces."""
+        for bucket in self._buckets[stage]:
+            bucket.finish()
+
     def close(self) -> None:
         """Ends the groups."""
+        for hook in self._hooks:
+            hook.remove()
         for ranks in list(self._groups):
             dist.destroy_process_group(self._groups.pop(ranks))
 
-    def sum(self, parameters: Sequence[torch.nn.Parameter], ranks: tuple[int, ...]) -> None:
-        """Replaces the gradients by their sums over ``ranks``; a rank without one contributes zeros.
+    def _arrived(self, parameter: torch.nn.Parameter) -> None:
+        """Notes a gradient, and starts the buckets that are complete, in their order: it is the same on all ranks."""
+        for bucket in self._open:
+            bucket.missing -= any(parameter is member for member in bucket.parameters)
+        while self._open and not self._open[0].missing:
+            self._open.pop(0).start()
 
-        Shards weigh in by their size already, because each rank's loss was scaled by its share of the batch.
-        """
-        if len(ranks) == 1:
-            return
-        group = self._groups[ranks]
-        small = []
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if parameter.grad.numel() * parameter.grad.element_size() >= BUCKET_BYTES:
-                dist.all_reduce(parameter.grad, group=group)
-            else:
-                small.append(parameter.grad)
-        for dtype in dict.fromkeys(gradient.dtype for gradient in small):
-            bucket = [gradient for gradient in small if gradient.dtype == dtype]
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-            dist.all_reduce(flat, group=group)
-            for gradient, total in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
-                gradient.copy_(total.view_as(gradient))
+
+def buckets(parameters: Sequence[torch.nn.Parameter], group: dist.ProcessGroup) -> list[Bucket]:
+    """Those of parameters in the order of their layers; the last layer's comes first."""
+    found: list[Bucket] = []
+    filling: dict[torch.dtype, list[torch.nn.Parameter]] = {}
+    for parameter in reversed(parameters):
+        if _bytes([parameter]) >= ALONE_BYTES:
+            found.append(Bucket([parameter], group))
+            continue
+        members = filling.setdefault(parameter.dtype, [])
+        members.append(parameter)
+        if _bytes(members) >= BUCKET_BYTES:
+            found.append(Bucket(filling.pop(parameter.dtype), group))
+    return found + [Bucket(members, group) for members in filling.values()]
+
+
+def _bytes(parameters: Sequence[torch.nn.Parameter]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)

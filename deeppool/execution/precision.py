@@ -13,9 +13,10 @@ from deeppool.graph.extract import Segment
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def autocast(device: str, precision: Precision) -> torch.autocast:
-    """The context in which forwards run on a kind of device."""
-    return torch.autocast(device, AUTOCAST.get(precision, torch.bfloat16), enabled=precision in AUTOCAST)
+def autocast(device: str, precision: Precision, *, cache_enabled: bool = True) -> torch.autocast:
+    """The context in which forwards run on a kind of device; ``cache_enabled`` keeps weights that were cast."""
+    dtype = AUTOCAST.get(precision, torch.bfloat16)
+    return torch.autocast(device, dtype, enabled=precision in AUTOCAST, cache_enabled=cache_enabled)
 
 
 def boundary_types(

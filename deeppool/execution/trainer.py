@@ -24,8 +24,9 @@ from deeppool.collectives.layout import Layout
 from deeppool.device.common import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.dropout import Draw, replace_dropout
-from deeppool.execution.exchange import Exchange
-from deeppool.execution.gradient_sync import GradientSync
+from deeppool.execution.exchange import Exchange, Move
+from deeppool.execution.gradient_sync import GradientSync, Shared
+from deeppool.execution.graphed import forwards
 from deeppool.execution.precision import autocast, boundary_types
 from deeppool.execution.stages import Stage
 from deeppool.execution.training import Training
@@ -50,8 +51,19 @@ class Trainer:
         rank: int,
         training: Training,
         precision: Precision = "fp32",
+        *,
+        overlap_sync: bool = False,
     ) -> None:
-        """Every rank must make one, in the same order with other users of torch.distributed."""
+        """Every rank must make one, in the same order with other users of torch.distributed.
+
+        Args:
+            captured: the model, and its loss.
+            stages: all of the plan, in order.
+            rank: this one.
+            training: the rule.
+            precision: of products and convolutions.
+            overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
+        """
         self.stages = stages
         self.rank, self.ranks = rank, dist.get_world_size()
         self._precision = precision
@@ -67,15 +79,18 @@ class Trainer:
         parameters = dict(captured.program.named_parameters())
         self._owners = _owners(captured, stages)
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
-        self._sync = GradientSync([*self._owners.values(), *together])
-        self._synced_after = _synced_after(captured, stages, self._owners)
-        self._by_name = parameters
+        shared = _shared(captured, stages, self._owners)
+        self._sync = GradientSync(rank, [*self._owners.values(), *together], shared, overlap=overlap_sync)
         self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
         self._draw = Draw(training.seed)
         for segment, stage in zip(self.segments, stages, strict=True):
             replace_dropout(segment, self._draw)
             if training.synchronise_batch_norm and len(stage.layout.gpus) > 1 and rank in stage.layout.gpus:
                 synchronise_batch_norm(segment, self._sync.group(stage.layout.gpus))
+        shards = [len(stage.layout.shard(rank)) for stage in stages]
+        self._forwards = forwards(
+            self.segments, shards, self._types, self._device, precision, accumulation=training.accumulation
+        )
         names = dict(captured.source.named_parameters()) | dict(captured.source.named_buffers())
         owners = self._owners | _buffer_owners(self.segments, stages, set(names) - set(self._owners))
         self.state = {name: names[name] for name, ranks in owners.items() if rank in ranks}
@@ -131,7 +146,7 @@ class Trainer:
                 continue
             self._draw.samples = shard
             with self._span("forward", index, stage.name), autocast(self._device.type, self._precision):
-                outputs = segment.module(len(shard), *inputs)
+                outputs = self._forwards[index](*inputs)
             values.update((node, output.detach()) for node, output in zip(segment.outputs, outputs, strict=True))
             kept[index] = (inputs, outputs)
             if index == len(self.stages) - 1:
@@ -144,16 +159,18 @@ class Trainer:
         """A stage's inputs on this rank, as leaves of autograd; empty outside the stage."""
         layout = self.stages[index].layout
         shard = layout.shard(self.rank)
-        inputs = []
-        data = batch(shard) if len(shard) and any(n.op == "placeholder" for n in self.segments[index].inputs) else None
-        for node in self.segments[index].inputs:
-            if node.op == "placeholder":
-                tensor = None if data is None else data[self._data[node]]
-            else:
-                tensor = self._move(index, node, values.get(node), self._layout(node), layout, "→")
-            if tensor is not None:
-                inputs.append(tensor.detach().requires_grad_(tensor.is_floating_point() and node.op != "placeholder"))
-        return inputs
+        nodes = self.segments[index].inputs
+        made = [node for node in nodes if node.op != "placeholder"]
+        moves = [Move(values.get(node), self._layout(node), layout, self._like(node, values)) for node in made]
+        found = dict(zip(made, self._move(index, "→", moves), strict=True))
+        if len(shard) and len(made) < len(nodes):
+            data = batch(shard)
+            found |= {node: data[self._data[node]] for node in nodes if node.op == "placeholder"}
+        return [
+            tensor.detach().requires_grad_(tensor.is_floating_point() and node.op != "placeholder")
+            for node in nodes
+            if (tensor := found.get(node)) is not None
+        ]
 
     def _backward(
         self,
@@ -166,15 +183,26 @@ class Trainer:
         for index in reversed(range(len(self.stages))):
             stage, segment = self.stages[index], self.segments[index]
             inputs: list[torch.Tensor] = []
+            if last:
+                self._sync.expect(index)
             if index in kept:
                 inputs, outputs = kept.pop(index)
                 with self._span("backward", index, stage.name):
                     self._run_backward(index, segment, outputs, gradients)
+            if last and self._sync.overlap:
+                self._sync.start(index)
             self._return_gradients(index, inputs, gradients, values)
-            for names, ranks in self._synced_after[index] if last else ():
-                if self.rank in ranks and len(ranks) > 1:
-                    with self._span("sync", index, f"{stage.name} {len(names)} parameters"):
-                        self._sync.sum([self._by_name[name] for name in names], ranks)
+            if last and not self._sync.overlap:
+                self._finish_sync(index)
+        if last and self._sync.overlap:
+            for index in reversed(range(len(self.stages))):
+                self._finish_sync(index)
+
+    def _finish_sync(self, index: int) -> None:
+        if self._sync.involves(index):
+            with self._span("sync", index, self.stages[index].name):
+                self._sync.start(index)
+                self._sync.finish(index)
 
     def _run_backward(
         self, index: int, segment: Segment, outputs: tuple[torch.Tensor, ...], gradients: dict[fx.Node, torch.Tensor]
@@ -204,40 +232,38 @@ class Trainer:
         """Sends the gradients of a stage's inputs to the stages that made them, and adds them up there."""
         here = self.stages[index].layout
         by_node = dict(zip(self.segments[index].inputs, inputs, strict=False))
-        for node in self.segments[index].inputs:
-            if node.op == "placeholder" or not node.meta["val"].is_floating_point():
-                continue
+        nodes = [
+            node
+            for node in self.segments[index].inputs
+            if node.op != "placeholder" and node.meta["val"].is_floating_point()
+        ]
+        moves = []
+        for node in nodes:
             leaf = by_node.get(node)
             gradient = None if leaf is None else leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
-            received = self._move(index, node, gradient, here, self._layout(node), "←", values.get(node))
+            moves.append(Move(gradient, here, self._layout(node), self._like(node, values)))
+        for node, received in zip(nodes, self._move(index, "←", moves), strict=True):
             if received is not None:
                 gradients[node] = gradients[node] + received if node in gradients else received
 
     def _layout(self, node: fx.Node) -> Layout:
         return self.stages[self._producer[node]].layout
 
-    def _move(
-        self,
-        index: int,
-        node: fx.Node,
-        tensor: torch.Tensor | None,
-        source: Layout,
-        destination: Layout,
-        arrow: str,
-        like: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """Reshards one value, or hands it on where the layouts are equal."""
-        if source == destination:
-            return tensor
-        if self.rank not in source.gpus and self.rank not in destination.gpus:
-            return None
-        if tensor is not None:
-            like = tensor
-        elif like is None:
-            shape = [int(size) for size in node.meta["val"].shape[1:]]
-            like = torch.empty((0, *shape), dtype=self._types[node], device=self._device)
-        with self._span("reshard", index, f"{node.name} {arrow} {self.stages[index].name}"):
-            return self._exchange.move(tensor, source, destination, like)
+    def _move(self, index: int, arrow: str, moves: Sequence[Move]) -> list[torch.Tensor | None]:
+        """Reshards the values between a stage and those before it; what keeps its layout is handed on."""
+        moving = [move for move in moves if move.source != move.destination]
+        if not any(self.rank in (*move.source.gpus, *move.destination.gpus) for move in moving):
+            return [move.shard for move in moves]
+        with self._span("reshard", index, f"{arrow} {self.stages[index].name}"):
+            moved = iter(self._exchange.move(moving))
+        return [move.shard if move.source == move.destination else next(moved) for move in moves]
+
+    def _like(self, node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
+        """A value's own tensor, or an empty one of its kind."""
+        if node in values:
+            return values[node]
+        shape = [int(size) for size in node.meta["val"].shape[1:]]
+        return torch.empty((0, *shape), dtype=self._types[node], device=self._device)
 
     @contextmanager
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
@@ -266,16 +292,15 @@ def _buffer_owners(segments: Sequence[Segment], stages: Sequence[Stage], names: 
     return {name: tuple(sorted(ranks)) for name, ranks in owners.items()}
 
 
-def _synced_after(
-    captured: CapturedModel, stages: Sequence[Stage], owners: dict[str, tuple[int, ...]]
-) -> list[list[tuple[list[str], tuple[int, ...]]]]:
+def _shared(captured: CapturedModel, stages: Sequence[Stage], owners: dict[str, tuple[int, ...]]) -> list[list[Shared]]:
     """Per stage, the parameters whose gradients are complete once its backward is done, grouped by their ranks."""
+    parameters = dict(captured.program.named_parameters())
     first: dict[str, int] = {}
     for index, stage in enumerate(stages):
         for layer in stage.layers:
             for name in captured.graph.layers[layer].parameters:
                 first.setdefault(name, index)
-    plan: list[dict[tuple[int, ...], list[str]]] = [{} for _ in stages]
+    groups: list[dict[tuple[int, ...], list[torch.nn.Parameter]]] = [{} for _ in stages]
     for name, index in first.items():
-        plan[index].setdefault(owners[name], []).append(name)
-    return [[(names, ranks) for ranks, names in groups.items()] for groups in plan]
+        groups[index].setdefault(owners[name], []).append(parameters[name])
+    return [[(members, ranks) for ranks, members in stage.items()] for stage in groups]

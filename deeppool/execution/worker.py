@@ -20,7 +20,6 @@ import torch.distributed as dist
 from deeppool import documents
 from deeppool.child import Commands, Message
 from deeppool.device.common import find_device
-from deeppool.device.cpu import pin_to_core
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.data import ShardReader
@@ -47,11 +46,8 @@ class Rank:
         self.rank: int = setup["rank"]
         folder = Path(setup["folder"])
         plan = documents.read(folder / PLAN, Plan)
-        device = find_device(plan.device)
-        if device.kind == "cpu":
-            torch.set_num_threads(1)
-            if setup["core"] is not None:
-                pin_to_core(setup["core"])
+        device = self._device = find_device(plan.device)
+        device.select(setup["index"])
         self.place = device.torch_device(setup["index"])
         self.arithmetic = device.arithmetic(plan.precision)
         work = (
@@ -61,20 +57,29 @@ class Rank:
         )
         if setup["interface"] is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
-        dist.init_process_group(
-            device.backend,
-            init_method=setup["rendezvous"],
-            rank=self.rank,
-            world_size=setup["ranks"],
-            timeout=COLLECTIVE_TIMEOUT,
-        )
+        with device.unbound():
+            dist.init_process_group(
+                device.backend,
+                init_method=setup["rendezvous"],
+                rank=self.rank,
+                world_size=setup["ranks"],
+                timeout=COLLECTIVE_TIMEOUT,
+            )
         self.training = work.training
         self._work = work
         self.trainer = self._trainer(plan)
         self.updates = 0
 
     def _trainer(self, plan: Plan) -> Trainer:
-        return Trainer(self._work.captured, stages_of(plan), self.rank, self._work.training, plan.precision)
+        with self._device.unbound():
+            return Trainer(
+                self._work.captured,
+                stages_of(plan),
+                self.rank,
+                self._work.training,
+                plan.precision,
+                overlap_sync=plan.overlap_sync,
+            )
 
     def train(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Trains some updates and measures; all ranks start together."""

@@ -116,7 +116,8 @@ def join_measurement(
     if seat.ranks == seat.per_node:
         # gloo would listen on the machine's public address; between nodes it has to.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(device.backend, timeout=timedelta(seconds=120 + seconds))
+    with device.unbound():
+        dist.init_process_group(device.backend, timeout=timedelta(seconds=120 + seconds))
     try:
         per_node = torch.tensor([seat.per_node, -seat.per_node], device=device.torch_device(seat.local))
         dist.all_reduce(per_node, dist.ReduceOp.MAX)

@@ -30,13 +30,14 @@ def main() -> None:
         device.select(seat.local)
         # gloo would listen on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group(
-            device.backend,
-            init_method=Path(setup["rendezvous"]).as_uri(),
-            rank=seat.rank,
-            world_size=seat.ranks,
-            timeout=timedelta(seconds=PATIENCE + setup["seconds"]),
-        )
+        with device.unbound():
+            dist.init_process_group(
+                device.backend,
+                init_method=Path(setup["rendezvous"]).as_uri(),
+                rank=seat.rank,
+                world_size=seat.ranks,
+                timeout=timedelta(seconds=PATIENCE + setup["seconds"]),
+            )
         commands.answer("ready")
         curves = measure_patterns(
             seat,

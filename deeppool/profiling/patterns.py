@@ -106,7 +106,8 @@ def measure_patterns(seat: Seat, device: Device, sizes: Sequence[int], seconds: 
     patterns = seat.patterns()
     curves = []
     for index, pattern in enumerate(patterns):
-        group = dist.new_group(list(pattern.ranks))
+        with device.unbound():
+            group = dist.new_group(list(pattern.ranks))
         if seat.rank in pattern.ranks:
             member = _Member(pattern, seat, group, device, sizes)
             if seat.rank == pattern.ranks[0]:
@@ -183,6 +184,7 @@ class _Member:
     def _there_and_back(self, outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
         """Two moves: what was sent is awaited at the end, as at the end of an iteration."""
         first, second = self.pattern.ranks
+        incoming = torch.empty_like(incoming)
         if self.leads:
             sending = dist.isend(outgoing, second, self.group)
             _wait(dist.irecv(incoming, second, self.group))

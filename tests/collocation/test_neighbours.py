@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,7 +20,6 @@ from deeppool.place import ThisMachine
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
 JOB = Job("examples.two_branch:two_branch", (3, 32, 32), batch=4)
-HERE = ThisMachine("cpu", 1)
 
 
 # -- counting ---------------------------------------------------------------------------------------
@@ -86,11 +86,18 @@ def is_idle_class(thread: int) -> bool:
     return os.sched_getscheduler(thread) == os.SCHED_IDLE
 
 
+@pytest.fixture
+def here(tmp_path: Path) -> ThisMachine:
+    place = ThisMachine("cpu", 1)
+    place.hand_over(tmp_path)
+    return place
+
+
 @pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
-def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core() -> None:
+def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: ThisMachine) -> None:
     core = usable_cores()[0]
-    with Neighbours(JOB, HERE, 1, "priority") as neighbours:
+    with Neighbours(JOB, here, 1, "priority") as neighbours:
         neighbours.wait_until_ready()
         (process,) = background_processes()
         assert neighbours.priority == "SCHED_IDLE"
@@ -118,9 +125,9 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 
 
 @pytest.mark.processes
-def test_other_policies_give_the_priority_that_they_say() -> None:
+def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> None:
     mine = psutil.Process().nice()
-    with Neighbours(JOB, HERE, 1, "nice") as nice, Neighbours(JOB, HERE, 1, "naive") as naive:
+    with Neighbours(JOB, here, 1, "nice") as nice, Neighbours(JOB, here, 1, "naive") as naive:
         nice.wait_until_ready()
         naive.wait_until_ready()
         found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
@@ -129,8 +136,8 @@ def test_other_policies_give_the_priority_that_they_say() -> None:
 
 
 @pytest.mark.processes
-def test_a_background_job_that_cannot_start_says_why() -> None:
+def test_a_background_job_that_cannot_start_says_why(here: ThisMachine) -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)
-    with Neighbours(job, HERE, 1, "naive") as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
+    with Neighbours(job, here, 1, "naive") as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
         neighbours.wait_until_ready()
     assert background_processes() == []

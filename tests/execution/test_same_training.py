@@ -18,6 +18,8 @@ RULES = (
     Rule("clipping", clip_norm=0.05),
     Rule("adamw-schedule", optimizer="AdamW", schedule=True, accumulation=2, clip_norm=0.05),
     Rule("batch-norm", batch_norm=True),
+    Rule("overlap", overlap_sync=True, frozen=True, accumulation=2, clip_norm=0.05),
+    Rule("overlap-data-parallel", overlap_sync=True, data_parallel=True, batch_norm=True),
     Rule("float32", dtype=torch.float32, clip_norm=0.05),
 )
 DROPOUT = Rule("dropout", dropout=0.4, accumulation=2)

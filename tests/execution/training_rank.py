@@ -10,6 +10,7 @@ from torch import nn
 
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import Precision
+from deeppool.execution import gradient_sync
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
@@ -34,6 +35,9 @@ class Rule:
     precision: Precision = "fp32"
     batch: int = 9
     dtype: torch.dtype = torch.float64
+    overlap_sync: bool = False
+    data_parallel: bool = False
+    """One stage on all ranks, instead of one on a random set for each layer."""
     infinite_update: int | None = None
     """In which the data hold an infinite number."""
 
@@ -98,6 +102,8 @@ def training(rule: Rule) -> Training:
 
 def stages(rule: Rule, layers: int, ranks: int) -> list[Stage]:
     """A set of GPUs for every layer, drawn at random; the first one has them all."""
+    if rule.data_parallel:
+        return [Stage("all", tuple(range(layers)), Layout(tuple(range(ranks)), rule.batch))]
     draw = random.Random(rule.name)
     sets = [tuple(sorted(draw.sample(range(ranks), draw.randint(1, ranks)))) for _ in range(layers)]
     sets[0] = tuple(range(ranks))
@@ -107,11 +113,13 @@ def stages(rule: Rule, layers: int, ranks: int) -> list[Stage]:
 def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> None:
     """Trains under each rule; saves the parameters and buffers of this rank, its losses and the loss's scale."""
     torch.set_num_threads(1)
+    # Several buckets for each stage of so small a model.
+    gradient_sync.ALONE_BYTES, gradient_sync.BUCKET_BYTES = 1000, 1500
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     for rule in rules:
         captured = capture(make_model(rule), SHAPE, input_dtype=rule.dtype)
         parts = stages(rule, len(captured.graph.layers), ranks)
-        trainer = Trainer(captured, parts, rank, training(rule), rule.precision)
+        trainer = Trainer(captured, parts, rank, training(rule), rule.precision, overlap_sync=rule.overlap_sync)
         losses = []
         for update in range(UPDATES):
             batches = [make_batch(rule, update * rule.accumulation + number) for number in range(rule.accumulation)]

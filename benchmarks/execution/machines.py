@@ -1,0 +1,96 @@
+"""Machines within one: network namespaces behind a switch of limited rate, each with its share of the cores.
+
+Needs root, ``ip`` and ``tc``, and the cpu controller of cgroups. Everything is taken down again on leaving.
+"""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from deeppool.child import Child
+from deeppool.place import Slot, ThisMachine
+
+PREFIX = "deeppool-"
+BRIDGE = "deeppool0"
+INTERFACE = "eth0"
+SUBNET = "10.87.41"
+PORT = 29871
+PERIOD_US = 10_000
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Machines(ThisMachine):
+    """A place with a machine per rank."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("cpu", count)
+
+    def slot(self, rank: int) -> Slot:
+        """Ranks meet at the first machine; each has its index as core, so that those of one core are neighbours."""
+        return Slot(str(self._folder), f"tcp://{SUBNET}.1:{PORT}", INTERFACE, rank, None)
+
+    def start(self, rank, module, name, inbox=None):
+        """In the namespace and the cgroup of a machine."""
+        return Child(module, name, inbox, launcher=launcher(rank))
+
+
+def launcher(machine: int) -> tuple[str, ...]:
+    """Runs a command on a machine."""
+    # The cgroup first: a namespace has a /sys of its own, without cgroups.
+    join = f'echo $$ > {_cgroup(machine)}/cgroup.procs && exec "$@"'
+    return ("sh", "-c", join, "sh", "ip", "netns", "exec", f"{PREFIX}{machine}")
+
+
+@contextlib.contextmanager
+def machines(count: int, bits_per_second: float, cores: float) -> Iterator[Machines]:
+    """Sets up machines whose links have a rate in either direction, and which have so many cores' time each."""
+    with contextlib.ExitStack() as stack:
+        _run(f"ip link add {BRIDGE} type bridge")
+        stack.callback(_run, f"ip link del {BRIDGE}")
+        _run(f"ip link set {BRIDGE} up")
+        for machine in range(count):
+            name, port = f"{PREFIX}{machine}", f"deeppool-p{machine}"
+            _run(f"ip netns add {name}")
+            stack.callback(_run, f"ip netns del {name}")
+            _run(f"ip link add {port} type veth peer name {INTERFACE} netns {name}")
+            _run(f"ip link set {port} master {BRIDGE} up")
+            inside = f"ip -n {name}"
+            _run(f"{inside} addr add {SUBNET}.{machine + 1}/24 dev {INTERFACE}")
+            for device in (INTERFACE, "lo"):
+                _run(f"{inside} link set {device} up")
+            # A burst of 1 ms at the rate: small enough to hold it, large enough for the kernel's timer.
+            shape = (
+                f"root tbf rate {bits_per_second:.0f}bit burst {max(15_000, int(bits_per_second / 8e3))} latency 50ms"
+            )
+            _run(f"tc qdisc add dev {port} {shape}")
+            _run(f"tc -n {name} qdisc add dev {INTERFACE} {shape}")
+            stack.enter_context(_share(machine, cores))
+        yield Machines(count)
+
+
+@contextlib.contextmanager
+def _share(machine: int, cores: float) -> Iterator[None]:
+    """A cgroup that gets so many cores' time, in slices so short that nobody waits long."""
+    group = _cgroup(machine)
+    group.mkdir()
+    try:
+        quota = int(cores * PERIOD_US)
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+        else:
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        yield
+    finally:
+        group.rmdir()
+
+
+def _cgroup(machine: int) -> Path:
+    """Version 2 has one tree, version 1 one for each controller."""
+    root = CGROUPS if (CGROUPS / "cgroup.controllers").exists() else CGROUPS / "cpu"
+    return root / f"{PREFIX}{machine}"
+
+
+def _run(command: str) -> None:
+    subprocess.run(command.split(), check=True)

@@ -1,0 +1,106 @@
+"""One rank of the comparison: trains the same global batches by DDP and by a plan, by turns, in one process.
+
+Commands: ``setup`` (once), ``compare`` with rounds and iterations, ``exit``.
+"""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from deeppool import documents
+from deeppool.child import Commands
+from deeppool.collectives.layout import Layout
+from deeppool.device.common import find_device
+from deeppool.execution.stages import stages_of
+from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training
+from deeppool.graph.capture import capture
+from deeppool.graph.synthetic import SyntheticTask
+from deeppool.graph.workloads import load_model
+from deeppool.planning.plan import Plan
+
+LEARNING_RATE, MOMENTUM = 0.001, 0.9
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+class Comparison:
+    """Ways of training: by DDP; by a plan; by the same plan, whose spans nobody notes."""
+
+    WAYS = ("ddp", "plan", "unmonitored")
+
+    def __init__(self, setup):
+        self.rank = setup["rank"]
+        plan = documents.read(Path(setup["folder"]) / "plan.json", Plan)
+        device = find_device("cpu")
+        device.select(setup["index"])
+        torch.manual_seed(0)
+        captured = capture(load_model(plan.model, 0), plan.input_shape)
+        self.task = SyntheticTask(captured, plan.global_batch, 0)
+        if setup["interface"] is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = setup["interface"]
+        with device.unbound():
+            dist.init_process_group("gloo", init_method=setup["rendezvous"], rank=self.rank, world_size=setup["ranks"])
+            self.trainer = Trainer(
+                captured,
+                stages_of(plan),
+                self.rank,
+                Training(optimizer=sgd, synchronise_batch_norm=False),
+                overlap_sync=plan.overlap_sync,
+            )
+            # As in Trainer, each rank's BatchNorm keeps statistics of its own.
+            self.ddp = DistributedDataParallel(load_model(plan.model, 0).train(), broadcast_buffers=False)
+        self.noted = self.trainer._span
+        self.optimizer = sgd(self.ddp.parameters())
+        self.shard = Layout(tuple(range(setup["ranks"])), plan.global_batch).shard(self.rank)
+        self.done = dict.fromkeys(self.WAYS, 0)
+
+    def unnoted(self, *_):
+        return contextlib.nullcontext()
+
+    def by_plan(self, iteration):
+        return self.trainer.iterate([lambda samples: self.task.shard(iteration, samples.start, samples.stop)])
+
+    def by_ddp(self, iteration):
+        inputs, targets = self.task.shard(iteration, self.shard.start, self.shard.stop)
+        loss = torch.nn.functional.cross_entropy(self.ddp(inputs), targets)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return float(loss.detach()) * len(self.shard) / self.task.batch
+
+    def compare(self, rounds, iterations):
+        """Per way: seconds of every iteration, of every update, losses, and idle time."""
+        found = {way: {"seconds": [], "losses": [], "spans": []} for way in self.WAYS}
+        for _ in range(rounds):
+            for way in self.WAYS:
+                dist.barrier()
+                self.trainer._span = self.unnoted if way == "unmonitored" else self.noted
+                for _ in range(iterations):
+                    started = time.perf_counter()
+                    loss = (self.by_ddp if way == "ddp" else self.by_plan)(self.done[way])
+                    found[way]["seconds"].append(time.perf_counter() - started)
+                    found[way]["losses"].append(loss)
+                    found[way]["spans"].append(self.trainer.spans if way == "plan" else [])
+                    self.done[way] += 1
+        return found
+
+
+def main():
+    commands = Commands()
+    comparison = Comparison(commands.next())
+    commands.answer("ready")
+    while (message := commands.next())["command"] != "exit":
+        commands.answer("done", **comparison.compare(message["rounds"], message["iterations"]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
