@@ -1,8 +1,10 @@
 """A plan, run for real: one process per rank, torch.distributed between them.
 
 stages         Plan → stages: consecutive layers on the same GPUs
+flow           which values go to which stage, and back
 exchange       performs a reshard's transfers
 gradient_sync  sums gradients over the ranks that computed them
+graphed        stages as CUDA graphs
 training       how gradients become updates: a user's choice
 trainer        one rank's share of every iteration
 precision      autocast, and the types that travel

@@ -1,5 +1,6 @@
 """Performs the transfers of reshards, forward for activations and backward for their gradients."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,27 +23,49 @@ class Move:
     """Any tensor of the value's dtype, device and shape after the first dimension."""
 
 
+class Arrival:
+    """A rank's shard of a value in its new layout, whose samples may be under way."""
+
+    def __init__(self, shard: torch.Tensor | None, works: Sequence[dist.Work] = ()) -> None:
+        """``works`` bring the samples that are missing; None as shard: the rank has none."""
+        self._shard, self._works = shard, works
+
+    @property
+    def travels(self) -> bool:
+        """Whether there is something to wait for."""
+        return bool(self._works)
+
+    def wait(self) -> torch.Tensor:
+        """The shard, complete."""
+        assert self._shard is not None
+        for work in self._works:
+            work.wait()
+        return self._shard
+
+
 class Exchange:
     """One rank's side of all reshards of an iteration.
 
-    Every rank enters the same reshards in the same order. Receives are posted before sends, because gloo
+    Every rank starts the same reshards in the same order. Receives are posted before sends, because gloo
     queues a receiver's readiness behind outgoing payload; sends are awaited at the end of the iteration.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, device: torch.device) -> None:
         """Starts with nothing under way."""
-        self.rank = rank
-        self._sending: list[tuple[dist.Work, list[torch.Tensor]]] = []
+        self.rank, self.device = rank, device
+        self._sending: list[tuple[dist.Work, list[dist.P2POp]]] = []
 
-    def move(self, moves: Sequence[Move]) -> list[torch.Tensor | None]:
-        """This rank's shards in the destination layouts, None where it has none; all values travel as one batch."""
+    def start(self, moves: Sequence[Move]) -> list[Arrival]:
+        """This rank's shards in the destination layouts; all values travel as one batch."""
         results = [self._room(move) for move in moves]
         # Per pair of ranks, both sides list the transfers in the same order: that is how they find each other.
         receiving = [
-            dist.P2POp(dist.irecv, _rows(result, move.destination.shard(self.rank), transfer), transfer.source)
+            [
+                dist.P2POp(dist.irecv, _rows(result, move.destination.shard(self.rank), transfer), transfer.source)
+                for transfer in self._mine(move)
+                if transfer.destination == self.rank
+            ]
             for move, result in zip(moves, results, strict=True)
-            for transfer in self._mine(move)
-            if transfer.destination == self.rank
         ]
         sending = [
             dist.P2POp(
@@ -52,16 +75,21 @@ class Exchange:
             for transfer in self._mine(move)
             if transfer.source == self.rank
         ]
-        started = dist.batch_isend_irecv(receiving + sending) if receiving or sending else []
+        operations = [*itertools.chain.from_iterable(receiving), *sending]
+        works = dist.batch_isend_irecv(operations) if operations else []
         for move, result in zip(moves, results, strict=True):
             self._keep(move, result)
-        # NCCL answers with one work for the whole batch, which then stands for the receives.
-        received = started[: len(receiving)]
-        for work in received:
-            work.wait()
-        buffers = [operation.tensor for operation in sending]
-        self._sending += [(work, buffers) for work in started[len(received) :]]
-        return results
+        if len(works) < len(operations):
+            # NCCL answers with one work for the whole batch.
+            self._sending += [(work, sending) for work in works]
+            return [Arrival(result, works if own else ()) for result, own in zip(results, receiving, strict=True)]
+        coming = iter(works)
+        arrivals = [
+            Arrival(result, list(itertools.islice(coming, len(own))))
+            for result, own in zip(results, receiving, strict=True)
+        ]
+        self._sending += [(work, sending) for work in coming]
+        return arrivals
 
     def finish(self) -> None:
         """Waits until everything sent has left."""

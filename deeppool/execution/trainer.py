@@ -1,8 +1,8 @@
 """One rank's share of every iteration of a plan.
 
-    forward    for each stage: fetch its inputs (reshard), run it on detached inputs
-    backward   for each stage in reverse: run its backward, send the inputs' gradients back (reshard),
-               sum the gradients of its parameters over its ranks
+    forward    for each stage: await its inputs, run it on detached inputs, send what others read (reshard)
+    backward   for each stage in reverse: await its outputs' gradients, run its backward, send the inputs'
+               gradients back (reshard), sum the gradients of its parameters over its ranks
     update     the optimizer, on the parameters that this rank computes with (see update)
 
 Several global batches may go into one update: gradients then add up on each rank, and are summed over the ranks
@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import fx
 
-from deeppool.collectives.layout import Layout
 from deeppool.device.common import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.dropout import Draw, replace_dropout
-from deeppool.execution.exchange import Exchange, Move
+from deeppool.execution.exchange import Exchange
+from deeppool.execution.flow import Flow, Routes
 from deeppool.execution.gradient_sync import GradientSync, Shared
 from deeppool.execution.graphed import forwards
 from deeppool.execution.precision import autocast, boundary_types
@@ -72,16 +72,16 @@ class Trainer:
         self.spans: list[RawSpan] = []
         self.segments = [extract(captured, stage.layers) for stage in stages]
         self._types = boundary_types(captured, self.segments, precision)
-        self._producer = {node: index for index, segment in enumerate(self.segments) for node in segment.outputs}
+        self._routes = Routes(stages, self.segments)
         placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
         self._data = {node: position for position, node in enumerate(placeholders)}
-        self._exchange = Exchange(rank)
         parameters = dict(captured.program.named_parameters())
+        self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
+        self._exchange = Exchange(rank, self._device)
         self._owners = _owners(captured, stages)
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
         shared = _shared(captured, stages, self._owners)
         self._sync = GradientSync(rank, [*self._owners.values(), *together], shared, overlap=overlap_sync)
-        self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
         self._draw = Draw(training.seed)
         for segment, stage in zip(self.segments, stages, strict=True):
             replace_dropout(segment, self._draw)
@@ -136,62 +136,57 @@ class Trainer:
         return loss
 
     def _forward_and_backward(self, batch: Batch, *, last: bool) -> float:
-        values: dict[fx.Node, torch.Tensor] = {}
+        flow = Flow(self._routes, self._exchange, self._types, self._span)
         kept: dict[int, tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]] = {}
         loss = 0.0
         for index, (stage, segment) in enumerate(zip(self.stages, self.segments, strict=True)):
-            inputs = self._fetch(index, values, batch)
             shard = stage.layout.shard(self.rank)
-            if not len(shard):
-                continue
-            self._draw.samples = shard
-            with self._span("forward", index, stage.name), autocast(self._device.type, self._precision):
-                outputs = self._forwards[index](*inputs)
-            values.update((node, output.detach()) for node, output in zip(segment.outputs, outputs, strict=True))
-            kept[index] = (inputs, outputs)
-            if index == len(self.stages) - 1:
-                loss = float(outputs[-1].detach()) * len(shard) / stage.layout.batch
-        self._backward(kept, values, last=last)
+            if len(shard):
+                inputs = self._inputs(index, flow, batch)
+                self._draw.samples = shard
+                with self._span("forward", index, stage.name), autocast(self._device.type, self._precision):
+                    outputs = self._forwards[index](*inputs)
+                kept[index] = (inputs, outputs)
+                if index == len(self.stages) - 1:
+                    loss = float(outputs[-1].detach()) * len(shard) / stage.layout.batch
+                flow.hand_on(index, {n: x.detach() for n, x in zip(segment.outputs, outputs, strict=True)})
+            else:
+                flow.hand_on(index, {})
+        self._backward(kept, flow, last=last)
         self._exchange.finish()
         return loss
 
-    def _fetch(self, index: int, values: dict[fx.Node, torch.Tensor], batch: Batch) -> list[torch.Tensor]:
-        """A stage's inputs on this rank, as leaves of autograd; empty outside the stage."""
-        layout = self.stages[index].layout
-        shard = layout.shard(self.rank)
+    def _inputs(self, index: int, flow: Flow, batch: Batch) -> list[torch.Tensor]:
+        """Of a stage that this rank runs, as leaves of autograd."""
+        found = flow.inputs(index)
         nodes = self.segments[index].inputs
-        made = [node for node in nodes if node.op != "placeholder"]
-        moves = [Move(values.get(node), self._layout(node), layout, self._like(node, values)) for node in made]
-        found = dict(zip(made, self._move(index, "→", moves), strict=True))
-        if len(shard) and len(made) < len(nodes):
-            data = batch(shard)
+        if len(found) < len(nodes):
+            data = batch(self.stages[index].layout.shard(self.rank))
             found |= {node: data[self._data[node]] for node in nodes if node.op == "placeholder"}
         return [
-            tensor.detach().requires_grad_(tensor.is_floating_point() and node.op != "placeholder")
+            found[node].detach().requires_grad_(found[node].is_floating_point() and node.op != "placeholder")
             for node in nodes
-            if (tensor := found.get(node)) is not None
         ]
 
     def _backward(
-        self,
-        kept: dict[int, tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]],
-        values: dict[fx.Node, torch.Tensor],
-        *,
-        last: bool,
+        self, kept: dict[int, tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]], flow: Flow, *, last: bool
     ) -> None:
-        gradients: dict[fx.Node, torch.Tensor] = {}
         for index in reversed(range(len(self.stages))):
-            stage, segment = self.stages[index], self.segments[index]
-            inputs: list[torch.Tensor] = []
             if last:
                 self._sync.expect(index)
+            gradients: dict[fx.Node, torch.Tensor] = {}
             if index in kept:
                 inputs, outputs = kept.pop(index)
-                with self._span("backward", index, stage.name):
-                    self._run_backward(index, segment, outputs, gradients)
+                arrived = flow.gradients(index)
+                with self._span("backward", index, self.stages[index].name):
+                    self._run_backward(index, outputs, arrived)
+                gradients = {
+                    node: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+                    for node, leaf in zip(self.segments[index].inputs, inputs, strict=True)
+                }
             if last and self._sync.overlap:
                 self._sync.start(index)
-            self._return_gradients(index, inputs, gradients, values)
+            flow.hand_back(index, gradients)
             if last and not self._sync.overlap:
                 self._finish_sync(index)
         if last and self._sync.overlap:
@@ -205,10 +200,10 @@ class Trainer:
                 self._sync.finish(index)
 
     def _run_backward(
-        self, index: int, segment: Segment, outputs: tuple[torch.Tensor, ...], gradients: dict[fx.Node, torch.Tensor]
+        self, index: int, outputs: tuple[torch.Tensor, ...], gradients: dict[fx.Node, torch.Tensor]
     ) -> None:
         roots, seeds = [], []
-        for node, output in zip(segment.outputs, outputs, strict=True):
+        for node, output in zip(self.segments[index].outputs, outputs, strict=True):
             if not output.requires_grad:
                 continue
             if index == len(self.stages) - 1 and output is outputs[-1]:
@@ -216,54 +211,11 @@ class Trainer:
                 # The shard's mean loss counts for its share of the global batch: uneven shards need no other weight.
                 seed = torch.full_like(output, self._weight * len(layout.shard(self.rank)) / layout.batch)
             else:
-                seed = gradients.pop(node) if node in gradients else torch.zeros_like(output)
+                seed = gradients[node] if node in gradients else torch.zeros_like(output)
             roots.append(output)
             seeds.append(seed)
         if roots:
             torch.autograd.backward(roots, seeds)
-
-    def _return_gradients(
-        self,
-        index: int,
-        inputs: list[torch.Tensor],
-        gradients: dict[fx.Node, torch.Tensor],
-        values: dict[fx.Node, torch.Tensor],
-    ) -> None:
-        """Sends the gradients of a stage's inputs to the stages that made them, and adds them up there."""
-        here = self.stages[index].layout
-        by_node = dict(zip(self.segments[index].inputs, inputs, strict=False))
-        nodes = [
-            node
-            for node in self.segments[index].inputs
-            if node.op != "placeholder" and node.meta["val"].is_floating_point()
-        ]
-        moves = []
-        for node in nodes:
-            leaf = by_node.get(node)
-            gradient = None if leaf is None else leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
-            moves.append(Move(gradient, here, self._layout(node), self._like(node, values)))
-        for node, received in zip(nodes, self._move(index, "←", moves), strict=True):
-            if received is not None:
-                gradients[node] = gradients[node] + received if node in gradients else received
-
-    def _layout(self, node: fx.Node) -> Layout:
-        return self.stages[self._producer[node]].layout
-
-    def _move(self, index: int, arrow: str, moves: Sequence[Move]) -> list[torch.Tensor | None]:
-        """Reshards the values between a stage and those before it; what keeps its layout is handed on."""
-        moving = [move for move in moves if move.source != move.destination]
-        if not any(self.rank in (*move.source.gpus, *move.destination.gpus) for move in moving):
-            return [move.shard for move in moves]
-        with self._span("reshard", index, f"{arrow} {self.stages[index].name}"):
-            moved = iter(self._exchange.move(moving))
-        return [move.shard if move.source == move.destination else next(moved) for move in moves]
-
-    def _like(self, node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
-        """A value's own tensor, or an empty one of its kind."""
-        if node in values:
-            return values[node]
-        shape = [int(size) for size in node.meta["val"].shape[1:]]
-        return torch.empty((0, *shape), dtype=self._types[node], device=self._device)
 
     @contextmanager
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
