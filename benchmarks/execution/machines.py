@@ -16,6 +16,8 @@ BRIDGE = "deeppool0"
 INTERFACE = "eth0"
 SUBNET = "10.87.41"
 PORT = 29871
+BURST = 32_000
+"""Bytes."""
 PERIOD_US = 10_000
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -59,10 +61,8 @@ def machines(count: int, bits_per_second: float, cores: float) -> Iterator[Machi
             _run(f"{inside} addr add {SUBNET}.{machine + 1}/24 dev {INTERFACE}")
             for device in (INTERFACE, "lo"):
                 _run(f"{inside} link set {device} up")
-            # A burst of 1 ms at the rate: small enough to hold it, large enough for the kernel's timer.
-            shape = (
-                f"root tbf rate {bits_per_second:.0f}bit burst {max(15_000, int(bits_per_second / 8e3))} latency 50ms"
-            )
+            # The smallest burst that holds the rate: what a burst lets through is faster than the link.
+            shape = f"root tbf rate {bits_per_second:.0f}bit burst {BURST} latency 50ms"
             _run(f"tc qdisc add dev {port} {shape}")
             _run(f"tc -n {name} qdisc add dev {INTERFACE} {shape}")
             stack.enter_context(_share(machine, cores))

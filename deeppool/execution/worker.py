@@ -20,6 +20,7 @@ import torch.distributed as dist
 from deeppool import documents
 from deeppool.child import Commands, Message
 from deeppool.device.common import find_device
+from deeppool.device.cpu import pin_to_core
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.data import ShardReader
@@ -48,6 +49,8 @@ class Rank:
         plan = documents.read(folder / PLAN, Plan)
         device = self._device = find_device(plan.device)
         device.select(setup["index"])
+        if setup["core"] is not None:
+            pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
         self.arithmetic = device.arithmetic(plan.precision)
         work = (
