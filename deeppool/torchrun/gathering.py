@@ -75,7 +75,7 @@ def gathered() -> Iterator[Crew]:
         if seat.rank:
             sys.exit(_serve(store, seat))
         address = _own_address(seat)
-        agents = _gather(store, seat, address)
+        agents = _gather(store, address)
         well = False
         try:
             yield Crew(agents, seat, address)
@@ -108,7 +108,7 @@ def _own_address(seat: Seat) -> str:
     return LOOPBACK if is_loopback(known) or seat.local_ranks == int(os.environ["WORLD_SIZE"]) else known
 
 
-def _gather(store: "Store", seat: Seat, address: str) -> dict[int, AgentLink]:
+def _gather(store: "Store", address: str) -> dict[int, AgentLink]:
     """Listens until every other rank has come."""
     ranks = int(os.environ["WORLD_SIZE"])
     token = secrets.token_hex(32)
