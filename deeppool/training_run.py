@@ -5,7 +5,6 @@ import math
 import os
 import statistics
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,14 +134,10 @@ class _Run:
 
     def attempt(self) -> None:
         """Starts all ranks, and trains to the end."""
-        with ExitStack() as handover:
-            folder = handover.enter_context(private_folder())
+        with private_folder() as folder:
             self.report("starting", 0.0)
             with Ranks(self.plan, self.job, folder, self.place) as ranks:
                 ranks.wait_until_ready()
-                if self.look is None:
-                    # Everyone has met and has the job: should this process be killed later, no files are left behind.
-                    handover.close()
                 self._resume(ranks)
                 started = self.updates
                 while self.updates < self.steps:

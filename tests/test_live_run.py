@@ -292,7 +292,7 @@ def test_a_run_ends_with_the_script_that_does_not_wait_for_it(tmp_path: Path) ->
 
 
 @with_processes
-def test_a_killed_kernel_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_a_killed_kernel_leaves_no_process(tmp_path: Path) -> None:
     from jupyter_client.manager import KernelManager
 
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
@@ -315,7 +315,6 @@ def test_a_killed_kernel_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         assert len(left) == 2
         manager.restart_kernel(now=True)
         wait_until(lambda: all(map(gone, left)), 10)
-        assert [path for path in tmp_path.iterdir() if path.name.startswith("deeppool-")] == []
     finally:
         client.stop_channels()
         with contextlib.suppress(Exception):

@@ -64,6 +64,9 @@ class Crew:
 def gathered() -> Iterator[Crew]:
     """The crew, on rank 0; the other processes serve it for as long as the block lasts there, and exit.
 
+        with gathered() as crew:
+            record = dp.train(plan, job, steps=1000, place=crew.place(plan.device, plan.gpus))
+
     Raises:
         RunError: some process does not come, or rank 0 is gone.
         SystemExit: on the ranks from 1; 0 when all went well on rank 0, else 1, in silence: rank 0 says why.
