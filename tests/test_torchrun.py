@@ -313,12 +313,12 @@ def test_strangers_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     store, gathered = HashStore(), []
-    thread = threading.Thread(target=lambda: gathered.append(_gather(store, LOOPBACK)))
+    thread = threading.Thread(target=lambda: gathered.append(_gather(store, LOOPBACK)), daemon=True)
     thread.start()
     told = json.loads(store.get("launcher"))
     seat = asdict(Seat(1, local_rank=0, local_ranks=1, node=1, host="there", cores=(0,), memory=1, gpus=0, folder="."))
     for first in (b"GET / HTTP/1.1\r\n", b"[]\n", json.dumps({"token": "guess", "seat": seat}).encode() + b"\n"):
-        with socket.create_connection((told["address"], told["port"])) as stranger:
+        with socket.create_connection((told["address"], told["port"]), timeout=10) as stranger:
             stranger.sendall(first)
             assert stranger.recv(1) == b""
     friend = Wire(socket.create_connection((told["address"], told["port"])))

@@ -76,7 +76,10 @@ def gathered() -> Iterator[Crew]:
         seat = find_seat(folder)
         store = _join_store()
         if seat.rank:
-            sys.exit(_serve(store, seat))
+            try:
+                sys.exit(_serve(store, seat))
+            except KeyboardInterrupt:
+                sys.exit(1)
         address = _own_address(seat)
         agents = _gather(store, address)
         well = False
