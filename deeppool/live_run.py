@@ -32,7 +32,7 @@ def start(
     """Begins a call and returns at once, with a handle on it.
 
         training = dp.start(dp.train, plan, job, steps=1000, checkpoints="checkpoints")
-        training                   # in a notebook: progress, loss and a button, live
+        training                   # in a notebook: progress and loss, live, and a button that cancels
         training.metrics[-1]       # so far
         training.cancel()          # ends every process
         record = training.result()

@@ -15,7 +15,10 @@ COLOURS = {"running": "info", "done": "success", "failed": "danger", "cancelled"
 
 
 def run_panel(run: "LiveRun[Any]") -> ipywidgets.Widget:
-    """A panel that follows the run until its end."""
+    """A panel that follows the run until its end.
+
+    It follows while a cell is busy, too; the button is heard when the kernel is free.
+    """
     bar = ipywidgets.FloatProgress(max=1.0)
     said = ipywidgets.Label()
     stop = ipywidgets.Button(description="Cancel", layout=ipywidgets.Layout(width="6em"))
