@@ -10,12 +10,13 @@
 From the surfaces down to the vocabulary; imports point down, or left inside a row:
 
     cli   evaluation                                    surfaces
-    session   training_run   files                      a live run beside a background job; a training; saving, loading
-    figures                                             views
+    session   training_run   live_run   files           a run beside a background job; a training; a handle; files
+    figures   widgets                                   views
     simulation   collocation   execution                systems, which meet in job
     planning                                            decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   job   device   env   child   place   rank_group
+    errors   units   documents   network   cluster   timeline   job   device   env
+    cancellation   child   place   rank_group   torchrun
 """
 
 import importlib
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from deeppool.execution.training import TrainingJob
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
+    from deeppool.live_run import start
     from deeppool.planning.accuracy import StepsTable, find_steps
     from deeppool.planning.diff import diff
     from deeppool.planning.planner import frontier, plan
@@ -70,6 +72,7 @@ _HOMES = {
     "scaling": "deeppool.planning.scaling",
     "share": "deeppool.planning.share",
     "simulate": "deeppool.simulation.replay",
+    "start": "deeppool.live_run",
     "train": "deeppool.training_run",
 }
 
@@ -98,6 +101,7 @@ __all__ = [
     "scaling",
     "share",
     "simulate",
+    "start",
     "train",
 ]
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol, TextIO
 
+from deeppool.cancellation import wait
 from deeppool.errors import RunError
 
 Message = dict[str, Any]
@@ -195,9 +196,10 @@ def receive(process: Process, timeout: float) -> Message:
 
     Raises:
         ChildDiedError: it died, or said nothing for ``timeout`` seconds.
+        RunCancelledError: this thread's run was cancelled.
     """
     try:
-        _, message = process.inbox.get(timeout=timeout)
+        _, message = wait(process.inbox, timeout)
     except queue.Empty:
         raise ChildDiedError(f"{process.name} said nothing for {timeout:.0f} s") from None
     if message is None:

@@ -10,7 +10,8 @@ DeeppoolError
 ├── DeviceUnavailableError   the device asked for is not on this machine
 ├── InvalidValueError        an argument is out of its bounds (also a ValueError)
 └── RunError                 a live run cannot start or go on
-    └── RankFailedError      one rank died or hung; the others were stopped
+    ├── RankFailedError      one rank died or hung; the others were stopped
+    └── RunCancelledError    it was told to end
 
 Each message gives the fact with its values, the bound, and the next step, in one line: the command
 line prints it as it is and exits with 1.
@@ -59,3 +60,7 @@ class RunError(DeeppoolError):
 
 class RankFailedError(RunError):
     """One rank died or hung; the others were stopped."""
+
+
+class RunCancelledError(RunError):
+    """A live run was told to end, and has ended."""

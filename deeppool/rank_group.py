@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from deeppool.cancellation import wait
 from deeppool.child import Inbox, Message, Process, close_all
 from deeppool.errors import RankFailedError
 from deeppool.place import Place
@@ -46,11 +47,12 @@ class RankGroup:
 
         Raises:
             RankFailedError: a rank died, or all were silent for too long; all are ended by then.
+            RunCancelledError: this thread's run was cancelled.
         """
         answers: dict[Process, Message] = {}
         while len(answers) < len(self._ranks):
             try:
-                child, message = self._inbox.get(timeout=patience)
+                child, message = wait(self._inbox, patience)
             except queue.Empty:
                 silent = ", ".join(child.name for child in self._ranks if child not in answers)
                 self.close(grace=0)
@@ -73,7 +75,7 @@ class RankGroup:
             RankFailedError: one did; all are ended by then.
         """
         with contextlib.suppress(queue.Empty):
-            child, _ = self._inbox.get(timeout=seconds)
+            child, _ = wait(self._inbox, seconds)
             self._fail(child, when)
 
     def _fail(self, first: Process, when: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deeppool.child import Message
 from deeppool.env import package_versions
-from deeppool.errors import InvalidValueError, RankFailedError, RunError
+from deeppool.errors import InvalidValueError, RankFailedError, RunCancelledError, RunError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
 from deeppool.execution.monitor import stage_times, timeline
@@ -95,6 +95,8 @@ def train(
             if run.restarts == restarts:
                 raise RankFailedError(f"{error}{run.usable()}") from error
             run.restarts += 1
+        except RunCancelledError as error:
+            raise RunCancelledError(f"{error}{run.usable()}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class _Run:
         self.report("done", 1.0)
 
     def _resume(self, ranks: Ranks) -> None:
+        if self.folder is not None:
+            ranks.share(self.folder)
         found = checkpoint.latest(self.folder) if self.folder is not None else None
         self.updates = 0
         self._told.clear()

@@ -16,12 +16,13 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline < job < device < env | child < place < rank_group",
+    "errors < units < documents | network < cluster | timeline < job < device < env | cancellation < child < place"
+    " < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | collocation | execution < interleaving < coordinator",  # systems
     "figures < widgets",  # views
-    "files < session | training_run",  # live runs
+    "files < session | training_run | live_run",  # live runs
     "evaluation < cli",  # surfaces
 )
 HEIGHTS = {

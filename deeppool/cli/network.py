@@ -48,7 +48,8 @@ def network(
     Rank 0 saves the file. Ctrl-C ends every process, and nothing is saved.
     """
     from deeppool import documents
-    from deeppool.profiling.network import SIZES, join_measurement, measure_network, started_by_torchrun
+    from deeppool.profiling.network import SIZES, join_measurement, measure_network
+    from deeppool.torchrun import started_by_torchrun
 
     documents.check_writable(output)
     wanted = SIZES if sizes is None else numbers(sizes, "--sizes")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deeppool.cli.crew import crew
 from deeppool.cli.inputs import read_plan, warn
 from deeppool.cli.options import AsJson, Policy, ShapeOption, default_cluster, shape
 from deeppool.cli.output import progress, show
@@ -41,7 +42,7 @@ def run(
 ) -> None:
     """Run a plan on this machine, alone and beside a background job, and say what each cost the other.
 
-    Ctrl-C ends every process.
+    Ctrl-C ends every process. On several nodes, the same command on each of them under torchrun: see deeppool train.
 
     Example: deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json
     """
@@ -49,22 +50,30 @@ def run(
     from deeppool.figures.trace import write_trace
     from deeppool.session import launch
 
-    for path in (output, trace):
-        if path is not None:
-            documents.check_writable(path)
-    with progress() as report:
-        try:
-            chosen = _plan_for(what, ranks, shape(input_shape), global_batch, report)
-            record = launch(
-                chosen, background=background, policy=policy, steps=steps, seconds=seconds, on_progress=report
-            )
-        except KeyboardInterrupt:
-            raise RunError("interrupted; every process of the run was ended, nothing was saved") from None
-    if output is not None:
-        documents.write(record, output)
-    if trace is not None:
-        write_trace(trace, record.plan_timeline, record.timeline)
-    show(record, as_json)
+    with crew() as started:
+        for path in (output, trace):
+            if path is not None:
+                documents.check_writable(path)
+        with progress() as report:
+            try:
+                count = started.ranks if started and ranks is None else ranks
+                chosen = _plan_for(what, count, shape(input_shape), global_batch, report)
+                record = launch(
+                    chosen,
+                    background=background,
+                    policy=policy,
+                    steps=steps,
+                    seconds=seconds,
+                    place=started.place(chosen.device, chosen.gpus) if started else None,
+                    on_progress=report,
+                )
+            except KeyboardInterrupt:
+                raise RunError("interrupted; every process of the run was ended, nothing was saved") from None
+        if output is not None:
+            documents.write(record, output)
+        if trace is not None:
+            write_trace(trace, record.plan_timeline, record.timeline)
+        show(record, as_json)
 
 
 def _plan_for(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deeppool.cli.crew import crew
 from deeppool.cli.options import AsJson
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
@@ -35,32 +36,44 @@ def train(
     for another number of ranks.
 
     Example: deeppool train plan.json examples.own_training:job --steps 200 --checkpoints checkpoints
+
+    On several nodes, the same command on each of them, under torchrun, for a plan of as many ranks:
+
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli train plan.json
+    examples.own_training:job --steps 200 --checkpoints /shared/checkpoints
+
+    Rank 0 reads the plan, makes the job and speaks for all; each node needs the code of the job, and the folder of
+    checkpoints must be one that all nodes share.
     """
     from deeppool import documents
     from deeppool.planning.plan import Plan
     from deeppool.training_run import train as run
 
-    if output is not None:
-        documents.check_writable(output)
-    plan = documents.read(plan_file, Plan)
-    with progress() as report:
-        try:
-            record = run(
-                plan,
-                _find_job(job),
-                steps=steps,
-                checkpoints=checkpoints,
-                checkpoint_every=checkpoint_every,
-                keep=keep,
-                restarts=restarts,
-                on_progress=report,
-            )
-        except KeyboardInterrupt:
-            kept = f"what was saved is in {checkpoints}" if checkpoints else "nothing was saved (give --checkpoints)"
-            raise RunError(f"interrupted; every process of the training was ended, {kept}") from None
-    if output is not None:
-        documents.write(record, output)
-    show(record, as_json)
+    with crew() as started:
+        if output is not None:
+            documents.check_writable(output)
+        plan = documents.read(plan_file, Plan)
+        with progress() as report:
+            try:
+                record = run(
+                    plan,
+                    _find_job(job),
+                    steps=steps,
+                    checkpoints=checkpoints,
+                    checkpoint_every=checkpoint_every,
+                    keep=keep,
+                    restarts=restarts,
+                    place=started.place(plan.device, plan.gpus) if started else None,
+                    on_progress=report,
+                )
+            except KeyboardInterrupt:
+                kept = (
+                    f"what was saved is in {checkpoints}" if checkpoints else "nothing was saved (give --checkpoints)"
+                )
+                raise RunError(f"interrupted; every process of the training was ended, {kept}") from None
+        if output is not None:
+            documents.write(record, output)
+        show(record, as_json)
 
 
 def _find_job(reference: str) -> "TrainingJob":

@@ -43,12 +43,15 @@ class Background:
         return float(loss.detach())
 
 
-def train(background: Background, commands: Commands) -> None:
-    """Steps until the next command; then tells when each step ended, what CPU time it had used, and its loss."""
-    log = [(time.perf_counter(), time.process_time(), 0.0)]
+def train(background: Background, commands: Commands, ahead: float) -> None:
+    """Steps until the next command; then tells when each step ended, what CPU time it had used, and its loss.
+
+    ``ahead`` is what the launcher's clock shows more than this machine's.
+    """
+    log = [(time.perf_counter() + ahead, time.process_time(), 0.0)]
     while not commands.pending():
         loss = background.step()
-        log.append((time.perf_counter(), time.process_time(), loss))
+        log.append((time.perf_counter() + ahead, time.process_time(), loss))
     commands.answer("trained", log=log)
 
 
@@ -64,9 +67,9 @@ def main() -> None:
         sys.exit(str(error))
     # Only now: a job that starts at the lowest priority beside a busy core may never be ready.
     commands.answer("ready", priority=lower_priority(setup["policy"]))
-    while (command := commands.next()["command"]) != "exit":
-        if command == "train":
-            train(background, commands)
+    while (message := commands.next())["command"] != "exit":
+        if message["command"] == "train":
+            train(background, commands, message.get("clock", 0.0))
         else:
             commands.answer("resting")
 

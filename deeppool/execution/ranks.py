@@ -1,5 +1,7 @@
 """Starts, commands and ends the ranks of a live run."""
 
+import platform
+import secrets
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import Any
 
 from deeppool import documents
 from deeppool.child import Message
+from deeppool.errors import DocumentError
 from deeppool.execution.training import TrainingJob, save_job
 from deeppool.job import Job
 from deeppool.place import Place
@@ -79,14 +82,33 @@ class Ranks:
         self.group.send("train", steps=steps, told=told)
         return self.group.collect("done", SILENCE_SECONDS, "while it trained", on_message)
 
+    def share(self, folder: Path) -> None:
+        """Makes sure that every rank sees what is written into a folder, which is made if it is not there.
+
+        Raises:
+            DocumentError: it cannot be written here.
+            RankFailedError: a rank does not see it.
+        """
+        probe = folder / f".seen-by-all-{secrets.token_hex(8)}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+        except OSError as error:
+            raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
+        try:
+            self.group.send("find", path=str(probe.absolute()), host=platform.node())
+            self.group.collect("done", SILENCE_SECONDS, "while it looked for the folder of checkpoints")
+        finally:
+            probe.unlink(missing_ok=True)
+
     def save(self, folder: Path) -> list[Message]:
         """Lets every rank write its part of a checkpoint."""
-        self.group.send("save", folder=str(folder))
+        self.group.send("save", folder=str(folder.absolute()))
         return self.group.collect("done", SILENCE_SECONDS, "while it wrote a checkpoint")
 
     def load(self, folder: Path, updates: int) -> None:
         """Brings every rank to the state of a checkpoint."""
-        self.group.send("load", folder=str(folder), updates=updates)
+        self.group.send("load", folder=str(folder.absolute()), updates=updates)
         self.group.collect("done", SILENCE_SECONDS, "while it read a checkpoint")
 
     def switch(self, plan: Plan, folder: Path) -> None:

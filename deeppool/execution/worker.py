@@ -1,11 +1,12 @@
 """The process of a rank: builds the model, then trains as many iterations as it is told.
 
-Commands: ``setup`` (once), ``train`` with a number of steps, ``save`` and ``load`` with a checkpoint's folder,
-``switch`` with another plan, ``exit``. Answers: ``ready``, ``step`` after each update of rank 0 (or of every rank,
-if told so), ``done`` with what was measured.
+Commands: ``setup`` (once), ``train`` with a number of steps, ``find`` with a file, ``save`` and ``load`` with a
+checkpoint's folder, ``switch`` with another plan, ``exit``. Answers: ``ready``, ``step`` after each update of rank 0
+(or of every rank, if told so), ``done`` with what was measured.
 """
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable
@@ -87,6 +88,8 @@ class Rank:
     def train(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Trains some updates and measures; all ranks start together."""
         times, losses, stage_times = [], [], []
+        # Another machine's clock: all answers are on the launcher's.
+        ahead = message.get("clock", 0.0)
         dist.barrier()
         cpu, started = time.process_time(), time.perf_counter()
         ended = started
@@ -96,13 +99,13 @@ class Rank:
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
-            stage_times.append(self.trainer.spans)
+            stage_times.append([(*what, start + ahead, end + ahead) for *what, start, end in self.trainer.spans])
             if self.rank == 0 or message["told"]:
                 commands.answer("step", step=self.updates, loss=losses[-1], seconds=times[-1], **self._told())
         return {
             "times": times,
             "losses": losses,
-            "started": started,
+            "started": started + ahead,
             "wall": ended - started,
             "cpu": time.process_time() - cpu,
             "spans": stage_times,
@@ -117,6 +120,16 @@ class Rank:
             "loss_scale": scale.factor,
             "updates_since_scaled": scale.good,
         }
+
+    def find(self, message: Message, commands: Commands) -> dict[str, Any]:
+        """Looks for a file that the launcher has written."""
+        path = Path(message["path"])
+        if not path.is_file():
+            raise RunError(
+                f"{platform.node()} does not see {path}, which the launcher wrote on {message['host']} "
+                "(checkpoints must lie in a folder that all nodes share)"
+            )
+        return {}
 
     def load(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Goes on from a checkpoint."""
@@ -196,7 +209,13 @@ def main() -> None:
     try:
         rank = Rank(commands.next())
         commands.answer("ready")
-        obey = {"train": rank.train, "save": rank.save, "load": rank.load, "switch": rank.switch}
+        obey = {
+            "train": rank.train,
+            "find": rank.find,
+            "save": rank.save,
+            "load": rank.load,
+            "switch": rank.switch,
+        }
         with rank.arithmetic:
             while (message := commands.next())["command"] != "exit":
                 commands.answer("done", **obey[message["command"]](message, commands))

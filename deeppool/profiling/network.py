@@ -87,11 +87,6 @@ def measure_network(
     return _cluster(_curves(answers[0]["curves"]), Seat(0, count, count), device, name)
 
 
-def started_by_torchrun() -> bool:
-    """Whether this process is one of the ranks that torchrun started."""
-    return all(variable in os.environ for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-
-
 def join_measurement(
     *,
     backend: Backend = "auto",

@@ -1,0 +1,22 @@
+"""A command under torchrun: one process speaks for all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deeppool.torchrun.gathering import Crew
+
+
+@contextmanager
+def crew() -> Iterator["Crew | None"]:
+    """torchrun's processes, where it started this one: those that are not rank 0 serve it in here, and exit."""
+    from deeppool.torchrun import started_by_torchrun
+
+    if not started_by_torchrun():
+        yield None
+        return
+    from deeppool.torchrun.gathering import gathered
+
+    with gathered() as found:
+        yield found

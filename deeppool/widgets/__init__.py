@@ -1,0 +1,1 @@
+"""Records and runs as interactive widgets in a notebook."""
