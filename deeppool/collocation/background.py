@@ -1,10 +1,12 @@
 """The process of a background job: trains or rests, as it is told.
 
-Commands: ``setup`` (once), ``train``, which goes on until the next command, ``rest``, ``exit``.
-Answers: ``ready`` with the priority that the operating system granted; after ``train`` the log of its
-steps, when the next command has come and the step under way is done; ``resting`` after ``rest``.
+Commands: ``setup`` (once), ``train``, which goes on until the next command or for as many steps as it says,
+``rest``, ``exit``. Answers: ``ready`` with the priority that the operating system granted; after ``train`` the
+log of its steps, when the last step is done, or the next command has come and the step under way is done;
+``resting`` after ``rest``.
 """
 
+import math
 import sys
 import time
 
@@ -43,10 +45,10 @@ class Background:
         return float(loss.detach())
 
 
-def train(background: Background, commands: Commands) -> None:
-    """Steps until the next command; then tells when each step ended, what CPU time it had used, and its loss."""
+def train(background: Background, commands: Commands, steps: float) -> None:
+    """Steps until the next command, but so many at most; then tells when each step ended, its CPU time and its loss."""
     log = [(time.perf_counter(), time.process_time(), 0.0)]
-    while not commands.pending():
+    while not commands.pending() and len(log) <= steps:
         loss = background.step()
         log.append((time.perf_counter(), time.process_time(), loss))
     commands.answer("trained", log=log)
@@ -64,9 +66,9 @@ def main() -> None:
         sys.exit(str(error))
     # Only now: a job that starts at the lowest priority beside a busy core may never be ready.
     commands.answer("ready", priority=lower_priority(setup["policy"]))
-    while (command := commands.next()["command"]) != "exit":
-        if command == "train":
-            train(background, commands)
+    while (message := commands.next())["command"] != "exit":
+        if message["command"] == "train":
+            train(background, commands, message.get("steps", math.inf))
         else:
             commands.answer("resting")
 
