@@ -47,7 +47,7 @@ class Coordinator:
         if joined is None:
             raise RunError("no cluster runs (deeppool cluster start)")
         self._joined = joined
-        self._ray = engine.join(joined.address)
+        self._ray, self._connected = engine.join(joined.address)
         try:
             self._head: Any = self._ray.get_actor(NAME, namespace=NAMESPACE)
         except ValueError:
@@ -75,7 +75,7 @@ class Coordinator:
             joined = Joined(address, None, None)
         elif joined is None:
             joined = engine.start_here(gpus)
-        ray = engine.join(joined.address)
+        ray, connected = engine.join(joined.address)
         device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
         head = (
             ray.remote(Head)
@@ -92,7 +92,9 @@ class Coordinator:
         )
         _answer(ray, head.open.remote(str(engine.state_folder() / "jobs")))
         engine.remember(joined)
-        return cls()
+        found = cls()
+        found._connected = connected
+        return found
 
     def submit(
         self,
@@ -182,16 +184,23 @@ class Coordinator:
         found: JobRecord = self._ask("cancel", job)
         return found
 
-    def stop(self) -> None:
-        """Cancels every job and ends the coordinator, and Ray too where :meth:`start` started it."""
+    def stop(self) -> ClusterStatus:
+        """Cancels every job and ends the coordinator, and Ray too where :meth:`start` started it.
+
+        Returns:
+            The last status; all jobs are over.
+        """
         self._ask("close")
+        last = self.status()
         self._ray.kill(self._head)
         self.disconnect()
         engine.leave(self._joined)
+        return last
 
     def disconnect(self) -> None:
-        """Leaves the cluster; its jobs go on."""
-        self._ray.shutdown()
+        """Leaves the cluster, if this object has joined it; its jobs go on."""
+        if self._connected:
+            self._ray.shutdown()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         return _answer(self._ray, getattr(self._head, method).remote(*arguments), ANSWER_SECONDS)

@@ -117,8 +117,8 @@ class Driver:
             place.hand_over(folder)
         inbox: Inbox = queue.SimpleQueue()
         done: dict[Process, int] = defaultdict(int)
-        for rank, seat in enumerate(seats):
-            process = place.start(rank, "deeppool.collocation.background", f"background job on {seat}", inbox)
+        for rank in range(len(seats)):
+            process = place.start(rank, "deeppool.collocation.background", "the background job", inbox)
             done[process] = 0
             process.send("setup", job=asdict(work.job), core=place.slot(rank).core, policy="priority")
         seconds = dict.fromkeys(done, CHUNK_SECONDS)

@@ -81,20 +81,21 @@ def _token() -> Path:
 
 
 def running() -> Joined | None:
-    """What was started or joined last, where it may still run."""
+    """What was started or joined last, if it still runs."""
     import psutil
 
     path = _file()
     if not path.is_file():
         return None
     found = documents.read(path, Joined)
-    if found.pid is None:
-        return found
     try:
-        alive = psutil.Process(found.pid).create_time() == found.created
-    except psutil.NoSuchProcess:
-        alive = False
-    return found if alive else None
+        if found.pid is None:
+            _probe(found.address)
+        elif psutil.Process(found.pid).create_time() != found.created:
+            return None
+    except (RunError, psutil.NoSuchProcess):
+        return None
+    return found
 
 
 def start_here(cores: int | None) -> Joined:
@@ -150,27 +151,40 @@ def remember(joined: Joined) -> None:
     documents.write(joined, _file())
 
 
-def join(address: str) -> Any:
-    """Connects this process to a Ray, unless it is connected to one; returns the module.
+def join(address: str) -> tuple[Any, bool]:
+    """Connects this process to a Ray.
+
+    Returns:
+        The module ``ray``, and whether the process was not connected before: who connects it may disconnect it.
 
     Raises:
-        RunError: none answers there, or it does not take this machine in.
+        RunError: none answers there, or it does not take this machine in, or the process is connected elsewhere.
     """
+    host = _probe(address)
+    ray = find_ray(on_loopback=host == LOOPBACK)
+    if ray.is_initialized():
+        other = ray.get_runtime_context().gcs_address
+        if other != address:
+            raise RunError(f"this process has joined the Ray at {other}, not {address} (ray.shutdown() leaves it)")
+        return ray, False
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"cannot join the Ray at {address}: {reason} (is this machine one of its nodes?)") from error
+    return ray, True
+
+
+def _probe(address: str) -> str:
+    """Something listens there; returns the host. Ray itself would try for a long time."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidValueError(f"address must be HOST:PORT, got '{address}' (ray start --head prints it)")
     try:
         socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
     except OSError as error:
-        raise RunError(f"no Ray answers at {address}: {error} (deeppool cluster start)") from None
-    ray = find_ray(on_loopback=host == LOOPBACK)
-    if not ray.is_initialized():
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise RunError(f"cannot join the Ray at {address}: {reason} (is this machine one of its nodes?)") from error
-    return ray
+        raise RunError(f"no Ray answers at {address}: {error} (is it the address that ray start printed?)") from None
+    return host
 
 
 def leave(joined: Joined) -> None:

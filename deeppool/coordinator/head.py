@@ -238,7 +238,7 @@ class Head:
         """By number, the GPUs of the nodes that live."""
         unit = "CPU" if self._device == "cpu" else "GPU"
         living = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in self._lost]
-        for node in living:
+        for node in sorted(living, key=lambda node: str(node["NodeManagerAddress"])):
             for index in range(int(node["Resources"].get(unit, 0))):
                 if (node["NodeID"], index) not in self._seen:
                     machine = node["NodeManagerAddress"]

@@ -102,6 +102,10 @@ class ClusterStatus:
     jobs: tuple[JobRecord, ...]
     """Ended ones too, in the order in which they came."""
 
+    def job(self, number: int) -> JobRecord:
+        """One of the jobs."""
+        return next(job for job in self.jobs if job.job == number)
+
     def __str__(self) -> str:
         lines = [f"{len(self.gpus)} GPUs ({self.device}) of the Ray at {self.address}"]
         for use in self.gpus:

@@ -31,7 +31,7 @@ class Seat:
     """Handle of its :class:`deeppool.coordinator.runtime.Runtime`."""
 
     def __str__(self) -> str:
-        return f"GPU {self.gpu} on {self.machine}"
+        return f"GPU {self.gpu} of {self.machine}"
 
 
 class RayPlace:
@@ -95,7 +95,7 @@ class RemoteProcess:
     def __init__(self, job: int, seat: Seat, module: str, name: str, folder: str, inbox: Inbox | None = None) -> None:
         """Starts it; its answers come by a thread that asks for them."""
         self._ray = find_ray()
-        self.name = name
+        self.name = f"{name} on {seat}"
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
         self._seat = seat
         self._lost = False
@@ -141,7 +141,7 @@ class RemoteProcess:
     def fate(self) -> str:
         """With the last words of the child, or the news that its machine does not answer."""
         told: str | None = self._ask("fate")
-        return f"was lost: {self._seat} does not answer" if told is None else f"{told} ({self._seat})"
+        return "was lost: its machine does not answer" if told is None else told
 
     def kill(self) -> None:
         """Ends it now; with its runtime it has ended already."""
