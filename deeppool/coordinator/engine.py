@@ -63,14 +63,14 @@ def find_ray(*, on_loopback: bool = False) -> Any:
         # and Windows it does not, and this is the switch between the two, whatever the system.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token())
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file())
     try:
         return importlib.import_module("ray")
     except ImportError as error:
         raise RunError(f"a cluster needs Ray: {error} (pip install 'deeppool[cluster]')") from None
 
 
-def _token() -> Path:
+def token_file() -> Path:
     """The file that opens this user's Rays to this user."""
     path = state_folder() / "token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

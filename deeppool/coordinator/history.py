@@ -1,6 +1,7 @@
 """What is known of each job, and of the cluster: records, and the folder that keeps those of jobs."""
 
 import datetime
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -63,20 +64,21 @@ class JobRecord:
         return self.state in ("done", "failed", "cancelled")
 
     def __str__(self) -> str:
-        gpus = ",".join(map(str, self.gpus)) if self.gpus else f"{self.gpu_count} wanted"
-        return f"job {self.job} ({self.role}, {self.model}, GPUs {gpus}): {self.state}{self._how()}"
+        gpus = f"GPUs {','.join(map(str, self.gpus))}" if self.gpus else f"{self.gpu_count} GPUs"
+        return f"job {self.job} ({self.role}, {self.model}, {gpus}): {', '.join(self._how())}"
 
-    def _how(self) -> str:
-        if self.state == "failed":
-            return f": {self.error}"
-        done, parts = self.progress, [self.progress.what] if self.state == "running" else []
+    def _how(self) -> Iterator[str]:
+        done = self.progress
+        yield done.what if self.state == "running" else self.state
+        if self.error is not None:
+            yield self.error
+            return
         if done.update:
-            parts.append(f"{done.update} updates" if self.steps is None else f"update {done.update} of {self.steps}")
+            yield f"{done.update} updates" if self.steps is None else f"update {done.update} of {self.steps}"
         if done.loss is not None:
-            parts.append(f"loss {done.loss:.4f}")
+            yield f"loss {done.loss:.4f}"
         if done.seconds_per_update is not None:
-            parts.append(f"{format_seconds(done.seconds_per_update)} an update")
-        return ": " + ", ".join(parts) if parts else ""
+            yield f"{format_seconds(done.seconds_per_update)} an update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class ClusterStatus:
         lines = [f"{len(self.gpus)} GPUs ({self.device}) of the Ray at {self.address}"]
         for use in self.gpus:
             held = [f"{role} job {job}" for role in ("foreground", "background") if (job := getattr(use, role))]
-            lines.append(f"GPU {use.gpu} on {use.machine}: {', '.join(held) or 'free'}")
+            lines.append(f"GPU {use.gpu} of {use.machine}: {', '.join(held) or 'free'}")
         ended = [job for job in self.jobs if job.over]
         lines += [str(job) for job in (*ended[-SHOWN:], *(job for job in self.jobs if not job.over))]
         return "\n".join(lines)
