@@ -204,10 +204,11 @@ class Head:
 
     async def _train(self, job: _Job) -> dict[str, Any]:
         """What the record of a job gets that came to its end."""
-        job.seats = await self._seats(job.record.gpus)
         here = on_node(self._ray.get_runtime_context().get_node_id())
         remote = self._ray.remote(Driver).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
+        # It starts beside the runtimes.
         job.driver = remote.remote()
+        job.seats = await self._seats(job.record.gpus)
         progress, result = await job.driver.run.remote(job.record.job, job.work, job.seats)
         changes = {"state": "done", "progress": progress}
         if result is not None:
