@@ -3,6 +3,7 @@
 engine     Ray itself: imported where it is needed, started on this machine, joined by address
 client     what users hold: submit, status, cancel
 head       the actor that keeps the queue and starts what the placement says (scheduling/placement.py)
+gpus       the GPUs that Ray has, and the runtimes on them
 driver     the actor of one job: a training as on one machine, with its processes on the cluster
 ray_place  where those processes are, seen from the driver
 runtime    the actor of one GPU, whose children they are

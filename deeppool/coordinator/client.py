@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from deeppool.coordinator import engine
 from deeppool.coordinator.driver import Background, Foreground
 from deeppool.coordinator.engine import Joined
-from deeppool.coordinator.head import Head, on_node
+from deeppool.coordinator.gpus import on_node
+from deeppool.coordinator.head import Head
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.errors import DeeppoolError, InvalidValueError, RunError
 from deeppool.graph.workloads import find_workload

@@ -9,7 +9,6 @@ import os
 import queue
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -116,7 +115,7 @@ class Driver:
         with private_folder() as folder:
             place.hand_over(folder)
         inbox: Inbox = queue.SimpleQueue()
-        done: dict[Process, int] = defaultdict(int)
+        done: dict[Process, int] = {}
         for rank in range(len(seats)):
             process = place.start(rank, "deeppool.collocation.background", "the background job", inbox)
             done[process] = 0

@@ -103,6 +103,8 @@ class ClusterStatus:
     gpus: tuple[GpuUse, ...]
     jobs: tuple[JobRecord, ...]
     """Ended ones too, in the order in which they came."""
+    trouble: str | None = None
+    """Why the last record of a job could not be kept."""
 
     def job(self, number: int) -> JobRecord:
         """One of the jobs."""
@@ -115,6 +117,8 @@ class ClusterStatus:
             lines.append(f"GPU {use.gpu} of {use.machine}: {', '.join(held) or 'free'}")
         ended = [job for job in self.jobs if job.over]
         lines += [str(job) for job in (*ended[-SHOWN:], *(job for job in self.jobs if not job.over))]
+        if self.trouble is not None:
+            lines.append(f"history: {self.trouble}")
         return "\n".join(lines)
 
 
