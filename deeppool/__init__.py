@@ -10,10 +10,11 @@
 From the surfaces down to the vocabulary; imports point down, or left inside a row:
 
     cli   evaluation                                    surfaces
+    coordinator                                         jobs on the GPUs of a Ray cluster
     session   training_run   live_run   files           a run beside a background job; a training; a handle; files
     figures   widgets                                   views
     simulation   collocation   execution                systems, which meet in job
-    planning                                            decisions, pure
+    planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
     errors   units   documents   network   cluster   timeline   job   device   env
     cancellation   child   place   rank_group   torchrun
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deeppool import figures
     from deeppool.cluster import Cluster, Link, find_cluster
+    from deeppool.coordinator.client import Coordinator
     from deeppool.env import environment
     from deeppool.execution.training import TrainingJob
     from deeppool.files import load, save
@@ -49,6 +51,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Cluster": "deeppool.cluster",
+    "Coordinator": "deeppool.coordinator.client",
     "Link": "deeppool.cluster",
     "StepsTable": "deeppool.planning.accuracy",
     "TrainingJob": "deeppool.execution.training",
@@ -78,6 +81,7 @@ _HOMES = {
 
 __all__ = [
     "Cluster",
+    "Coordinator",
     "Link",
     "StepsTable",
     "TrainingJob",

@@ -57,7 +57,14 @@ Inbox = queue.SimpleQueue[tuple[Process, Message | None]]
 class Child:
     """A process of this machine: starts ``python -m module`` and talks to it. A context manager that ends it."""
 
-    def __init__(self, module: str, name: str, inbox: Inbox | None = None, launcher: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        inbox: Inbox | None = None,
+        launcher: Sequence[str] = (),
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
         """Starts the process.
 
         Args:
@@ -65,6 +72,7 @@ class Child:
             name: for messages to people, for example ``rank 1``.
             inbox: where answers go; several children may share one. None as an answer: the child has died.
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
+            folder: to run in, from which its modules are imported; the current one unless given.
         """
         self.name = name
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
@@ -79,6 +87,7 @@ class Child:
             stderr=self._errors,
             text=True,
             process_group=0,
+            cwd=folder,
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()

@@ -10,6 +10,8 @@ from deeppool.errors import DocumentError
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
+    "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
+    "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
     "diff": ("deeppool.planning.diff", "PlanDiff"),
     "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
     "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),

@@ -20,9 +20,10 @@ ROWS = (
     " < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
-    "simulation | collocation | execution < interleaving < coordinator",  # systems
+    "simulation | collocation | execution < interleaving",  # systems
     "figures < widgets",  # views
-    "files < session | training_run | live_run",  # live runs
+    # live runs; the coordinator starts them where it has room
+    "files < session | training_run | live_run < coordinator",
     "evaluation < cli",  # surfaces
 )
 HEIGHTS = {
@@ -148,5 +149,5 @@ def test_a_public_name_is_at_its_home(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match="deeppool has no 'fit'; it has Cluster, Link, StepsTable, TrainingJob"):
+    with pytest.raises(AttributeError, match="deeppool has no 'fit'; it has Cluster, Coordinator, Link, StepsTable"):
         deeppool.fit  # noqa: B018

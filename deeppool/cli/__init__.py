@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
 from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
@@ -52,6 +53,7 @@ for command in (
     lab,
 ):
     app.command()(command)
+app.add_typer(cluster, name="cluster")
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def train(
             try:
                 record = run(
                     plan,
-                    _find_job(job),
+                    find_job(job),
                     steps=steps,
                     checkpoints=checkpoints,
                     checkpoint_every=checkpoint_every,
@@ -76,7 +76,7 @@ def train(
         show(record, as_json)
 
 
-def _find_job(reference: str) -> "TrainingJob":
+def find_job(reference: str) -> "TrainingJob":
     """The job that a user's callable returns. The current folder is importable."""
     from deeppool.execution.training import TrainingJob
 

@@ -1,10 +1,12 @@
 """The process of a background job: trains or rests, as it is told.
 
-Commands: ``setup`` (once), ``train``, which goes on until the next command, ``rest``, ``exit``.
-Answers: ``ready`` with the priority that the operating system granted; after ``train`` the log of its
-steps, when the next command has come and the step under way is done; ``resting`` after ``rest``.
+Commands: ``setup`` (once), ``train``, which goes on until the next command or for as many steps as it says,
+``rest``, ``exit``. Answers: ``ready`` with the priority that the operating system granted; after ``train`` the
+log of its steps, when the last step is done, or the next command has come and the step under way is done;
+``resting`` after ``rest``.
 """
 
+import math
 import sys
 import time
 
@@ -43,13 +45,13 @@ class Background:
         return float(loss.detach())
 
 
-def train(background: Background, commands: Commands, ahead: float) -> None:
-    """Steps until the next command; then tells when each step ended, what CPU time it had used, and its loss.
+def train(background: Background, commands: Commands, steps: float, ahead: float) -> None:
+    """Steps until the next command, but so many at most; then tells when each step ended, its CPU time and its loss.
 
     ``ahead`` is what the launcher's clock shows more than this machine's.
     """
     log = [(time.perf_counter() + ahead, time.process_time(), 0.0)]
-    while not commands.pending():
+    while not commands.pending() and len(log) <= steps:
         loss = background.step()
         log.append((time.perf_counter() + ahead, time.process_time(), loss))
     commands.answer("trained", log=log)
@@ -69,7 +71,7 @@ def main() -> None:
     commands.answer("ready", priority=lower_priority(setup["policy"]))
     while (message := commands.next())["command"] != "exit":
         if message["command"] == "train":
-            train(background, commands, message.get("clock", 0.0))
+            train(background, commands, message.get("steps", math.inf), message.get("clock", 0.0))
         else:
             commands.answer("resting")
 

@@ -1,0 +1,230 @@
+"""What users hold of a cluster: submit, status, cancel."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deeppool.coordinator import engine
+from deeppool.coordinator.driver import Background, Foreground
+from deeppool.coordinator.engine import Joined
+from deeppool.coordinator.gpus import on_node
+from deeppool.coordinator.head import Head
+from deeppool.coordinator.history import ClusterStatus, JobRecord
+from deeppool.errors import DeeppoolError, InvalidValueError, RunError
+from deeppool.graph.workloads import find_workload
+from deeppool.job import Job
+from deeppool.planning.plan import Plan
+from deeppool.planning.subset import on_its_gpus
+
+if TYPE_CHECKING:
+    from deeppool.execution.training import TrainingJob
+
+NAMESPACE = "deeppool"
+NAME = "coordinator"
+BACKGROUND_BATCH = 4
+ANSWER_SECONDS = 60.0
+
+
+class Coordinator:
+    """A cluster's coordinator: runs jobs on its GPUs, one foreground and one background on each.
+
+        with dp.Coordinator.start() as cluster:
+            job = cluster.submit(plan, my_training_job, steps=500)
+            cluster.submit_background("resnet18", gpus=2)
+            print(cluster.status())
+            print(cluster.wait(job))
+
+    Jobs go on when the block is left, and when this process ends; :meth:`stop` ends them.
+    """
+
+    def __init__(self) -> None:
+        """Finds the coordinator that was started last.
+
+        Raises:
+            RunError: there is none, or Ray is not installed.
+        """
+        joined = engine.running()
+        if joined is None:
+            raise RunError("no cluster runs (deeppool cluster start)")
+        self._joined = joined
+        self._ray, self._connected = engine.join(joined.address)
+        try:
+            self._head: Any = self._ray.get_actor(NAME, namespace=NAMESPACE)
+        except ValueError:
+            raise RunError(f"the Ray at {joined.address} has no coordinator (deeppool cluster start)") from None
+
+    @classmethod
+    def start(cls, address: str | None = None, *, gpus: int | None = None) -> "Coordinator":
+        """Starts a coordinator, unless it runs, and a Ray for it.
+
+        Args:
+            address: ``HOST:PORT`` of a Ray that runs, of which this machine is a node; a Ray on this machine alone
+                unless given.
+            gpus: cores that a Ray on this machine takes for its GPUs, where it has no real ones; all unless given.
+
+        Raises:
+            RunError: Ray is not installed, does not start, or is not at the address.
+        """
+        joined = engine.running()
+        if gpus is not None and (address or joined):
+            at = address if joined is None else joined.address
+            raise InvalidValueError(
+                f"gpus={gpus} is for a new Ray on this machine, there is one at {at} (deeppool cluster stop ends it)"
+            )
+        if address is not None:
+            joined = Joined(address, None, None)
+        elif joined is None:
+            joined = engine.start_here(gpus)
+        ray, connected = engine.join(joined.address)
+        device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
+        head = (
+            ray.remote(Head)
+            .options(
+                name=NAME,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                # The history is a folder of this machine.
+                scheduling_strategy=on_node(ray.get_runtime_context().get_node_id()),
+            )
+            .remote(device)
+        )
+        _answer(ray, head.open.remote(str(engine.state_folder() / "jobs")))
+        engine.remember(joined)
+        found = cls()
+        found._connected = connected
+        return found
+
+    def submit(
+        self,
+        plan: Plan,
+        job: "TrainingJob | None" = None,
+        *,
+        steps: int,
+        checkpoints: str | os.PathLike[str] | None = None,
+    ) -> int:
+        """Puts a foreground job into the queue; it gets as many GPUs as its plan's layers use.
+
+        Args:
+            plan: made of the profile of ``job.capture()``, or of a model by its name.
+            job: the user's training; without one the plan's model trains on the synthetic task, as in
+                :func:`deeppool.launch`.
+            steps: updates that the training shall have made in the end; without a job, iterations to measure.
+            checkpoints: folder to keep them in, on a disk that all machines share; the training goes on from the
+                latest one there.
+
+        Returns:
+            The number of the job.
+
+        Raises:
+            InvalidValueError: the cluster is too small, or a number makes no sense.
+        """
+        _check_steps(steps)
+        if job is None and checkpoints is not None:
+            raise InvalidValueError(f"checkpoints {checkpoints} are of a training job, and none was given")
+        if job is None:
+            find_workload(plan.model)
+        import cloudpickle
+
+        work = Foreground(
+            plan=replace(on_its_gpus(plan), origin=None),
+            job=None if job is None else cloudpickle.dumps(job),
+            steps=steps,
+            checkpoints=None if checkpoints is None else str(Path(checkpoints).absolute()),
+            folder=os.getcwd(),
+        )
+        number: int = self._ask("submit", "foreground", plan.model, work.plan.gpus, steps, work)
+        return number
+
+    def submit_background(self, job: str | Job, *, gpus: int = 1, steps: int | None = None) -> int:
+        """Puts a background job into the queue: a training on each of some GPUs, independent of one another.
+
+        Args:
+            job: a model by name, or a :class:`deeppool.job.Job` with its own batch and input shape.
+            gpus: how many; a foreground may run there too, and has precedence.
+            steps: updates of each; until it is cancelled unless given.
+
+        Returns:
+            The number of the job.
+
+        Raises:
+            InvalidValueError: the cluster is too small, or a number makes no sense.
+            CaptureError: there is no such model.
+        """
+        if gpus < 1:
+            raise InvalidValueError(f"gpus must be at least 1, got {gpus}")
+        if steps is not None:
+            _check_steps(steps)
+        wanted = job if isinstance(job, Job) else Job(job, (), BACKGROUND_BATCH)
+        find_workload(wanted.model)
+        work = Background(wanted, steps, os.getcwd())
+        number: int = self._ask("submit", "background", wanted.model, gpus, steps, work)
+        return number
+
+    def status(self) -> ClusterStatus:
+        """What every GPU and every job does now."""
+        found: ClusterStatus = self._ask("status")
+        return found
+
+    def wait(self, job: int, timeout: float | None = None) -> JobRecord:
+        """Returns when a job is over.
+
+        Raises:
+            RunError: it is not over in ``timeout`` seconds.
+        """
+        try:
+            found: JobRecord = _answer(self._ray, self._head.wait.remote(job), timeout)
+        except self._ray.exceptions.GetTimeoutError:
+            raise RunError(f"job {job} is not over after {timeout:.0f} s (wait longer, or cancel it)") from None
+        return found
+
+    def cancel(self, job: int) -> JobRecord:
+        """Ends a job, whether it runs or waits; returns when its processes are gone."""
+        found: JobRecord = self._ask("cancel", job)
+        return found
+
+    def stop(self) -> ClusterStatus:
+        """Cancels every job and ends the coordinator, and Ray too where :meth:`start` started it.
+
+        Returns:
+            The last status; all jobs are over.
+        """
+        self._ask("close")
+        last = self.status()
+        self._ray.kill(self._head)
+        self.disconnect()
+        engine.leave(self._joined)
+        return last
+
+    def disconnect(self) -> None:
+        """Leaves the cluster, if this object has joined it; its jobs go on."""
+        if self._connected:
+            self._ray.shutdown()
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return _answer(self._ray, getattr(self._head, method).remote(*arguments), ANSWER_SECONDS)
+
+    def __enter__(self) -> "Coordinator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disconnect()
+
+
+def _answer(ray: Any, asked: Any, timeout: float | None = None) -> Any:
+    """What the coordinator answers, its errors as its own."""
+    try:
+        return ray.get(asked, timeout=timeout)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, DeeppoolError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayActorError:
+        raise RunError("the coordinator has ended, and its jobs with it (deeppool cluster start)") from None
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise InvalidValueError(f"steps must be at least 1, got {steps}")

@@ -1,0 +1,137 @@
+"""The actor of one job: trains as on one machine, with its processes on the cluster's GPUs.
+
+It has a process of its own, so that the user's modules are imported anew for every job, and so that killing it
+ends the job and nothing else.
+"""
+
+import math
+import os
+import queue
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from deeppool.child import ChildDiedError, Inbox, Process
+from deeppool.coordinator.history import JobProgress
+from deeppool.coordinator.ray_place import RayPlace, Seat
+from deeppool.documents import Record
+from deeppool.job import Job, Metrics
+from deeppool.planning.plan import Plan
+from deeppool.rank_group import private_folder
+
+CHUNK_SECONDS = 1.0
+"""Between two looks at what a background process has done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreground:
+    """A training by a plan."""
+
+    plan: Plan
+    """For as many GPUs as it uses."""
+    job: bytes | None
+    """The user's TrainingJob, pickled; None: the plan's model by name, on the synthetic task."""
+    steps: int
+    checkpoints: str | None
+    folder: str
+    """That it was submitted from; the user's modules are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """Independent trainings of one job, one on each of some GPUs."""
+
+    job: Job
+    steps: int | None
+    """Of each of them; None: until it is cancelled."""
+    folder: str
+
+
+Work = Foreground | Background
+
+
+class Driver:
+    """Drives one job to its end. :meth:`progress` may be called meanwhile."""
+
+    def __init__(self) -> None:
+        """Starts with nothing done."""
+        self._progress = JobProgress()
+
+    def progress(self) -> JobProgress:
+        """How far the job is."""
+        return self._progress
+
+    def run(self, number: int, work: Work, seats: Sequence[Seat]) -> tuple[JobProgress, Record | None]:
+        """Trains; returns what came of it.
+
+        Args:
+            number: of the job.
+            work: what to train.
+            seats: where, per rank.
+        """
+        os.chdir(work.folder)
+        sys.path.insert(0, work.folder)
+        place = RayPlace(number, seats, work.folder)
+        if isinstance(work, Background):
+            self._train_background(work, place, seats)
+            return self._progress, None
+        record = self._train(work, place) if work.job is not None else self._launch(work, place)
+        return replace(self._progress, what="done"), record
+
+    def _train(self, work: Foreground, place: RayPlace) -> Record:
+        import cloudpickle
+
+        from deeppool.training_run import train
+
+        assert work.job is not None
+
+        def on_metrics(metrics: Metrics) -> None:
+            self._progress = JobProgress(metrics.update, metrics.loss, metrics.seconds, "training")
+
+        return train(
+            work.plan,
+            cloudpickle.loads(work.job),
+            steps=work.steps,
+            checkpoints=work.checkpoints,
+            place=place,
+            on_metrics=on_metrics,
+        )
+
+    def _launch(self, work: Foreground, place: RayPlace) -> Record:
+        from deeppool.session import launch
+
+        record = launch(
+            work.plan,
+            steps=work.steps,
+            place=place,
+            on_progress=lambda what, share: setattr(self, "_progress", replace(self._progress, what=what)),
+        )
+        front = record.foreground
+        self._progress = JobProgress(work.steps, front.last_loss, front.iteration_time.p50)
+        return record
+
+    def _train_background(self, work: Background, place: RayPlace, seats: Sequence[Seat]) -> None:
+        with private_folder() as folder:
+            place.hand_over(folder)
+        inbox: Inbox = queue.SimpleQueue()
+        done: dict[Process, int] = {}
+        for rank in range(len(seats)):
+            process = place.start(rank, "deeppool.collocation.background", "the background job", inbox)
+            done[process] = 0
+            process.send("setup", job=asdict(work.job), core=place.slot(rank).core, policy="priority")
+        seconds = dict.fromkeys(done, CHUNK_SECONDS)
+        while work.steps is None or min(done.values()) < work.steps:
+            process, message = inbox.get()
+            if message is None:
+                raise ChildDiedError(f"{process.name} {process.fate()} (submit it again, or see its last words)")
+            if message["event"] == "trained":
+                clocks, _, losses = zip(*message["log"], strict=True)
+                done[process] += len(losses) - 1
+                seconds[process] = (clocks[-1] - clocks[0]) / (len(losses) - 1)
+                loss = losses[-1] if math.isfinite(losses[-1]) else None
+                self._progress = JobProgress(min(done.values()), loss, statistics.mean(seconds.values()), "training")
+            chunk = max(1, int(CHUNK_SECONDS / seconds[process]))
+            left = chunk if work.steps is None else min(chunk, work.steps - done[process])
+            if left:
+                process.send("train", steps=left)

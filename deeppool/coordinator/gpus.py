@@ -1,0 +1,125 @@
+"""The GPUs that Ray has, their numbers in the cluster, and the runtimes on them."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from deeppool.coordinator.engine import find_ray
+from deeppool.coordinator.ray_place import Seat
+from deeppool.coordinator.runtime import Runtime
+
+START_SECONDS = 60.0
+"""A runtime that is not up by then has no machine that could hold it."""
+END_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One GPU, or core, that Ray has."""
+
+    number: int
+    node: str
+    """Ray's name of it; several nodes may be on one machine."""
+    machine: str
+    index: int
+    """Among those of the machine."""
+
+
+class NodeLostError(Exception):
+    """A node starts no runtime."""
+
+
+class Gpus:
+    """All that the cluster has; belongs to the coordinator's event loop."""
+
+    def __init__(self, device: str) -> None:
+        """Starts no runtime before one is needed.
+
+        Args:
+            device: ``cpu`` where the cores of the cluster are its GPUs, ``cuda`` where it has GPUs.
+        """
+        self._ray = find_ray()
+        self._device = device
+        self._seen: dict[tuple[str, int], Core] = {}
+        """Every GPU that there ever was, by its node and its index there."""
+        self._lost: set[str] = set()
+        """Nodes that did not start a runtime; Ray never uses the name of a node again."""
+        self._runtimes: dict[int, Any] = {}
+
+    def living(self) -> dict[int, Core]:
+        """By number, those of the nodes that live; a node that has joined since is among them."""
+        unit = "CPU" if self._device == "cpu" else "GPU"
+        nodes = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in self._lost]
+        for node in sorted(nodes, key=lambda node: str(node["NodeManagerAddress"])):
+            for index in range(int(node["Resources"].get(unit, 0))):
+                if (node["NodeID"], index) not in self._seen:
+                    machine = node["NodeManagerAddress"]
+                    before = sum(core.machine == machine for core in self._seen.values())
+                    core = Core(len(self._seen), node["NodeID"], machine, before)
+                    self._seen[node["NodeID"], index] = core
+        names = {node["NodeID"] for node in nodes}
+        return {core.number: core for core in self._seen.values() if core.node in names}
+
+    async def seats(self, numbers: tuple[int, ...]) -> list[Seat]:
+        """Some GPUs, their runtimes started where there are none.
+
+        Raises:
+            NodeLostError: a node starts none; its GPUs are the cluster's no more.
+        """
+        cores = {core.number: core for core in self._seen.values()}
+        for _ in range(2):
+            seats = [Seat(number, cores[number].machine, self._runtime(cores[number])) for number in numbers]
+            up = await asyncio.gather(*(within(START_SECONDS, seat.runtime.free_memory.remote()) for seat in seats))
+            silent = [seat for seat, answer in zip(seats, up, strict=True) if answer is None]
+            if not silent:
+                return seats
+            # One that had nothing to do may have been killed since: a second one is tried.
+            for seat in silent:
+                self._give_up(seat)
+        self._lost |= {cores[seat.gpu].node for seat in silent}
+        raise NodeLostError
+
+    async def end(self, job: int, seat: Seat) -> None:
+        """Ends the processes of a job on one of its GPUs."""
+        if await within(END_SECONDS, seat.runtime.end.remote(job)) is None:
+            # It is gone, or hangs: its processes end with it, those of another job too, which is told.
+            self._give_up(seat)
+
+    def close(self) -> None:
+        """Ends every runtime."""
+        for runtime in self._runtimes.values():
+            self._ray.kill(runtime)
+
+    def _runtime(self, core: Core) -> Any:
+        if core.number not in self._runtimes:
+            remote = self._ray.remote(Runtime).options(
+                num_cpus=1 if self._device == "cpu" else 0,
+                num_gpus=0 if self._device == "cpu" else 1,
+                max_concurrency=Runtime.CALLS,
+                scheduling_strategy=on_node(core.node),
+            )
+            self._runtimes[core.number] = remote.remote(self._device, core.machine, core.index)
+        return self._runtimes[core.number]
+
+    def _give_up(self, seat: Seat) -> None:
+        """The next job gets another runtime, unless one was started already."""
+        self._ray.kill(seat.runtime)
+        if self._runtimes.get(seat.gpu) is seat.runtime:
+            del self._runtimes[seat.gpu]
+
+
+def on_node(node: str) -> Any:
+    """Ray's word for an actor that can only be on one node."""
+    find_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+
+async def within(seconds: float, asked: Awaitable[Any]) -> Any:
+    """An actor's answer; None from one that is late or gone."""
+    try:
+        return await asyncio.wait_for(asked, seconds)
+    except (TimeoutError, find_ray().exceptions.RayError):
+        return None

@@ -1,0 +1,233 @@
+"""The coordinator's actor: keeps the queue, starts what the placement says, and writes the history.
+
+Everything that it knows is changed on its one event loop. Runtimes and drivers are actors that belong to it: Ray
+ends them with it, and with them end the processes of every job.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from deeppool.coordinator.driver import Driver, Foreground, Work
+from deeppool.coordinator.engine import find_ray
+from deeppool.coordinator.gpus import Gpus, NodeLostError, on_node, within
+from deeppool.coordinator.history import WAITING, ClusterStatus, GpuUse, History, JobProgress, JobRecord, now
+from deeppool.coordinator.ray_place import Seat
+from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
+from deeppool.scheduling.placement import Gpu, Placement, Request, Role, place
+
+TELL_SECONDS = 1.0
+"""A driver that imports a user's modules may be slow to say how far it is."""
+
+
+@dataclass
+class _Job:
+    """A job that is not over."""
+
+    record: JobRecord
+    work: Work
+    seats: list[Seat] = field(default_factory=list)
+    driver: Any = None
+    attempt: "asyncio.Task[dict[str, Any]] | None" = None
+    """Trains; it alone is cancelled, so that what follows it is always done."""
+    ending: "asyncio.Task[None] | None" = None
+    """Waits for that, and does what follows."""
+    cancelled: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Head:
+    """Runs as one actor of a Ray cluster."""
+
+    def __init__(self, device: str) -> None:
+        """Starts with nothing; :meth:`open` is called first.
+
+        Args:
+            device: ``cpu`` where the cores of the cluster are its GPUs, ``cuda`` where it has GPUs.
+        """
+        self._ray = find_ray()
+        self._device = device
+        self._gpus = Gpus(device)
+        self._history: History | None = None
+        self._trouble: str | None = None
+        self._past: list[JobRecord] = []
+        self._jobs: dict[int, _Job] = {}
+        """Those that are not over, in the order in which they came."""
+
+    # -- what clients call ------------------------------------------------------------------------------
+
+    async def open(self, folder: str) -> None:
+        """Reads the history, unless that was done.
+
+        Args:
+            folder: of the history, on the machine of this actor.
+        """
+        if self._history is None:
+            history = History(Path(folder))
+            self._past = history.read()
+            self._history = history
+
+    async def submit(self, role: Role, model: str, gpu_count: int, steps: int | None, work: Work) -> int:
+        """Takes a job into the queue; returns its number."""
+        have = len(self._gpus.living())
+        if gpu_count > have:
+            raise InvalidValueError(
+                f"the job needs {gpu_count} GPUs, the cluster has {have} (plan with --gpus {have}, or add a node)"
+            )
+        if isinstance(work, Foreground) and work.plan.device != self._device:
+            raise InvalidValueError(
+                f"the plan is for device {work.plan.device}, this cluster's is {self._device} (profile and plan there)"
+            )
+        if role == "background" and self._device != "cpu":
+            raise InvalidValueError("background jobs train on cores so far, this cluster's places are GPUs")
+        number = 1 + max((*self._jobs, *(record.job for record in self._past)), default=0)
+        self._jobs[number] = _Job(JobRecord(number, role, model, gpu_count, steps, now()), work)
+        self._change(self._jobs[number])
+        self._schedule()
+        return number
+
+    async def status(self) -> ClusterStatus:
+        """What every GPU and every job does now."""
+        running = [job for job in self._jobs.values() if job.record.state == "running"]
+        await asyncio.gather(*(self._look(job) for job in running))
+        holders = {(job.record.role, gpu): job.record.job for job in running for gpu in job.record.gpus}
+        gpus = tuple(
+            GpuUse(number, core.machine, holders.get(("foreground", number)), holders.get(("background", number)))
+            for number, core in self._gpus.living().items()
+        )
+        jobs = sorted((*self._past, *(job.record for job in self._jobs.values())), key=lambda record: record.job)
+        address = self._ray.get_runtime_context().gcs_address
+        return ClusterStatus(address, self._device, gpus, tuple(jobs), self._trouble)
+
+    async def wait(self, number: int) -> JobRecord:
+        """Returns when a job is over."""
+        job = self._jobs.get(number)
+        if job is not None:
+            await job.over.wait()
+            return job.record
+        past = next((record for record in self._past if record.job == number), None)
+        if past is None:
+            raise InvalidValueError(f"there is no job {number} (see: deeppool cluster status)")
+        return past
+
+    async def cancel(self, number: int) -> JobRecord:
+        """Ends a job in whatever state it is; returns when its processes are gone."""
+        job = self._jobs.get(number)
+        if job is not None and job.record.state == "queued":
+            self._end(job, state="cancelled")
+            self._schedule()
+        elif job is not None:
+            assert job.attempt is not None
+            job.cancelled = True
+            job.attempt.cancel()
+        return await self.wait(number)
+
+    async def close(self) -> None:
+        """Cancels every job; this actor may be ended then."""
+        # First those that wait: none shall start when another ends.
+        jobs = sorted(self._jobs.values(), key=lambda job: job.record.state != "queued")
+        await asyncio.gather(*(self.cancel(job.record.job) for job in jobs))
+        self._gpus.close()
+
+    # -- the queue --------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Starts what can start now."""
+        cores = self._gpus.living()
+        waiting = [job for job in self._jobs.values() if job.record.state == "queued"]
+        for job in waiting:
+            if job.record.gpu_count > len(cores):
+                what = f"it needs {job.record.gpu_count} GPUs, the cluster has {len(cores)} left"
+                self._end(job, state="failed", error=f"{what} (add a node and submit it again)")
+        starting = place(
+            [Request(x.record.job, x.record.role, x.record.gpu_count) for x in waiting if not x.record.over],
+            [
+                Placement(x.record.job, x.record.role, x.record.gpus)
+                for x in self._jobs.values()
+                if x.record.state == "running"
+            ],
+            [Gpu(number, core.machine) for number, core in cores.items()],
+        )
+        for placement in starting:
+            job = self._jobs[placement.job]
+            machines = {number: core.machine for number, core in cores.items()}
+            self._change(
+                job,
+                state="running",
+                gpus=placement.gpus,
+                machines=tuple(machines[gpu] for gpu in placement.gpus),
+                started=now(),
+                progress=JobProgress(),
+            )
+            job.attempt = asyncio.create_task(self._train(job))
+            job.ending = asyncio.create_task(self._run(job, job.attempt))
+
+    async def _run(self, job: _Job, attempt: Awaitable[dict[str, Any]]) -> None:
+        """One job from its start to its end; its processes are gone then."""
+        try:
+            changes = await attempt
+        except asyncio.CancelledError:
+            changes = {"state": "cancelled"}
+        except NodeLostError:
+            changes = {"state": "queued", "gpus": (), "machines": (), "started": None, "progress": WAITING}
+        except self._ray.exceptions.RayActorError:
+            changes = {"state": "failed", "error": "the process that drove it was killed (submit it again)"}
+        except Exception as error:  # the user's training may raise anything
+            changes = {"state": "failed", "error": _in_one_line(getattr(error, "cause", None) or error)}
+        await self._look(job)
+        if job.driver is not None:
+            self._ray.kill(job.driver)
+        await asyncio.gather(*(self._gpus.end(job.record.job, seat) for seat in job.seats))
+        if changes["state"] != "queued":
+            self._end(job, **changes)
+        elif job.cancelled:
+            self._end(job, state="cancelled")
+        else:
+            self._change(job, **changes)
+        self._schedule()
+
+    async def _train(self, job: _Job) -> dict[str, Any]:
+        """What the record of a job gets that came to its end."""
+        here = on_node(self._ray.get_runtime_context().get_node_id())
+        remote = self._ray.remote(Driver).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
+        # It starts beside the runtimes.
+        job.driver = remote.remote()
+        job.seats = await self._gpus.seats(job.record.gpus)
+        progress, result = await job.driver.run.remote(job.record.job, job.work, job.seats)
+        changes = {"state": "done", "progress": progress}
+        if result is not None:
+            assert self._history is not None
+            changes["result"] = self._history.write_result(job.record.job, result)
+        return changes
+
+    async def _look(self, job: _Job) -> None:
+        """Asks a driver how far its job is."""
+        if job.driver is None:
+            return
+        progress = await within(TELL_SECONDS, job.driver.progress.remote())
+        if progress is not None and not job.record.over:
+            job.record = replace(job.record, progress=progress)
+
+    def _end(self, job: _Job, **changes: Any) -> None:
+        self._change(job, ended=now(), **changes)
+        del self._jobs[job.record.job]
+        self._past.append(job.record)
+        job.over.set()
+
+    def _change(self, job: _Job, **changes: Any) -> None:
+        job.record = replace(job.record, **changes)
+        assert self._history is not None
+        try:
+            self._history.write(job.record)
+            self._trouble = None
+        except DocumentError as error:
+            # The jobs are worth more than what is told of them.
+            self._trouble = str(error)
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Ours speak for themselves."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,156 @@
+"""What is known of each job, and of the cluster: records, and the folder that keeps those of jobs."""
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from deeppool import documents
+from deeppool.documents import Record
+from deeppool.scheduling.placement import Role
+from deeppool.units import format_seconds
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+SHOWN = 10
+"""Ended jobs that a status shows to people; JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is."""
+
+    update: int = 0
+    """Updates that it has made; of a background, those of its slowest process."""
+    loss: float | None = None
+    """Of the last one; None before it, and where it is not told or is no number."""
+    seconds_per_update: float | None = None
+    what: str = "starting"
+    """In words."""
+
+
+WAITING = JobProgress(what="waiting for GPUs")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job that a coordinator was given."""
+
+    KIND: ClassVar[str] = "cluster-job"
+
+    job: int
+    role: Role
+    model: str
+    gpu_count: int
+    steps: int | None
+    """Updates that it shall make; None: until it is cancelled."""
+    submitted: str
+    state: State = "queued"
+    gpus: tuple[int, ...] = ()
+    """Of the cluster, in the order of the job's ranks."""
+    machines: tuple[str, ...] = ()
+    """Address of each GPU's machine."""
+    started: str | None = None
+    ended: str | None = None
+    progress: JobProgress = WAITING
+    error: str | None = None
+    """Why it failed."""
+    result: str | None = None
+    """File with the record of the training."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it will not change any more."""
+        return self.state in ("done", "failed", "cancelled")
+
+    def __str__(self) -> str:
+        gpus = f"GPUs {','.join(map(str, self.gpus))}" if self.gpus else f"{self.gpu_count} GPUs"
+        return f"job {self.job} ({self.role}, {self.model}, {gpus}): {', '.join(self._how())}"
+
+    def _how(self) -> Iterator[str]:
+        done = self.progress
+        yield done.what if self.state == "running" else self.state
+        if self.error is not None:
+            yield self.error
+            return
+        if done.update:
+            yield f"{done.update} updates" if self.steps is None else f"update {done.update} of {self.steps}"
+        if done.loss is not None:
+            yield f"loss {done.loss:.4f}"
+        if done.seconds_per_update is not None:
+            yield f"{format_seconds(done.seconds_per_update)} an update"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """One GPU of the cluster, and the jobs that hold its two places."""
+
+    gpu: int
+    machine: str
+    foreground: int | None
+    background: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A cluster at one moment."""
+
+    KIND: ClassVar[str] = "cluster-status"
+
+    address: str
+    """Of its Ray."""
+    device: str
+    gpus: tuple[GpuUse, ...]
+    jobs: tuple[JobRecord, ...]
+    """Ended ones too, in the order in which they came."""
+    trouble: str | None = None
+    """Why the last record of a job could not be kept."""
+
+    def job(self, number: int) -> JobRecord:
+        """One of the jobs."""
+        return next(job for job in self.jobs if job.job == number)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.gpus)} GPUs ({self.device}) of the Ray at {self.address}"]
+        for use in self.gpus:
+            held = [f"{role} job {job}" for role in ("foreground", "background") if (job := getattr(use, role))]
+            lines.append(f"GPU {use.gpu} of {use.machine}: {', '.join(held) or 'free'}")
+        ended = [job for job in self.jobs if job.over]
+        lines += [str(job) for job in (*ended[-SHOWN:], *(job for job in self.jobs if not job.over))]
+        if self.trouble is not None:
+            lines.append(f"history: {self.trouble}")
+        return "\n".join(lines)
+
+
+class History:
+    """Records of jobs, a file each; whole or not there, and read again by the next coordinator."""
+
+    def __init__(self, folder: Path) -> None:
+        """Makes the folder, private to this user, where there is none."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder = folder
+
+    def read(self) -> list[JobRecord]:
+        """All records. Jobs that had not ended when their coordinator did have failed with it."""
+        records = []
+        for path in sorted(self.folder.glob("job-??????.json")):
+            record = documents.read(path, JobRecord)
+            if not record.over:
+                error = f"the coordinator ended while it was {record.state} (submit it again)"
+                record = replace(record, state="failed", error=error, ended=now())
+                self.write(record)
+            records.append(record)
+        return records
+
+    def write(self, record: JobRecord) -> None:
+        """Keeps what is known now."""
+        documents.write(record, self.folder / f"job-{record.job:06}.json")
+
+    def write_result(self, job: int, record: Record) -> str:
+        """Keeps what came of a job; returns the file."""
+        return str(documents.write(record, self.folder / f"job-{job:06}-record.json"))
+
+
+def now() -> str:
+    """Local time, to the second."""
+    return datetime.datetime.now().isoformat(timespec="seconds")

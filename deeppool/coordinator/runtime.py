@@ -1,0 +1,124 @@
+"""The actor of one GPU, or core: the processes of its foreground and of its background are its children.
+
+Both have one parent, hence one session: Linux shares the CPU between sessions before it looks at priorities. When
+this process ends, however it does, its children read the end of their input and exit.
+"""
+
+import ipaddress
+import itertools
+import queue
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deeppool.child import Child, Message
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import RunError
+from deeppool.place import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    job: int
+    child: Child
+
+
+class Runtime:
+    """One GPU of the cluster. Its methods run in several threads at once."""
+
+    CALLS = 16
+    """At once: two for each of its processes, one of them waiting for answers, and some to spare."""
+
+    def __init__(self, device: str, address: str, index: int) -> None:
+        """Starts with no process.
+
+        Args:
+            device: ``cpu`` or ``cuda``.
+            address: of the machine.
+            index: of the core among those that the cluster uses on the machine; of a GPU Ray shows only this one.
+        """
+        cores = usable_cores()
+        self._core = cores[index % len(cores)] if device == "cpu" else None
+        self._address = address
+        self._started: dict[int, _Started] = {}
+        self._folders: dict[int, Path] = {}
+        self._ended: set[int] = set()
+        self._keys = itertools.count()
+
+    def free_memory(self) -> int:
+        """Bytes of the machine that a process could have."""
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+
+    def prepare(self, job: int, files: dict[str, bytes]) -> Slot:
+        """Puts the files of a job into a private folder; the rendezvous is one for ranks on this machine."""
+        folder = Path(tempfile.mkdtemp(prefix="deeppool-"))
+        self._folders[job] = folder
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        return Slot(
+            folder=str(folder),
+            rendezvous=(folder / "rendezvous").as_uri(),
+            interface=interface_of(self._address),
+            index=0,
+            core=self._core,
+        )
+
+    def rendezvous(self) -> str:
+        """One for ranks on several machines, at a port that is free now."""
+        with socket.create_server((self._address, 0)) as server:
+            return f"tcp://{self._address}:{server.getsockname()[1]}"
+
+    def start(self, job: int, module: str, name: str, folder: str) -> int:
+        """Starts ``python -m module`` in a folder; returns the number by which the process is called here."""
+        if job in self._ended:
+            raise RunError(f"job {job} has ended")
+        if not Path(folder).is_dir():
+            raise RunError(
+                f"the machine {self._address} has no folder {folder}, from which job {job} was submitted "
+                "(submit from a folder that all machines share)"
+            )
+        key = next(self._keys)
+        self._started[key] = _Started(job, Child(module, name, folder=folder))
+        return key
+
+    def answers(self, key: int) -> list[Message | None]:
+        """Waits for answers of a process; None as the last of all: it has died."""
+        inbox = self._started[key].child.inbox
+        messages = [inbox.get()[1]]
+        try:
+            while messages[-1] is not None:
+                messages.append(inbox.get_nowait()[1])
+        except queue.Empty:
+            pass
+        return messages
+
+    def obey(self, key: int, method: str, *arguments: Any, **named: Any) -> Any:
+        """Calls a method of :class:`deeppool.child.Process` on one of the processes."""
+        return getattr(self._started[key].child, method)(*arguments, **named)
+
+    def end(self, job: int) -> bool:
+        """Kills every process of a job, removes its files, and lets it start no more; True when that is done."""
+        self._ended.add(job)
+        for key, started in list(self._started.items()):
+            if started.job == job:
+                started.child.kill()
+                del self._started[key]
+        folder = self._folders.pop(job, None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return True
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an address; None where none is known to have it."""
+    import psutil
+
+    if ipaddress.ip_address(address).is_loopback:
+        return "lo"
+    found = psutil.net_if_addrs().items()
+    return next((name for name, held in found if any(one.address == address for one in held)), None)

@@ -1,0 +1,87 @@
+"""Which waiting job starts now, and on which GPUs.
+
+A GPU has two places: one for a foreground, one for a background. Jobs of one role wait in one line, first come,
+first served: none passes another of its role, so a large one waits for those before it and for nothing that came
+later. GPUs may stay free for it meanwhile. The two lines do not touch each other.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["foreground", "background"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or core, of the cluster."""
+
+    number: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job that waits."""
+
+    job: int
+    role: Role
+    gpu_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A job and its GPUs, in the order of its ranks."""
+
+    job: int
+    role: Role
+    gpus: tuple[int, ...]
+
+
+def place(waiting: Sequence[Request], running: Iterable[Placement], gpus: Sequence[Gpu]) -> tuple[Placement, ...]:
+    """What starts now.
+
+    Args:
+        waiting: in the order in which they came.
+        running: what holds GPUs; of any that the cluster has lost too.
+        gpus: all that the cluster has.
+    """
+    held = list(running)
+    starting = []
+    blocked: set[Role] = set()
+    for request in waiting:
+        if request.role in blocked:
+            continue
+        chosen = _choose(request, held, gpus)
+        if chosen is None:
+            blocked.add(request.role)
+            continue
+        starting.append(chosen)
+        held.append(chosen)
+    return tuple(starting)
+
+
+def _choose(request: Request, held: Sequence[Placement], gpus: Sequence[Gpu]) -> Placement | None:
+    taken = {gpu for placement in held if placement.role == request.role for gpu in placement.gpus}
+    free = [gpu for gpu in gpus if gpu.number not in taken]
+    if len(free) < request.gpu_count:
+        return None
+    if request.role == "foreground":
+        chosen = _together(free, request.gpu_count)
+    else:
+        # Its processes do not talk to one another; it gets most done where nobody has precedence over it.
+        busy = {gpu for placement in held if placement.role == "foreground" for gpu in placement.gpus}
+        chosen = sorted((gpu.number for gpu in free), key=lambda number: (number in busy, number))
+    return Placement(request.job, request.role, tuple(chosen[: request.gpu_count]))
+
+
+def _together(free: Sequence[Gpu], count: int) -> list[int]:
+    """On one node, the fullest that has room, so that a larger job finds an emptier one; else on the fewest nodes."""
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for gpu in sorted(free, key=lambda gpu: gpu.number):
+        nodes[gpu.node].append(gpu.number)
+    roomy = [numbers for numbers in nodes.values() if len(numbers) >= count]
+    if roomy:
+        return min(roomy, key=len)
+    return [number for numbers in sorted(nodes.values(), key=len, reverse=True) for number in numbers]

@@ -1,0 +1,139 @@
+"""What a coordinator keeps of jobs, and what is told where there is no cluster."""
+
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import deeppool as dp
+from deeppool.coordinator import engine
+from deeppool.coordinator.engine import Joined
+from deeppool.coordinator.history import ClusterStatus, GpuUse, History, JobProgress, JobRecord
+from deeppool.coordinator.runtime import interface_of
+from deeppool.errors import DocumentError, InvalidValueError, RunError
+
+QUEUED = JobRecord(3, "foreground", "vgg16", 2, 500, "2026-11-21T12:00:00")
+RUNNING = replace(
+    QUEUED,
+    state="running",
+    gpus=(0, 2),
+    machines=("10.0.0.1", "10.0.0.2"),
+    started="2026-11-21T12:00:01",
+    progress=JobProgress(7, 2.5, 0.25, "training"),
+)
+DONE = replace(RUNNING, state="done", ended="2026-11-21T12:09:00", result="job-000003-record.json")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
+        monkeypatch.setenv(name, "")  # what find_ray sets goes with the test
+    return engine.state_folder()
+
+
+def test_the_next_coordinator_reads_what_the_last_one_wrote(tmp_path: Path) -> None:
+    history = History(tmp_path / "jobs")
+    for record in (replace(DONE, job=12), replace(DONE, job=2), QUEUED, replace(RUNNING, job=4)):
+        history.write(record)
+    read = History(tmp_path / "jobs").read()
+    assert [record.job for record in read] == [2, 3, 4, 12]
+    assert read[0] == replace(DONE, job=2)
+    assert [record.state for record in read] == ["done", "failed", "failed", "done"]
+    assert read[1].error == "the coordinator ended while it was queued (submit it again)"
+    assert dp.load(tmp_path / "jobs" / "job-000004.json") == read[2]
+    assert oct((tmp_path / "jobs").stat().st_mode)[-3:] == "700"
+
+
+def test_a_damaged_history_is_named(tmp_path: Path) -> None:
+    History(tmp_path).write(DONE)
+    (tmp_path / "job-000003.json").write_text("{")
+    with pytest.raises(DocumentError, match=r"job-000003.json: not JSON"):
+        History(tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (QUEUED, "job 3 (foreground, vgg16, 2 GPUs): queued"),
+        (RUNNING, "@: training, update 7 of 500, loss 2.5000, 250 ms an update"),
+        (DONE, "@: done, update 7 of 500, loss 2.5000, 250 ms an update"),
+        (
+            replace(RUNNING, state="failed", error="rank 1 hung"),
+            "@: failed, rank 1 hung",
+        ),
+        (
+            replace(RUNNING, steps=None, progress=JobProgress(7)),
+            "@: starting, 7 updates",
+        ),
+    ],
+)
+def test_a_job_is_told_in_a_line(record: JobRecord, text: str) -> None:
+    assert str(record) == text.replace("@", "job 3 (foreground, vgg16, GPUs 0,2)")
+
+
+def test_a_status_shows_gpus_then_the_last_ten_ended_jobs_then_the_others() -> None:
+    ended = [replace(DONE, job=number) for number in range(1, 15)]
+    gpus = (GpuUse(0, "10.0.0.1", 15, None), GpuUse(1, "10.0.0.1", None, None))
+    status = ClusterStatus("10.0.0.1:6379", "cpu", gpus, (replace(RUNNING, job=15), *ended))
+    lines = str(status).splitlines()
+    assert lines[:3] == [
+        "2 GPUs (cpu) of the Ray at 10.0.0.1:6379",
+        "GPU 0 of 10.0.0.1: foreground job 15",
+        "GPU 1 of 10.0.0.1: free",
+    ]
+    assert [line.split()[1] for line in lines[3:]] == [*map(str, range(5, 15)), "15"]
+    assert status.job(15).state == "running"
+
+
+def test_without_ray_the_error_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RunError, match=r"a cluster needs Ray.*pip install 'deeppool\[cluster\]'"):
+        dp.Coordinator.start()
+
+
+def test_where_no_cluster_runs_the_error_says_how_to_start_one(state: Path) -> None:
+    with pytest.raises(RunError, match=r"no cluster runs \(deeppool cluster start\)"):
+        dp.Coordinator()
+    # A number of a process that is used again, and an address where nobody listens any more.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        engine.remember(Joined(address, None, None))
+        assert engine.running() == Joined(address, None, None)
+    assert engine.running() is None
+    engine.remember(Joined(address, os.getpid(), 0.0))
+    assert engine.running() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        ({"address": "nowhere"}, "address must be HOST:PORT, got 'nowhere'"),
+        ({"gpus": 0}, "gpus must be at least 1, got 0"),
+        ({"address": "127.0.0.1:1", "gpus": 2}, "gpus=2 is for a new Ray on this machine, there is one at 127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_started_is_refused(arguments, phrase: str) -> None:
+    with pytest.raises(InvalidValueError, match=phrase):
+        dp.Coordinator.start(**arguments)
+
+
+def test_an_address_where_nobody_listens_is_told_at_once() -> None:
+    with pytest.raises(RunError, match=r"no Ray answers at 127.0.0.1:1: .*refused"):
+        dp.Coordinator.start("127.0.0.1:1")
+
+
+def test_the_token_is_this_users_and_stays(state: Path) -> None:
+    path = engine.token_file()
+    text = path.read_text()
+    assert len(text) == 64
+    assert oct(path.stat().st_mode)[-3:] == "600"
+    assert engine.token_file().read_text() == text
+
+
+def test_ranks_listen_on_the_interface_of_their_address() -> None:
+    assert interface_of("127.0.0.1") == interface_of("127.0.0.2") == "lo"
+    assert interface_of("203.0.113.1") is None

@@ -1,0 +1,107 @@
+"""Which job gets which GPUs: rules that hold for every queue, and a few choices drawn by hand."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.scheduling.placement import Gpu, Placement, Request, place
+
+ROLES = ("foreground", "background")
+
+
+@st.composite
+def clusters(draw):
+    """Up to five nodes, not all alike."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    nodes = [f"node {index}" for index, size in enumerate(sizes) for _ in range(size)]
+    return [Gpu(number, node) for number, node in enumerate(nodes)]
+
+
+@st.composite
+def situations(draw):
+    """A cluster and jobs that each fit into it."""
+    gpus = draw(clusters())
+    jobs = draw(st.lists(st.tuples(st.sampled_from(ROLES), st.integers(1, len(gpus))), max_size=12))
+    return gpus, [Request(number, role, count) for number, (role, count) in enumerate(jobs)]
+
+
+def check(running, gpus):
+    """Nobody holds a GPU twice, or one that there is not; one foreground and one background a GPU at most."""
+    holders = Counter((placement.role, gpu) for placement in running for gpu in placement.gpus)
+    assert set(holders.values()) <= {1}
+    assert {gpu for _, gpu in holders} <= {gpu.number for gpu in gpus}
+
+
+@given(situations(), st.data())
+def test_jobs_that_come_and_end_at_any_time_share_no_place_and_each_starts_in_its_turn(situation, data) -> None:
+    gpus, coming = situation
+    waiting, running, started = [], [], []
+    while coming or waiting or running:
+        event = data.draw(st.sampled_from([*["come"] * bool(coming), *["end"] * bool(running)]))
+        if event == "come":
+            waiting.append(coming.pop(0))
+        else:
+            running.remove(data.draw(st.sampled_from(running)))
+        placed = place(waiting, running, gpus)
+        wanted = {request.job: request for request in waiting}
+        assert all(len(found.gpus) == wanted[found.job].gpu_count for found in placed)
+        assert all(found.role == wanted[found.job].role for found in placed)
+        waiting = [request for request in waiting if request.job not in {found.job for found in placed}]
+        running += placed
+        started += placed
+        check(running, gpus)
+        # Whoever is first in its line waits because there is no room, and for no other reason.
+        for role in ROLES:
+            first = next((request for request in waiting if request.role == role), None)
+            held = sum(len(placement.gpus) for placement in running if placement.role == role)
+            assert first is None or first.gpu_count > len(gpus) - held
+    # The loop ends: nothing waits for ever. And in each line nobody was passed.
+    for role in ROLES:
+        order = [placement.job for placement in started if placement.role == role]
+        assert order == sorted(order)
+
+
+@given(situations())
+def test_a_foreground_is_on_as_few_nodes_as_it_can_be(situation) -> None:
+    gpus, jobs = situation
+    for request in jobs:
+        (found,) = place([Request(request.job, "foreground", request.gpu_count)], [], gpus)
+        node = {gpu.number: gpu.node for gpu in gpus}
+        rooms = sorted(Counter(node.values()).values(), reverse=True)
+        fewest = next(count for count in range(1, len(rooms) + 1) if sum(rooms[:count]) >= request.gpu_count)
+        assert len({node[gpu] for gpu in found.gpus}) == fewest
+        # The ranks of a node are neighbours: collectives go around them node by node.
+        visited = [node[gpu] for gpu in found.gpus]
+        assert len([a for a, b in itertools.pairwise(visited) if a != b]) == fewest - 1
+
+
+FOUR = [Gpu(0, "a"), Gpu(1, "a"), Gpu(2, "a"), Gpu(3, "b")]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "placed"),
+    [
+        # The fullest node that has room.
+        ([Request(1, "foreground", 1)], [], [Placement(1, "foreground", (3,))]),
+        ([Request(1, "foreground", 2)], [], [Placement(1, "foreground", (0, 1))]),
+        # A background beside a foreground, but on a free GPU first.
+        (
+            [Request(2, "background", 2)],
+            [Placement(1, "foreground", (0, 1, 2))],
+            [Placement(2, "background", (3, 0))],
+        ),
+        # The small foreground does not pass the large one, a background does.
+        (
+            [Request(2, "foreground", 4), Request(3, "foreground", 1), Request(4, "background", 1)],
+            [Placement(1, "foreground", (3,))],
+            [Placement(4, "background", (0,))],
+        ),
+        # A job still holds a GPU whose node was lost.
+        ([Request(2, "foreground", 1)], [Placement(1, "foreground", (3, 7))], [Placement(2, "foreground", (0,))]),
+    ],
+)
+def test_a_choice(waiting, running, placed) -> None:
+    assert place(waiting, running, FOUR) == tuple(placed)
