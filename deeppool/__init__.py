@@ -15,7 +15,8 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     simulation   collocation   execution                systems, which meet in job
     planning                                            decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   job   device   env   child   place   rank_group
+    errors   units   documents   network   cluster   timeline   job   device   env
+    child   vigil   blame   place   rank_group
 """
 
 import importlib

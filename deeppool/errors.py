@@ -11,6 +11,7 @@ DeeppoolError
 ├── InvalidValueError        an argument is out of its bounds (also a ValueError)
 └── RunError                 a live run cannot start or go on
     └── RankFailedError      one rank died or hung; the others were stopped
+        └── RankRefusedError one rank gave up for a reason that starting again does not change
 
 Each message gives the fact with its values, the bound, and the next step, in one line: the command
 line prints it as it is and exits with 1.
@@ -59,3 +60,7 @@ class RunError(DeeppoolError):
 
 class RankFailedError(RunError):
     """One rank died or hung; the others were stopped."""
+
+
+class RankRefusedError(RankFailedError):
+    """One rank gave up for a reason that starting again does not change; the others were stopped."""

@@ -16,7 +16,8 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline < job < device < env | child < place < rank_group",
+    "errors < units < documents | network < cluster | timeline < job < device < env "
+    "| child < vigil < blame < place < rank_group",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | collocation | execution < interleaving < coordinator",  # systems

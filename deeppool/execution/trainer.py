@@ -58,6 +58,8 @@ class Trainer:
         self.iterations = 0
         """Global batches that were trained on."""
         self.spans: list[RawSpan] = []
+        self.doing: tuple[str, int, float] | None = None
+        """Kind of work, stage, and start as in a span; for another thread to read."""
         self.segments = [extract(captured, stage.layers) for stage in stages]
         self._types = boundary_types(captured, self.segments, precision)
         self._producer = {node: index for index, segment in enumerate(self.segments) for node in segment.outputs}
@@ -145,6 +147,7 @@ class Trainer:
         layout = self.stages[index].layout
         shard = layout.shard(self.rank)
         inputs = []
+        self.doing = ("data", index, time.perf_counter())
         data = batch(shard) if len(shard) and any(n.op == "placeholder" for n in self.segments[index].inputs) else None
         for node in self.segments[index].inputs:
             if node.op == "placeholder":
@@ -242,7 +245,9 @@ class Trainer:
     @contextmanager
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
         started = time.perf_counter()
+        self.doing = (kind, stage, started)
         yield
+        self.doing = None
         self.spans.append((kind, stage, name, started, time.perf_counter()))
 
 

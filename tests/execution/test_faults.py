@@ -188,9 +188,7 @@ def test_a_killed_launcher_leaves_nothing_behind(
         for process in everything:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-    # While it starts, the plan and the model lie in a folder that only the launcher could remove.
-    if moment == "measuring":
-        assert list(tmp_path.iterdir()) == []
+    wait_until(lambda: list(tmp_path.iterdir()) == [], 10, "the end of the folder with the plan and the model")
 
 
 HEEDING_CONTROL_C = """
@@ -224,7 +222,7 @@ def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file
             launcher.kill()
     assert (launcher.returncode, out) == (1, "")
     assert error == "error: interrupted; every process of the run was ended, nothing was saved\n"
-    assert len(everything) == 3, "a rank, its background job, and the spinner of the baseline"
+    assert len(everything) == 4, "a rank, its background job, the spinner of the baseline, the keeper of the folder"
     assert all(map(gone, everything))
     assert list(tmp_path.iterdir()) == []
 
