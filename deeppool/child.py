@@ -179,12 +179,16 @@ class Commands:
         self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         self._turn = threading.Lock()
         os.dup2(2, 1)
+        # A process forked from this one closes its standard input, and would wait for ever for the thread that reads
+        # it, which it does not have.
+        self._commands: TextIO = os.fdopen(os.dup(0), encoding="utf-8")
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  as long as the process
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         told_to_exit = False
-        for line in sys.stdin:
+        for line in self._commands:
             if not line.endswith("\n"):
                 break
             message = json.loads(line)

@@ -4,6 +4,7 @@ import contextlib
 import math
 import queue
 import secrets
+import shutil
 import subprocess
 import tempfile
 import time
@@ -146,8 +147,11 @@ class RankGroup:
 def private_folder() -> Iterator[Path]:
     """A temporary folder that only this user can enter (mode 0700)."""
     folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(8)}"
-    # It goes with this process, however that ends: the shell reads the end of its input then.
+    # It goes with this process even if that is killed: the shell reads the end of its input then.
     remove = 'read -r _; for _ in 1 2 3; do rm -rf -- "$0" && exit; sleep 1; done'
     with subprocess.Popen(["/bin/sh", "-c", remove, str(folder)], stdin=subprocess.PIPE, process_group=0):
-        folder.mkdir(mode=0o700)
-        yield folder
+        try:
+            folder.mkdir(mode=0o700)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
