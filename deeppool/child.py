@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from deeppool.errors import RunError
@@ -182,7 +183,7 @@ class Commands:
         # A process forked from this one closes its standard input, and would wait for ever for the thread that reads
         # it, which it does not have.
         self._commands: TextIO = os.fdopen(os.dup(0), encoding="utf-8")
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  as long as the process
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  as long as the process
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -243,5 +244,9 @@ def close_all(children: Sequence[Process], grace: float = 2.0) -> None:
 
 def _kill_group(leader: int) -> None:
     """Ends a process and all that it started; nothing happens where they are gone."""
+    with contextlib.suppress(OSError):
+        # At the lowest priority even dying takes long, on a busy machine for ever.
+        for thread in Path(f"/proc/{leader}/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)

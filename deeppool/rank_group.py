@@ -149,7 +149,13 @@ def private_folder() -> Iterator[Path]:
     folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(8)}"
     # It goes with this process even if that is killed: the shell reads the end of its input then.
     remove = 'read -r _; for _ in 1 2 3; do rm -rf -- "$0" && exit; sleep 1; done'
-    with subprocess.Popen(["/bin/sh", "-c", remove, str(folder)], stdin=subprocess.PIPE, process_group=0):
+    with subprocess.Popen(
+        ["/bin/sh", "-c", remove, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    ):
         try:
             folder.mkdir(mode=0o700)
             yield folder

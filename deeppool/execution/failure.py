@@ -41,6 +41,8 @@ def describe(error: BaseException, doing: str) -> dict[str, Any]:
         text = str(error)
     elif kind == "memory":
         text = f"ran out of memory in {doing}: {_memory(error)}"
+    elif doing == MEETING:
+        text = f"could not reach the other ranks ({_last_line(error)})"
     elif kind == "connection":
         text = f"lost its connection to another rank in {doing} ({_last_line(error)})"
     else:

@@ -130,8 +130,11 @@ def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
         try:
             _, error = launcher.communicate(timeout=GONE_SECONDS)
         except subprocess.TimeoutExpired:
+            launcher.send_signal(signal.SIGUSR1)
+            time.sleep(1)
             launcher.kill()
-            raise AssertionError(f"{told}: the launcher is still there") from None
+            _, error = launcher.communicate()
+            raise AssertionError(f"{told}: the launcher is still there: {error}") from None
     left = [] if wait_for(lambda: not living(mark), GONE_SECONDS) else living(mark)
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -159,7 +162,9 @@ def _ends_the_run(hit: psutil.Process, launcher: subprocess.Popen, what: signal.
 
 
 HEEDING_CONTROL_C = """
-import signal
+import faulthandler, signal
+# Where it hangs, should it do so.
+faulthandler.register(signal.SIGUSR1)
 # As in test_faults: what runs this may ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from deeppool.cli import main
