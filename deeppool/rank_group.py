@@ -119,9 +119,11 @@ class RankGroup:
         while True:
             if message is not None:
                 self._vigil.hear(child.name, message)
-            first = culprit(ranks, {process.name: process.exit_code() for process in self._ranks})
+            codes = {process.name: process.exit_code() for process in self._ranks}
+            first = culprit(ranks, codes)
             # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
-            if first is not None or time.monotonic() > deadline:
+            sure = first is not None and (first.failure is not None or (codes[first.name] or 0) < 0)
+            if sure or time.monotonic() > deadline:
                 break
             with contextlib.suppress(queue.Empty):
                 child, message = self._inbox.get(timeout=0.05)
@@ -146,7 +148,7 @@ class RankGroup:
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
     """A temporary folder that only this user can enter (mode 0700)."""
-    folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(8)}"
+    folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(4)}"
     # It goes with this process even if that is killed: the shell reads the end of its input then.
     remove = 'read -r _; for _ in 1 2 3; do rm -rf -- "$0" && exit; sleep 1; done'
     with subprocess.Popen(

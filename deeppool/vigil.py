@@ -69,14 +69,11 @@ class Vigil:
         """
         still = self.clock - self.progress
         busy = [rank for rank in self.ranks.values() if rank.name not in finished]
-        mute = [rank for rank in busy if self._silence(rank) > MUTE_SECONDS]
+        mute = any(self._silence(rank) > MUTE_SECONDS for rank in busy)
         if not mute and still <= (meeting if all(rank.waits for rank in busy) else patience):
             return None
-        culprits = (
-            mute
-            or [rank for rank in busy if self._silence(rank) > LATE_SECONDS]
-            or [rank for rank in busy if not rank.waits]
-        )
+        late = [rank for rank in busy if self._silence(rank) > LATE_SECONDS]
+        culprits = late or [rank for rank in busy if not rank.waits]
         others = [f"{rank.name} in {rank.what}" for rank in busy if rank not in culprits]
         waiting = f", waited for by {' and '.join(others)}" if others else ""
         if culprits:

@@ -132,6 +132,12 @@ def test_who_was_killed_is_blamed_and_not_who_missed_it() -> None:
     )
 
 
+@pytest.mark.parametrize("others", [{}, {"rank 0": failed("error", "failed")}])
+def test_of_several_that_ended_the_killed_one_is_blamed(others: dict) -> None:
+    assert str(blame((1, -9, 1), others, "was killed by signal 9")).startswith("rank 1 was killed by signal 9")
+    assert str(blame((1, None, 1), others)).startswith("rank 0")
+
+
 def test_a_kill_when_the_kernel_had_no_memory_says_so_and_what_to_do() -> None:
     error = blame((None, None, -9), {}, "was killed by signal 9", oom=1)
     assert "rank 2 was killed by signal 9, probably by the kernel because memory ran out, while" in str(error)

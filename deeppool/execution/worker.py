@@ -7,6 +7,7 @@ if told so), ``done`` with what was measured.
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ COMMANDS = {
     "load": "reading a checkpoint",
     "switch": "changing its plan",
 }
+SOCKET_PATH, LOADER_PATH = 108, 40
+"""Bytes that the path of a socket may have, and those of them that multiprocessing adds to its folder's."""
 RESTING = "waiting for a command"
 
 
@@ -185,7 +188,9 @@ class _Work:
 
 
 def _own_job(folder: Path, plan: Plan, place: torch.device) -> _Work:
-    """The user's training."""
+    """The user's training. What its loaders of data leave on disk goes with the run, also if they are killed."""
+    if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
+        tempfile.tempdir = str(folder)
     job = load_job(folder)
     module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
     reader = ShardReader(job.dataset(), plan.global_batch, job.seed, job.loader_workers)

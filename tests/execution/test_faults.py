@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from torch import nn
 import deeppool as dp
 from deeppool.cluster import find_cluster
 from deeppool.errors import RankFailedError
+from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
@@ -130,6 +132,20 @@ def test_a_killed_rank_ends_everything_and_is_named(victim: int, plan_file: Path
         error = run.exception(timeout=10)
     assert isinstance(error, RankFailedError)
     assert f"rank {victim} was killed by signal 9" in str(error)
+    assert "\n" not in str(error)
+    assert all(map(gone, everything))
+
+
+def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks_module, "LEAST_PATIENCE", 6.0)
+    monkeypatch.setattr(ranks_module, "FIRST_UPDATE_SECONDS", 12.0)
+    monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
+    with launched(dp.load(plan_file), seconds=LONG) as run:
+        everything = ranks()
+        everything[1].send_signal(signal.SIGSTOP)
+        error = run.exception(timeout=40)
+    assert isinstance(error, RankFailedError)
+    assert re.match(r"rank 1 hangs: it has given no sign of life for \d+ s .*, waited for by rank 0 in ", str(error))
     assert "\n" not in str(error)
     assert all(map(gone, everything))
 
