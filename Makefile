@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .DELETE_ON_ERROR:
 SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 
-.PHONY: help demo lab check test stress shipped clean
+.PHONY: help demo lab check test soak stress shipped clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -25,6 +25,9 @@ check: .venv/.installed-test  ## lint and check types
 test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
 	$(BIN)/pytest
+
+soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more than half an hour
+	DEEPPOOL_SOAK_CYCLES=200 $(BIN)/pytest -s tests/execution/test_soak.py
 
 stress: .venv/.installed-test  ## plan a hundred thousand random graphs; about a quarter of an hour
 	DEEPPOOL_RANDOM_GRAPHS=100000 $(BIN)/pytest tests/planning/test_random_graphs.py

@@ -1,19 +1,22 @@
 """A child process that is commanded by JSON lines on its standard input and answers on its standard output.
 
 Nobody outlives anybody: the parent kills its children when it closes them, and a child whose parent is
-gone reads the end of its input and exits, whatever it was doing.
+gone reads the end of its input and dies, whatever it was doing. Each child has a process group, which dies
+with it: the processes that it started itself, loaders of data for example, may hang too.
 """
 
 import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from deeppool.cancellation import wait
@@ -91,13 +94,25 @@ class Child:
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
+        self._mourner = threading.Thread(target=self._mourn, daemon=True)
+        self._mourner.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as answers:
             for line in answers:
-                self.inbox.put((self, json.loads(line)))
+                # A process that is killed may leave half a line behind.
+                if line.endswith("\n"):
+                    self.inbox.put((self, json.loads(line)))
+
+    def _mourn(self) -> None:
+        """Tells of the end, after the last answer; the end of the answers is none, as heirs may hold them open."""
+        with contextlib.suppress(ChildProcessError):
+            # Not reaped yet, so nobody else can have the number of its group.
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        _kill_group(self.process.pid)
         self.process.wait()
+        self._listener.join(timeout=2.0)
         self.inbox.put((self, None))
 
     def send(self, command: str, **arguments: Any) -> None:
@@ -140,20 +155,20 @@ class Child:
         try:
             self.process.wait(grace)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            _kill_group(self.process.pid)
         self._release()
 
     def kill(self) -> None:
         """Ends the child now."""
-        self.process.kill()
+        if self.process.returncode is None:
+            _kill_group(self.process.pid)
         self._release()
 
     def _release(self) -> None:
         """Waits for the end of a child that is ending, and closes what led to it."""
         assert self.process.stdin is not None
         self.process.wait()
-        # Not for ever: a process that the child started may hold its output open.
-        self._listener.join(timeout=2.0)
+        self._mourner.join(timeout=5.0)
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self._errors.close()
@@ -168,23 +183,35 @@ class Child:
 class Commands:
     """The child's end. Make one first thing in main: it also keeps stray prints out of the answers."""
 
-    PARENT_GONE = 70
+    EXIT_SECONDS = 5.0
+    """That a child which was told to exit has for it once its parent is gone."""
 
     def __init__(self) -> None:
         """Takes over standard input and output."""
         self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self._turn = threading.Lock()
         os.dup2(2, 1)
+        # A process forked from this one closes its standard input, and would wait for ever for the thread that reads
+        # it, which it does not have.
+        self._commands: TextIO = os.fdopen(os.dup(0), encoding="utf-8")
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  as long as the process
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         told_to_exit = False
-        for line in sys.stdin:
+        for line in self._commands:
+            if not line.endswith("\n"):
+                break
             message = json.loads(line)
             told_to_exit = message["command"] == "exit"
             self._queue.put(message)
-        if not told_to_exit:
-            os._exit(self.PARENT_GONE)
+        if told_to_exit:
+            # The process ends meanwhile, and this thread with it, unless it hangs.
+            time.sleep(self.EXIT_SECONDS)
+        if os.getpgrp() == os.getpid():
+            _kill_group(os.getpid())
+        os._exit(1)
 
     def next(self) -> Message:
         """Waits for a command."""
@@ -195,9 +222,11 @@ class Commands:
         return not self._queue.empty()
 
     def answer(self, event: str, **content: Any) -> None:
-        """Sends one line to the parent."""
-        self._answers.write(json.dumps({"event": event, **content}) + "\n")
-        self._answers.flush()
+        """Sends one line to the parent; any thread may."""
+        line = json.dumps({"event": event, **content}) + "\n"
+        with self._turn:
+            self._answers.write(line)
+            self._answers.flush()
 
 
 def receive(process: Process, timeout: float) -> Message:
@@ -223,3 +252,13 @@ def close_all(children: Sequence[Process], grace: float = 2.0) -> None:
     deadline = time.monotonic() + grace
     for child in children:
         child.close(max(0.0, deadline - time.monotonic()))
+
+
+def _kill_group(leader: int) -> None:
+    """Ends a process and all that it started; nothing happens where they are gone."""
+    with contextlib.suppress(OSError):
+        # At the lowest priority even dying takes long, on a busy machine for ever.
+        for thread in Path(f"/proc/{leader}/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

@@ -11,6 +11,7 @@ DeeppoolError
 ├── InvalidValueError        an argument is out of its bounds (also a ValueError)
 └── RunError                 a live run cannot start or go on
     ├── RankFailedError      one rank died or hung; the others were stopped
+    │   └── RankRefusedError one rank gave up for a reason that starting again does not change
     └── RunCancelledError    it was told to end
 
 Each message gives the fact with its values, the bound, and the next step, in one line: the command
@@ -60,6 +61,10 @@ class RunError(DeeppoolError):
 
 class RankFailedError(RunError):
     """One rank died or hung; the others were stopped."""
+
+
+class RankRefusedError(RankFailedError):
+    """One rank gave up for a reason that starting again does not change; the others were stopped."""
 
 
 class RunCancelledError(RunError):

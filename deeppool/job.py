@@ -192,13 +192,18 @@ class RunRecord:
         return "\n".join(lines)
 
 
+def format_loss(loss: float | None) -> str:
+    """Four digits, or that it overflowed."""
+    return "overflowed" if loss is None else f"{loss:.4f}"
+
+
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """One update."""
 
     update: int
-    loss: float
-    """Mean over all samples of the update."""
+    loss: float | None
+    """Mean over all samples of the update; None where fp16 overflowed, and the update was left out."""
     seconds: float
     samples_per_second: float
     learning_rate: float | None
@@ -206,7 +211,7 @@ class Metrics:
 
     def __str__(self) -> str:
         return (
-            f"update {self.update}: loss {self.loss:.4f}, {format_seconds(self.seconds)}, "
+            f"update {self.update}: loss {format_loss(self.loss)}, {format_seconds(self.seconds)}, "
             f"{self.samples_per_second:.3g} samples/s"
         )
 
@@ -251,7 +256,7 @@ class TrainingRecord:
         first, last = self.metrics[0], self.metrics[-1]
         lines = [
             f"{self.model}: {self.ranks} ranks on {self.device_name}, batch {self.global_batch}: "
-            f"updates {first.update} to {last.update}, loss {first.loss:.4f} → {last.loss:.4f}",
+            f"updates {first.update} to {last.update}, loss {format_loss(first.loss)} → {format_loss(last.loss)}",
             f"{format_seconds(self.iteration_time.p50)} an update (p99 {format_seconds(self.iteration_time.p99)}); "
             f"planned {format_seconds(self.plan_iteration_time)} a global batch and the update",
         ]

@@ -1,16 +1,28 @@
-"""Ranks: child processes that meet in torch.distributed, so that one which dies ends all."""
+"""Ranks: child processes that meet in torch.distributed, so that one which dies or hangs ends all."""
 
 import contextlib
+import math
 import queue
+import secrets
+import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from deeppool.blame import culprit, death, processes_without_memory
 from deeppool.cancellation import wait
 from deeppool.child import Inbox, Message, Process, close_all
 from deeppool.errors import RankFailedError
 from deeppool.place import Place
+from deeppool.vigil import Heard, Vigil
+
+TICK = 1.0
+"""Seconds between two looks at what the ranks do."""
+CULPRIT_SECONDS = 2.0
+"""Where the first ranks to end lost a connection: how long to wait for the one that they lost."""
 
 
 class RankGroup:
@@ -21,12 +33,15 @@ class RankGroup:
         self._place = place
         self._inbox: Inbox = queue.SimpleQueue()
         self._ranks: list[Process] = []
+        self._vigil = Vigil()
+        self._without_memory = processes_without_memory()
 
     def start(self, module: str) -> Process:
         """Starts the next rank as ``python -m module``."""
         rank = len(self._ranks)
         process = self._place.start(rank, module, f"rank {rank}", self._inbox)
         self._ranks.append(process)
+        self._vigil.ranks[process.name] = Heard(process.name)
         return process
 
     def send(self, command: str, **arguments: Any) -> None:
@@ -35,37 +50,43 @@ class RankGroup:
             child.send(command, **arguments)
 
     def collect(
-        self, event: str, patience: float, when: str, on_message: Callable[[Message], None] | None = None
+        self,
+        event: str,
+        patience: float | Callable[[], float],
+        when: str,
+        on_message: Callable[[Message], None] | None = None,
+        *,
+        meeting: float = math.inf,
     ) -> list[Message]:
         """One answer of each rank, in the order of ranks.
 
         Args:
             event: of the answers.
-            patience: seconds that nobody may say anything.
+            patience: seconds in which no rank may get on; asked again whenever it is a function.
             when: what the ranks do meanwhile, for the error.
-            on_message: is given what else they say.
+            on_message: is given what else they say, but for signs of life.
+            meeting: the patience with ranks that all wait for one another, where it is shorter.
 
         Raises:
-            RankFailedError: a rank died, or all were silent for too long; all are ended by then.
+            RankFailedError: a rank died, or all stood still for too long; all are ended by then.
             RunCancelledError: this thread's run was cancelled.
         """
         answers: dict[Process, Message] = {}
+        self._vigil.progress = self._vigil.clock
         while len(answers) < len(self._ranks):
-            try:
-                child, message = wait(self._inbox, patience)
-            except queue.Empty:
-                silent = ", ".join(child.name for child in self._ranks if child not in answers)
+            heard = self._hear(TICK, when)
+            if heard is not None:
+                child, message = heard
+                if message["event"] == event:
+                    answers[child] = message
+                elif on_message is not None:
+                    on_message(message)
+            allowed = patience() if callable(patience) else patience
+            finished = {child.name for child in answers}
+            hung = self._vigil.hung(allowed, min(meeting, allowed), finished, when)
+            if hung is not None and self._inbox.empty():
                 self.close(grace=0)
-                raise RankFailedError(
-                    f"{silent} said nothing for {patience:.0f} s {when}; all ranks were stopped "
-                    "(a rank hangs: is memory short?)"
-                ) from None
-            if message is None:
-                self._fail(child, when)
-            elif message["event"] == event:
-                answers[child] = message
-            elif on_message is not None:
-                on_message(message)
+                raise RankFailedError(hung)
         return [answers[child] for child in self._ranks]
 
     def watch(self, seconds: float, when: str) -> None:
@@ -74,26 +95,43 @@ class RankGroup:
         Raises:
             RankFailedError: one did; all are ended by then.
         """
-        with contextlib.suppress(queue.Empty):
-            child, _ = wait(self._inbox, seconds)
-            self._fail(child, when)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._hear(min(left, TICK), when)
 
-    def _fail(self, first: Process, when: str) -> None:
-        """Ends all ranks and blames the one that did not die of another's death."""
-        culprit = first
-        deadline = time.monotonic() + 1.0
-        # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
-        while time.monotonic() < deadline:
-            killed = [child for child in self._ranks if (child.exit_code() or 0) < 0]
-            if killed:
-                culprit = killed[0]
+    def _hear(self, seconds: float, when: str) -> tuple[Process, Message] | None:
+        """What a rank says beside its signs of life; None if none does within some seconds."""
+        before, heard = time.monotonic(), None
+        with contextlib.suppress(queue.Empty):
+            heard = wait(self._inbox, seconds)
+        # If this process was stopped for a while, no rank has been silent for that long.
+        self._vigil.clock += min(time.monotonic() - before, 2 * TICK)
+        if heard is None:
+            return None
+        child, message = heard
+        if message is None or message["event"] == "failed":
+            self._fail(child, message, when)
+        self._vigil.hear(child.name, message)
+        return None if message["event"] == "pulse" else (child, message)
+
+    def _fail(self, child: Process, message: Message | None, when: str) -> NoReturn:
+        """Ends all ranks and blames the one that did not fall with another."""
+        ranks = list(self._vigil.ranks.values())
+        deadline = time.monotonic() + CULPRIT_SECONDS
+        while True:
+            if message is not None:
+                self._vigil.hear(child.name, message)
+            codes = {process.name: process.exit_code() for process in self._ranks}
+            first = culprit(ranks, codes)
+            # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
+            sure = first is not None and (first.failure is not None or (codes[first.name] or 0) < 0)
+            if sure or time.monotonic() > deadline:
                 break
-            time.sleep(0.05)
-        fate = culprit.fate()
+            with contextlib.suppress(queue.Empty):
+                child, message = self._inbox.get(timeout=0.05)
+        fate = next((process.fate() for process in self._ranks if first and process.name == first.name), "")
         self.close(grace=0)
-        raise RankFailedError(
-            f"{culprit.name} {fate} {when}; the other ranks were stopped (run again, or see its last words)"
-        )
+        raise death(ranks, first, fate, when, processes_without_memory() - self._without_memory)
 
     def close(self, grace: float = 2.0) -> None:
         """Ends every rank."""
@@ -111,8 +149,19 @@ class RankGroup:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder that only this user can enter (mode 0700, as tempfile makes them)."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="deeppool-") as name:
-        yield Path(name)
+    """A temporary folder that only this user can enter (mode 0700)."""
+    folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(4)}"
+    # It goes with this process even if that is killed: the shell reads the end of its input then.
+    remove = 'read -r _; for _ in 1 2 3; do rm -rf -- "$0" && exit; sleep 1; done'
+    with subprocess.Popen(
+        ["/bin/sh", "-c", remove, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    ):
+        try:
+            folder.mkdir(mode=0o700)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

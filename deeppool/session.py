@@ -107,7 +107,7 @@ def launch(
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
-        # Everyone has met and has the model: should this process be killed later, no files are left behind.
+        # Everyone has met and has the model.
         handover.close()
         run = _Run(plan, ranks, neighbours, spinners, report, place.cores)
         run.measure(seconds, steps)

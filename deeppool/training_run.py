@@ -10,14 +10,14 @@ from pathlib import Path
 
 from deeppool.child import Message
 from deeppool.env import package_versions
-from deeppool.errors import InvalidValueError, RankFailedError, RunCancelledError, RunError
+from deeppool.errors import InvalidValueError, RankFailedError, RankRefusedError, RunCancelledError, RunError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
 from deeppool.execution.monitor import stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.execution.training import TrainingJob
-from deeppool.job import Metrics, Progress, TrainingRecord, summarise
+from deeppool.job import Metrics, Progress, TrainingRecord, format_loss, summarise
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.planning.replan import Replan, replan
@@ -65,7 +65,9 @@ def train(
 
     Raises:
         InvalidValueError: a number that makes no sense, or a checkpoint of another training.
-        RankFailedError: a rank died or hung, and no restart was left; every process has ended by then.
+        RankFailedError: a rank died or hung, or could not reach the others, and no restart was left; every process
+            has ended by then. A rank that refuses to go on, because the disk is full or the loss is no number, say,
+            is not started again.
         RunError: the loss is no number.
         DocumentError: a checkpoint cannot be written or read.
     """
@@ -92,9 +94,10 @@ def train(
             run.attempt()
             return run.record()
         except RankFailedError as error:
-            if run.restarts == restarts:
-                raise RankFailedError(f"{error}{run.usable()}") from error
+            if run.restarts == restarts or isinstance(error, RankRefusedError):
+                raise type(error)(f"{error}{run.usable()}") from error
             run.restarts += 1
+            report(f"starting again: {error}", run.updates / steps)
         except RunCancelledError as error:
             raise RunCancelledError(f"{error}{run.usable()}") from error
 
@@ -136,15 +139,23 @@ class _Run:
         """Starts all ranks, and trains to the end."""
         with private_folder() as folder:
             self.report("starting", 0.0)
-            with Ranks(self.plan, self.job, folder, self.place) as ranks:
-                ranks.wait_until_ready()
-                self._resume(ranks)
-                started = self.updates
-                while self.updates < self.steps:
-                    self._advance(ranks, started)
-                    if self.look is not None and self.updates == started + self.look.after and not self.proposal:
-                        self._look_again(ranks, self.look, folder)
+            try:
+                with Ranks(self.plan, self.job, folder, self.place) as ranks:
+                    self._train(ranks, folder)
+            finally:
+                # No rank is left that could still be writing one.
+                if self.folder is not None:
+                    checkpoint.discard_partial(self.folder)
         self.report("done", 1.0)
+
+    def _train(self, ranks: Ranks, folder: Path) -> None:
+        ranks.wait_until_ready()
+        self._resume(ranks)
+        started = self.updates
+        while self.updates < self.steps:
+            self._advance(ranks, started)
+            if self.look is not None and self.updates == started + self.look.after and not self.proposal:
+                self._look_again(ranks, self.look, folder)
 
     def _resume(self, ranks: Ranks) -> None:
         if self.folder is not None:
@@ -207,20 +218,28 @@ class _Run:
         if len(heard) < self.plan.gpus:
             return
         del self._told[told["step"]]
-        loss = sum(part["loss"] for part in heard)
-        if not math.isfinite(loss):
-            raise RunError(
-                f"the loss is {loss} after update {told['step']} of {self.plan.model}{self.usable()} "
-                "(lower the learning rate, clip gradients, or look at the data)"
-            )
+        loss = self._loss(heard)
         seconds = max(part["seconds"] for part in heard)
         samples = self.plan.global_batch * self.job.accumulation
         rate = next((part["learning_rate"] for part in heard if "learning_rate" in part), None)
         metrics = Metrics(told["step"], loss, seconds, samples / seconds, rate)
         self.metrics.append(metrics)
-        self.report(f"update {told['step']} of {self.steps}, loss {loss:.4f}", told["step"] / self.steps)
+        self.report(f"update {told['step']} of {self.steps}, loss {format_loss(loss)}", told["step"] / self.steps)
         if self.on_metrics is not None:
             self.on_metrics(metrics)
+
+    def _loss(self, heard: list[Message]) -> float | None:
+        """The mean over the global batches; None where fp16 overflowed, and the update was left out."""
+        loss = sum(part["loss"] for part in heard)
+        if math.isfinite(loss):
+            return float(loss)
+        if any(part["skipped"] for part in heard):
+            return None
+        where = " and ".join(f"rank {part['rank']}" for part in heard if not math.isfinite(part["loss"]))
+        raise RunError(
+            f"the loss is {loss} after update {heard[0]['step']} of {self.plan.model}, on {where}{self.usable()} "
+            "(lower the learning rate, clip gradients, or look at the data)"
+        )
 
     def _save(self, ranks: Ranks, folder: Path, keep: int) -> Path:
         partial = checkpoint.begin(folder, self.updates)

@@ -180,7 +180,7 @@ def test_without_a_restart_left_the_error_names_the_rank_and_the_checkpoint(tmp_
 @pytest.mark.processes
 def test_a_loss_that_is_no_number_ends_the_training_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(
-        RunError, match=r"the loss is nan after update 1 of Net; there is no checkpoint .*learning rate"
+        RunError, match=r"the loss is nan after update 1 of Net, on rank \d.*; there is no checkpoint .*learning rate"
     ):
         dp.train(make_plan(2), make_job(dataset=broken_dataset), steps=3, checkpoints=tmp_path / "new")
     assert not ranks()

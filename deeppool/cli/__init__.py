@@ -1,8 +1,8 @@
 """``deeppool``: the command line.
 
 Every command takes ``--json`` and then prints one JSON object and nothing else on standard output; text
-for people about work under way goes to standard error. Exit codes: 0, 1 for an error told in one line,
-2 for bad usage.
+for people about work under way goes to standard error. Exit codes: 0, 1 for an error or an interrupt told
+in one line, 2 for bad usage.
 """
 
 import sys
@@ -13,6 +13,7 @@ from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
 from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
+from deeppool.cli.interrupts import heed_interrupts
 from deeppool.cli.network import network
 from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
@@ -22,6 +23,9 @@ from deeppool.cli.runs import run
 from deeppool.cli.scaling import scaling
 from deeppool.cli.training import train
 from deeppool.errors import DeeppoolError
+
+INTERRUPTED = 130
+"""With which typer ends where nothing else caught an interrupt."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,9 +61,15 @@ app.add_typer(cluster, name="cluster")
 
 
 def main() -> None:
-    """Runs a command; an error of ours becomes one line and exit code 1."""
+    """Runs a command; an error of ours, or an interrupt, becomes one line and exit code 1."""
+    heed_interrupts()
     try:
         app()
     except DeeppoolError as error:
         print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        sys.exit(1)
+    except SystemExit as ended:
+        if ended.code != INTERRUPTED:
+            raise
+        print("error: interrupted", file=sys.stderr)
         sys.exit(1)

@@ -26,14 +26,14 @@ def train(
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Updates between two checkpoints.")] = 100,
     keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = 2,
-    restarts: Annotated[int, typer.Option(help="How often to start again when a rank was lost.")] = 0,
+    restarts: Annotated[int, typer.Option(help="How often to start again after a rank died or hung.")] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train JOB by PLAN on this machine, as one process would on the global batch.
 
-    Ctrl-C ends every process; the same command goes on from the last checkpoint, and so does one with a plan
-    for another number of ranks.
+    Ctrl-C, kill or a fault ends every process; the same command goes on from the last checkpoint, and so does one
+    with a plan for another number of ranks.
 
     Example: deeppool train plan.json examples.own_training:job --steps 200 --checkpoints checkpoints
 

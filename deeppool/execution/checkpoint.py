@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 from deeppool import documents
-from deeppool.errors import DocumentError
+from deeppool.errors import DocumentError, RunError
 from deeppool.execution.trainer import Trainer
 
 RECORD = "checkpoint.json"
@@ -46,7 +46,7 @@ class Checkpoint:
 
 
 def begin(folder: Path, updates: int) -> Path:
-    """Makes the folder that the ranks write into; what an interrupted attempt left there goes.
+    """Makes the folder that the ranks write into; what interrupted attempts left there goes.
 
     Raises:
         DocumentError: it cannot be made.
@@ -54,19 +54,33 @@ def begin(folder: Path, updates: int) -> Path:
     partial = folder / f"step-{updates:06}{PARTIAL}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
+        discard_partial(folder)
         partial.mkdir()
     except OSError as error:
         raise DocumentError(f"cannot write {partial}: {error.strerror} (choose another folder)") from error
     return partial
 
 
+def discard_partial(folder: Path) -> None:
+    """Removes what is no whole checkpoint; no rank may be writing."""
+    for partial in folder.glob(f"step-*{PARTIAL}"):
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def save_shard(trainer: Trainer, folder: Path) -> None:
     """One rank's part.
 
     Raises:
+        RunError: a parameter is no number any more, so that nothing could go on from it.
         DocumentError: it cannot be written.
     """
+    for name in trainer.first_owned:
+        value = trainer.state[name]
+        if value.requires_grad and not bool(value.isfinite().all()):
+            raise RunError(
+                f"'{name}' holds values that are no number, no checkpoint of it was written "
+                "(lower the learning rate, clip gradients, or look at the data)"
+            )
     path = folder / f"rank-{trainer.rank}.pt"
     try:
         with path.open("wb") as stream:
@@ -90,7 +104,9 @@ def seal(partial: Path, checkpoint: Checkpoint, keep: int) -> Path:
         shutil.rmtree(whole)
     os.replace(partial, whole)
     for old in _checkpoints(partial.parent)[:-keep]:
-        shutil.rmtree(old)
+        # Under its own name it would look whole while it goes.
+        os.replace(old, old.with_name(old.name + PARTIAL))
+    discard_partial(partial.parent)
     return whole
 
 

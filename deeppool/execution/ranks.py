@@ -18,8 +18,17 @@ from deeppool.rank_group import RankGroup
 
 START_SECONDS = 300.0
 """For importing torch, building and capturing the model, and meeting the others."""
-SILENCE_SECONDS = 180.0
-"""A running rank that reports nothing for so long hangs."""
+MEETING_SECONDS = 30.0
+"""Ranks that all wait for one another for so long cannot reach one another."""
+FIRST_UPDATE_SECONDS = 120.0
+"""In which a rank must get on before it is known how long an update takes."""
+LEAST_PATIENCE = 30.0
+"""The same when it is known; a disk or a network may well be slow once in a while."""
+SLOWEST_UPDATES = 10.0
+"""Times the slowest update so far: the patience, where that is more."""
+DISK_SECONDS = 60.0
+SLOW_DISK = 10e6
+"""Bytes per second that a checkpoint is written and read with at least."""
 RUNTIME_BYTES = 300 * 2**20
 """Memory of a rank before its model: the interpreter and torch."""
 
@@ -46,7 +55,10 @@ class Ranks:
             RunError: the plan needs more than there is.
         """
         # Weights, gradients and momentum.
-        place.check(plan.model, RUNTIME_BYTES + 3 * plan.parameter_bytes)
+        state = 3 * plan.parameter_bytes
+        place.check(plan.model, RUNTIME_BYTES + state)
+        self._disk_seconds = DISK_SECONDS + state / SLOW_DISK
+        self._slowest: float | None = None
         self.group = RankGroup(place)
         documents.write(plan, folder / PLAN)
         work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
@@ -64,7 +76,7 @@ class Ranks:
 
     def wait_until_ready(self) -> None:
         """Returns when every rank has captured the model and met the others."""
-        self.group.collect("ready", START_SECONDS, "while it started")
+        self.group.collect("ready", START_SECONDS, "while it started", meeting=MEETING_SECONDS)
 
     def train(self, steps: int, on_step: OnStep | None = None, *, told: bool = False) -> list[Message]:
         """Trains some updates on all ranks; returns each rank's measurements.
@@ -76,11 +88,19 @@ class Ranks:
         """
 
         def on_message(message: Message) -> None:
-            if message["event"] == "step" and on_step is not None:
-                on_step(message)
+            if message["event"] == "step":
+                self._slowest = max(self._slowest or 0.0, message["seconds"])
+                if on_step is not None:
+                    on_step(message)
 
         self.group.send("train", steps=steps, told=told)
-        return self.group.collect("done", SILENCE_SECONDS, "while it trained", on_message)
+        return self.group.collect("done", self._patience, "while it trained", on_message)
+
+    def _patience(self) -> float:
+        """Seconds in which a training rank must get on."""
+        if self._slowest is None:
+            return FIRST_UPDATE_SECONDS
+        return max(LEAST_PATIENCE, SLOWEST_UPDATES * self._slowest)
 
     def share(self, folder: Path) -> None:
         """Makes sure that every rank sees what is written into a folder, which is made if it is not there.
@@ -97,25 +117,25 @@ class Ranks:
             raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
         try:
             self.group.send("find", path=str(probe.absolute()), host=platform.node())
-            self.group.collect("done", SILENCE_SECONDS, "while it looked for the folder of checkpoints")
+            self.group.collect("done", self._disk_seconds, "while it looked for the folder of checkpoints")
         finally:
             probe.unlink(missing_ok=True)
 
     def save(self, folder: Path) -> list[Message]:
         """Lets every rank write its part of a checkpoint."""
         self.group.send("save", folder=str(folder.absolute()))
-        return self.group.collect("done", SILENCE_SECONDS, "while it wrote a checkpoint")
+        return self.group.collect("done", self._disk_seconds, "while it wrote a checkpoint")
 
     def load(self, folder: Path, updates: int) -> None:
         """Brings every rank to the state of a checkpoint."""
         self.group.send("load", folder=str(folder.absolute()), updates=updates)
-        self.group.collect("done", SILENCE_SECONDS, "while it read a checkpoint")
+        self.group.collect("done", self._disk_seconds, "while it read a checkpoint")
 
     def switch(self, plan: Plan, folder: Path) -> None:
         """Lets every rank go on by another plan for as many ranks, from a checkpoint that they have just written."""
         plan_file = documents.write(plan, folder.parent / "plan.json")
         self.group.send("switch", plan=str(plan_file), folder=str(folder))
-        self.group.collect("done", SILENCE_SECONDS, "while it changed its plan")
+        self.group.collect("done", self._disk_seconds, "while it changed its plan")
 
     def rest(self, seconds: float) -> None:
         """Lets the ranks wait; one that dies meanwhile is noticed at once."""

@@ -70,6 +70,8 @@ class Trainer:
         self.iterations = 0
         """Global batches that were trained on."""
         self.spans: list[RawSpan] = []
+        self.doing: tuple[str, int, float] | None = None
+        """Kind of work, stage, and start as in a span; for another thread to read."""
         self.segments = [extract(captured, stage.layers) for stage in stages]
         self._types = boundary_types(captured, self.segments, precision)
         self._routes = Routes(stages, self.segments)
@@ -161,6 +163,7 @@ class Trainer:
         found = flow.inputs(index)
         nodes = self.segments[index].inputs
         if len(found) < len(nodes):
+            self.doing = ("data", index, time.perf_counter())
             data = batch(self.stages[index].layout.shard(self.rank))
             found |= {node: data[self._data[node]] for node in nodes if node.op == "placeholder"}
         return [
@@ -220,7 +223,9 @@ class Trainer:
     @contextmanager
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
         started = time.perf_counter()
+        self.doing = (kind, stage, started)
         yield
+        self.doing = None
         self.spans.append((kind, stage, name, started, time.perf_counter()))
 
 

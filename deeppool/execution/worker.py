@@ -8,6 +8,7 @@ checkpoint's folder, ``switch`` with another plan, ``exit``. Answers: ``ready``,
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from deeppool import documents
 from deeppool.child import Commands, Message
 from deeppool.device.common import find_device
 from deeppool.device.cpu import pin_to_core
-from deeppool.errors import DeeppoolError, RunError
+from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.data import ShardReader
+from deeppool.execution.failure import MEETING, describe
+from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
@@ -36,16 +39,37 @@ from deeppool.graph.workloads import load_model
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 
-COLLECTIVE_TIMEOUT = timedelta(seconds=120)
-"""A rank that waits longer for the others gives up; the launcher notices a death much sooner."""
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""A rank that waits longer for the others gives up. The launcher notices much sooner which of them hangs."""
+WORDS = {
+    "data": "reading the samples of stage",
+    "forward": "forward of stage",
+    "backward": "backward of stage",
+    "reshard": "reshard at stage",
+    "sync": "gradient synchronisation of stage",
+    "update": "the update after stage",
+}
+"""What a trainer does, for people."""
+COMMANDS = {
+    "train": "training, between stages",
+    "find": "looking for the folder of checkpoints",
+    "save": "writing its part of a checkpoint",
+    "load": "reading a checkpoint",
+    "switch": "changing its plan",
+}
+SOCKET_PATH, LOADER_PATH = 108, 40
+"""Bytes that the path of a socket may have, and those of them that multiprocessing adds to its folder's."""
+RESTING = "waiting for a command"
 
 
 class Rank:
     """One rank of a live run."""
 
-    def __init__(self, setup: Message) -> None:
+    def __init__(self, setup: Message, pulse: Pulse) -> None:
         """Pins the process, joins the process group, captures the model and checks it against the plan."""
         self.rank: int = setup["rank"]
+        self.updates = 0
+        pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
         plan = documents.read(folder / PLAN, Plan)
         device = self._device = find_device(plan.device)
@@ -61,6 +85,7 @@ class Rank:
         )
         if setup["interface"] is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
+        pulse.enter(MEETING, waits=True)
         with device.unbound():
             dist.init_process_group(
                 device.backend,
@@ -72,7 +97,16 @@ class Rank:
         self.training = work.training
         self._work = work
         self.trainer = self._trainer(plan)
-        self.updates = 0
+        pulse.look = self.doing
+
+    def doing(self) -> Doing | None:
+        """What the trainer does; None outside of an update's parts."""
+        now = self.trainer.doing
+        if now is None:
+            return None
+        kind, stage, since = now
+        what = f"{WORDS[kind]} {self.trainer.stages[stage].name} (update {self.updates + 1})"
+        return Doing(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
         with self._device.unbound():
@@ -95,13 +129,25 @@ class Rank:
         ended = started
         for _ in range(message["steps"]):
             before = ended
+            scale = self.trainer.update.scale.factor
             losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
             stage_times.append([(*what, start + ahead, end + ahead) for *what, start, end in self.trainer.spans])
             if self.rank == 0 or message["told"]:
-                commands.answer("step", step=self.updates, loss=losses[-1], seconds=times[-1], **self._told())
+                # Below 1 it is no overflow that a smaller scale could cure.
+                skipped = 1 <= self.trainer.update.scale.factor < scale
+                told = self._told()
+                commands.answer(
+                    "step",
+                    rank=self.rank,
+                    step=self.updates,
+                    loss=losses[-1],
+                    seconds=times[-1],
+                    skipped=skipped,
+                    **told,
+                )
         return {
             "times": times,
             "losses": losses,
@@ -164,7 +210,9 @@ class _Work:
 
 
 def _own_job(folder: Path, plan: Plan, place: torch.device) -> _Work:
-    """The user's training."""
+    """The user's training. What its loaders of data leave on disk goes with the run, also if they are killed."""
+    if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
+        tempfile.tempdir = str(folder)
     job = load_job(folder)
     module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
     reader = ShardReader(job.dataset(), plan.global_batch, job.seed, job.loader_workers)
@@ -206,8 +254,9 @@ def _capture(module: torch.nn.Module, plan: Plan, loss: Loss | None = None) -> C
 def main() -> None:
     """Obeys the launcher until it is told to exit."""
     commands = Commands()
+    pulse = Pulse(commands)
     try:
-        rank = Rank(commands.next())
+        rank = Rank(commands.next(), pulse)
         commands.answer("ready")
         obey = {
             "train": rank.train,
@@ -217,11 +266,15 @@ def main() -> None:
             "switch": rank.switch,
         }
         with rank.arithmetic:
+            pulse.enter(RESTING, waits=True)
             while (message := commands.next())["command"] != "exit":
+                pulse.enter(COMMANDS[message["command"]])
                 commands.answer("done", **obey[message["command"]](message, commands))
+                pulse.enter(RESTING, waits=True)
         dist.destroy_process_group()
-    except DeeppoolError as error:
-        sys.exit(str(error))
+    except Exception as error:
+        commands.answer("failed", **describe(error, pulse.doing.what))
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from torch import nn
 import deeppool as dp
 from deeppool.cluster import find_cluster
 from deeppool.errors import RankFailedError
+from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
@@ -134,6 +136,20 @@ def test_a_killed_rank_ends_everything_and_is_named(victim: int, plan_file: Path
     assert all(map(gone, everything))
 
 
+def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks_module, "LEAST_PATIENCE", 6.0)
+    monkeypatch.setattr(ranks_module, "FIRST_UPDATE_SECONDS", 12.0)
+    monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
+    with launched(dp.load(plan_file), seconds=LONG) as run:
+        everything = ranks()
+        everything[1].send_signal(signal.SIGSTOP)
+        error = run.exception(timeout=40)
+    assert isinstance(error, RankFailedError)
+    assert re.match(r"rank 1 hangs: it has given no sign of life for \d+ s .*, waited for by rank 0 in ", str(error))
+    assert "\n" not in str(error)
+    assert all(map(gone, everything))
+
+
 def test_a_killed_background_job_does_not_hurt_the_foreground(plan_file: Path) -> None:
     with launched(dp.load(plan_file), background=EXAMPLE, seconds=2) as run:
         everything = ranks() + backgrounds()
@@ -188,9 +204,7 @@ def test_a_killed_launcher_leaves_nothing_behind(
         for process in everything:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-    # While it starts, the plan and the model lie in a folder that only the launcher could remove.
-    if moment == "measuring":
-        assert list(tmp_path.iterdir()) == []
+    wait_until(lambda: list(tmp_path.iterdir()) == [], 10, "the end of the folder with the plan and the model")
 
 
 HEEDING_CONTROL_C = """
@@ -224,7 +238,7 @@ def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file
             launcher.kill()
     assert (launcher.returncode, out) == (1, "")
     assert error == "error: interrupted; every process of the run was ended, nothing was saved\n"
-    assert len(everything) == 3, "a rank, its background job, and the spinner of the baseline"
+    assert len(everything) == 4, "a rank, its background job, the spinner of the baseline, the keeper of the folder"
     assert all(map(gone, everything))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,98 @@
+"""What a rank tells of the exception that ends it: of what kind it is, where it was, and what to do.
+
+``refusal``     one of deeppool's own errors: trying again changes nothing
+``memory``      an allocation failed
+``connection``  another rank was not there: most often the victim of that rank's end
+``error``       anything else, most often of the user's own code
+"""
+
+import re
+import resource
+import traceback
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from deeppool.errors import DeeppoolError
+from deeppool.execution.pulse import is_library
+from deeppool.units import format_bytes
+
+MEETING = "meeting the other ranks"
+"""What a rank does that joins the process group."""
+
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|Unable to allocate", re.IGNORECASE
+)
+_ASKED = re.compile(r"(?:tried to allocate|Unable to allocate) ([\d.]+) ?(bytes|[KMGT]iB)", re.IGNORECASE)
+_GLOO = re.compile(r"gloo/|[Cc]onnection (?:closed|reset|refused)|Broken pipe|Socket closed")
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def describe(error: BaseException, doing: str) -> dict[str, Any]:
+    """The content of a ``failed`` answer.
+
+    Args:
+        error: that ends the rank.
+        doing: what the rank was at.
+    """
+    kind = _kind(error, doing)
+    if kind == "refusal":
+        text = str(error)
+    elif kind == "memory":
+        text = f"ran out of memory in {doing}: {_memory(error)}"
+    elif doing == MEETING:
+        text = f"could not reach the other ranks ({_last_line(error)})"
+    elif kind == "connection":
+        text = f"lost its connection to another rank in {doing} ({_last_line(error)})"
+    else:
+        text = f"failed in {doing}: {_last_line(error)}{_at(error)}"
+    return {"kind": kind, "doing": doing, "text": text, "traceback": "".join(traceback.format_exception(error))}
+
+
+def _kind(error: BaseException, doing: str) -> str:
+    if isinstance(error, DeeppoolError):
+        return "refusal"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "memory"
+    if isinstance(error, RuntimeError | OSError) and _NO_MEMORY.search(str(error)):
+        return "memory"
+    if isinstance(error, dist.DistError) or doing == MEETING:
+        return "connection"
+    if isinstance(error, RuntimeError) and _GLOO.search(str(error)):
+        return "connection"
+    return "error"
+
+
+def _memory(error: BaseException) -> str:
+    """How much was asked for, and how much there is."""
+    import psutil
+
+    asked = _ASKED.search(str(error))
+    size = f"{format_bytes(int(float(asked[1]) * _UNITS[asked[2].lower()]))} more were" if asked else "more was"
+    parts = [f"{size} asked for"]
+    if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        parts.append(f"the GPU has {format_bytes(free)} of {format_bytes(total)} left")
+    else:
+        parts.append(f"it holds {format_bytes(psutil.Process().memory_info().rss)}")
+        parts.append(f"the machine has {format_bytes(psutil.virtual_memory().available)} left")
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            parts.append(f"a process may address {format_bytes(limit)} (ulimit -v)")
+    return f"{', '.join(parts)}{_at(error)}"
+
+
+def _last_line(error: BaseException) -> str:
+    """What happened, without the traceback that a loader's process puts into its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[-1] if lines else ""
+    name = type(error).__name__
+    return said if said.startswith(name) else f"{name}: {said}".removesuffix(": ")
+
+
+def _at(error: BaseException) -> str:
+    """The last line of the user's own that was under way."""
+    steps = traceback.extract_tb(error.__traceback__)
+    found = [step for step in steps if not is_library(step.filename)]
+    return f", at {found[-1].filename}:{found[-1].lineno} in {found[-1].name}" if found else ""

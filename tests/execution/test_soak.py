@@ -1,0 +1,190 @@
+"""Start and kill, again and again: whoever dies of whatever at any moment, nothing stays behind.
+
+``DEEPPOOL_SOAK_CYCLES=200`` is the long version (``make soak``); ``DEEPPOOL_SOAK_SEED`` repeats another one.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import deeppool as dp
+from deeppool.execution.checkpoint import latest, weights
+from tests.execution import soak_job
+
+CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "4"))
+SEED = int(os.environ.get("DEEPPOOL_SOAK_SEED", "1"))
+CYCLE_SECONDS = 120
+GONE_SECONDS = 10
+"""In which everything has ended after a fault."""
+LONG = 100_000
+"""Updates that no cycle comes to."""
+# Who is hit: the launcher as by its terminal, by `kill`, by `kill -9`; one of its children, or one of theirs.
+FAULTS = [
+    ("launcher", signal.SIGINT),
+    ("launcher", signal.SIGTERM),
+    ("launcher", signal.SIGHUP),
+    ("launcher", signal.SIGKILL),
+    ("child", signal.SIGKILL),
+    ("child", signal.SIGTERM),
+    ("child", signal.SIGSEGV),
+]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.usefixtures("in_the_checkout"),
+    pytest.mark.timeout(CYCLES * CYCLE_SECONDS),
+]
+
+
+def mark_of(process: psutil.Process) -> str | None:
+    """The cycle that a process belongs to, told by its environment, which its own children inherit."""
+    try:
+        return process.environ().get("DEEPPOOL_SOAK_MARK")
+    except psutil.Error:
+        return None
+
+
+def living(mark: str) -> list[psutil.Process]:
+    found = [process for process in psutil.process_iter() if mark_of(process) == mark]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    return living(mark)
+
+
+def listening() -> set[tuple[str, int]]:
+    return {(x.laddr.ip, x.laddr.port) for x in psutil.net_connections("tcp") if x.status == psutil.CONN_LISTEN}
+
+
+def ports(processes: list[psutil.Process]) -> set[tuple[str, int]]:
+    """At which some processes listen."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found |= {
+                (x.laddr.ip, x.laddr.port) for x in process.net_connections("tcp") if x.status == psutil.CONN_LISTEN
+            }
+    return found
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str:
+    """Starts a command, lets a fault happen, and checks what is left; returns what was done."""
+    mark, temporary, kept = f"{os.getpid()}-{number}", folder / "tmp", folder / "checkpoints"
+    temporary.mkdir(exist_ok=True)
+    commands = {
+        "train": ["train", str(plan), "tests.execution.soak_job:job", "--steps", str(LONG), "--checkpoints", str(kept)],
+        "run": ["run", str(plan), "--background", "tests.execution.soak_job:net", "--seconds", "600"],
+    }
+    kind = draw.choices(["train", "run"], [3, 1])[0]
+    extra = ["--checkpoint-every", "5"] if kind == "train" else []
+    victim, what = draw.choice(FAULTS)
+    environment = {**os.environ, "TMPDIR": str(temporary), "DEEPPOOL_SOAK_MARK": mark}
+    before = shared_memory()
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", HEEDING_CONTROL_C, *commands[kind], *extra],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        process_group=0,
+    )
+    with launcher:
+        # Half of the faults come while it starts, of which every moment counts; a sleep is the fault's own timing.
+        delay = draw.uniform(0.7, 8.0) if draw.random() < 0.5 else draw.uniform(8.0, 16.0)
+        told = f"cycle {number}: {kind}, {what.name} to the {victim} after {delay:.1f} s"
+        time.sleep(delay)
+        everything = living(mark)
+        mine = ports(everything)
+        children = [process for process in everything if process.pid != launcher.pid]
+        if launcher.poll() is not None:
+            raise AssertionError(f"{told}: it had ended by itself: {launcher.stderr.read()}")
+        hit = psutil.Process(launcher.pid) if victim == "launcher" or not children else draw.choice(children)
+        with contextlib.suppress(psutil.Error):
+            told += f" ({' '.join(hit.cmdline()[-2:])[-60:]}, one of {len(everything)} processes)"
+            hit.send_signal(what)
+        spared = hit.pid != launcher.pid and not _ends_the_run(hit, launcher, what)
+        if spared:
+            launcher.send_signal(signal.SIGINT)
+        try:
+            _, error = launcher.communicate(timeout=GONE_SECONDS)
+        except subprocess.TimeoutExpired:
+            launcher.send_signal(signal.SIGUSR1)
+            time.sleep(1)
+            launcher.kill()
+            _, error = launcher.communicate()
+            raise AssertionError(f"{told}: the launcher is still there: {error}") from None
+    left = [] if wait_for(lambda: not living(mark), GONE_SECONDS) else living(mark)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            told += f"; left {process.pid} {process.status()} {' '.join(process.cmdline())[-80:]}"
+            process.kill()
+    assert not left, told
+    assert not (mine & listening()), told
+    assert wait_for(lambda: not any(temporary.iterdir()), 2), f"{told}: {list(temporary.rglob('*'))}"
+    assert shared_memory() <= before, f"{told}: {shared_memory() - before}"
+    if launcher.returncode > 0:
+        assert "Traceback" not in error, f"{told}: {error}"
+        assert error.count("\n") == 1, f"{told}: {error!r}"
+        assert error.startswith("error: "), f"{told}: {error!r}"
+    found = latest(kept) if kept.exists() else None
+    assert found is None or all(value.isfinite().all() for value in weights(found).values()), told
+    return f"{told}: {error.strip()[:150]}"
+
+
+def _ends_the_run(hit: psutil.Process, launcher: subprocess.Popen, what: signal.Signals) -> bool:
+    """Ranks do; a background job, a spinner, a loader of data or the keeper of the folder need not."""
+    try:
+        return wait_for(lambda: launcher.poll() is not None, 3)
+    except psutil.Error:
+        return True
+
+
+HEEDING_CONTROL_C = """
+import faulthandler, signal
+# Where it hangs, should it do so.
+faulthandler.register(signal.SIGUSR1)
+# As in test_faults: what runs this may ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from deeppool.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Sockets lie in it, whose paths are limited."""
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        yield Path(name)
+
+
+def test_whoever_is_killed_at_any_moment_nothing_stays_behind(short_path: Path) -> None:
+    draw = random.Random(SEED)
+    plan = dp.save(soak_job.plan(2), short_path / "plan.json")
+    for number in range(CYCLES):
+        print(one_cycle(number, draw, plan, short_path), flush=True)
+    kept = latest(short_path / "checkpoints")
+    assert kept is None or torch.is_tensor(next(iter(weights(kept).values())))

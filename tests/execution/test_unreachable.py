@@ -1,0 +1,132 @@
+"""Ranks that cannot reach one another: from the start, and from the middle of a training on."""
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import deeppool as dp
+from deeppool.child import Inbox, Process
+from deeppool.errors import RankFailedError
+from deeppool.execution import ranks as ranks_module
+from deeppool.place import Slot, ThisMachine
+from tests.test_train import make_job, make_plan
+from tests.test_train_faults import Faulty
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(300)]
+LINK = "deeppool0"
+"""Name of the network interface of each namespace."""
+
+
+class OnAnInterface(ThisMachine):
+    """This machine, with gloo on an interface of choice."""
+
+    interface = "nowhere0"
+
+    def slot(self, rank: int) -> Slot:
+        return dataclasses.replace(super().slot(rank), interface=self.interface)
+
+
+class InNamespaces(OnAnInterface):
+    """Each rank in a network of its own, as on machines of their own."""
+
+    interface = LINK
+
+    def __init__(self, namespaces: list[str], folder: Path) -> None:
+        super().__init__("cpu", len(namespaces))
+        self.namespaces, self.folder = namespaces, folder
+
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
+        python = self.folder / f"python-{rank}"
+        python.write_text(f'#!/bin/sh\nexec ip netns exec {self.namespaces[rank]} {sys.executable} "$@"\n')
+        python.chmod(0o700)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(python))
+            return super().start(rank, module, name, inbox)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def namespaces() -> Iterator[list[str]]:
+    """Two, with a link between them."""
+    if os.geteuid() != 0:
+        pytest.skip("making network namespaces needs root")
+    names = [f"deeppool-{os.getpid()}-{side}" for side in (0, 1)]
+    try:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+            ip("link", "add", LINK, "netns", names[0], "type", "veth", "peer", "name", LINK, "netns", names[1])
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"this machine permits no network namespaces: {error}")
+        for side, name in enumerate(names):
+            ip("-n", name, "address", "add", f"10.77.0.{side + 1}/24", "dev", LINK)
+            ip("-n", name, "link", "set", LINK, "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def cut_the_link() -> None:
+    ip("link", "set", LINK, "down")
+
+
+def nobody_is_left() -> bool:
+    return psutil.Process().children(recursive=True) == []
+
+
+def test_an_interface_that_is_not_there_is_told_before_anything_trains() -> None:
+    with pytest.raises(
+        RankFailedError,
+        match=r"rank \d could not reach the other ranks \(.*nowhere0.*\).* while it started; .*network.*no checkpoint",
+    ):
+        dp.train(make_plan(2), make_job(), steps=1, place=OnAnInterface("cpu", 2))
+    assert nobody_is_left()
+
+
+@pytest.mark.root
+def test_ranks_that_never_meet_are_named(
+    namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks_module, "MEETING_SECONDS", 5.0)
+    # In a network of its own, each has no way to the other.
+    ip("-n", namespaces[1], "address", "flush", "dev", LINK)
+    ip("-n", namespaces[1], "address", "add", "10.78.0.2/24", "dev", LINK)
+    with pytest.raises(
+        RankFailedError, match=r"rank \d could not reach the other ranks .* while it started; .*is the network"
+    ):
+        dp.train(make_plan(2), make_job(), steps=1, place=InNamespaces(namespaces, tmp_path))
+    assert nobody_is_left()
+
+
+@pytest.mark.root
+def test_a_link_that_is_cut_while_they_train_is_told_as_such(
+    namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks_module, "LEAST_PATIENCE", 6.0)
+    monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
+    data = functools.partial(Faulty, cut_the_link, tmp_path / "once")
+    with pytest.raises(
+        RankFailedError,
+        match=r"no rank got on for \d+ s while it trained, each waits for another: rank 0 in .* and rank 1 in .*; all "
+        r"ranks were stopped \(is the network between them up\?\); the last checkpoint is .*step-000002",
+    ):
+        dp.train(
+            make_plan(2),
+            make_job(dataset=data),
+            steps=6,
+            checkpoints=tmp_path / "kept",
+            checkpoint_every=2,
+            place=InNamespaces(namespaces, tmp_path),
+        )
+    assert nobody_is_left()
