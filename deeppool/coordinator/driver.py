@@ -9,6 +9,7 @@ import os
 import queue
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -62,14 +63,16 @@ class Driver:
         """How far the job is."""
         return self._progress
 
-    def run(self, number: int, work: Work, seats: Sequence[Seat]) -> tuple[JobProgress, Record | None]:
+    def run(self, number: int, work: Work, seats: Sequence[Seat], scratch: str) -> tuple[JobProgress, Record | None]:
         """Trains; returns what came of it.
 
         Args:
             number: of the job.
             work: what to train.
             seats: where, per rank.
+            scratch: folder for temporary files; whoever kills this process removes it.
         """
+        tempfile.tempdir = scratch
         os.chdir(work.folder)
         sys.path.insert(0, work.folder)
         place = RayPlace(number, seats, work.folder)

@@ -5,6 +5,8 @@ ends them with it, and with them end the processes of every job.
 """
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +32,8 @@ class _Job:
     work: Work
     seats: list[Seat] = field(default_factory=list)
     driver: Any = None
+    scratch: str | None = None
+    """Folder for the driver's temporary files."""
     attempt: "asyncio.Task[dict[str, Any]] | None" = None
     """Trains; it alone is cancelled, so that what follows it is always done."""
     ending: "asyncio.Task[None] | None" = None
@@ -180,6 +184,8 @@ class Head:
         if job.driver is not None:
             self._ray.kill(job.driver)
         await asyncio.gather(*(self._gpus.end(job.record.job, seat) for seat in job.seats))
+        if job.scratch is not None:
+            shutil.rmtree(job.scratch, ignore_errors=True)
         if changes["state"] != "queued":
             self._end(job, **changes)
         elif job.cancelled:
@@ -195,7 +201,8 @@ class Head:
         # It starts beside the runtimes.
         job.driver = remote.remote()
         job.seats = await self._gpus.seats(job.record.gpus)
-        progress, result = await job.driver.run.remote(job.record.job, job.work, job.seats)
+        job.scratch = tempfile.mkdtemp(prefix="deeppool-")
+        progress, result = await job.driver.run.remote(job.record.job, job.work, job.seats, job.scratch)
         changes = {"state": "done", "progress": progress}
         if result is not None:
             assert self._history is not None

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 
 from deeppool.coordinator.engine import LOOPBACK, find_ray
@@ -19,20 +20,24 @@ OBJECT_STORE_BYTES = 256 * 2**20
 def main() -> None:
     """Starts Ray, and waits."""
     ray = find_ray(on_loopback=True)
-    ray.init(
-        num_cpus=int(sys.argv[1]),
-        _node_ip_address=LOOPBACK,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
     over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    os.write(1, (json.dumps({"address": ray.get_runtime_context().gcs_address}) + "\n").encode())
-    over.wait()
-    ray.shutdown()
+    # Ray's logs and sockets, and what processes that were killed leave: private, and gone with Ray.
+    with tempfile.TemporaryDirectory(prefix="deeppool-ray-") as folder:
+        os.environ["TMPDIR"] = folder
+        ray.init(
+            num_cpus=int(sys.argv[1]),
+            _node_ip_address=LOOPBACK,
+            _temp_dir=f"{folder}/ray",
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: over.set())
+        os.write(1, (json.dumps({"address": ray.get_runtime_context().gcs_address}) + "\n").encode())
+        over.wait()
+        ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ are sent from node to node.
 
 import importlib.util
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Nodes:
     ray: Any
     cluster: Any
     other: Any
+    folder: Path
+    """For temporary files of all processes."""
 
     def start(self) -> dp.Coordinator:
         return dp.Coordinator.start(self.cluster.address)
@@ -56,7 +59,9 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with pytest.MonkeyPatch.context() as patch:
+    # Ray's sockets need a short path.
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("TMPDIR", folder)  # of the processes; this one has chosen already
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
             patch.setenv(name, "")  # what find_ray sets goes with the test
@@ -71,10 +76,12 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
                 "health_check_timeout_ms": 1000,
                 "health_check_failure_threshold": 2,
             }
-            cluster.add_node(num_cpus=1, node_ip_address=HEAD, include_dashboard=False, _system_config=soon)
-            other = cluster.add_node(num_cpus=1, node_ip_address=OTHER)
+            cluster.add_node(
+                num_cpus=1, node_ip_address=HEAD, temp_dir=f"{folder}/ray", include_dashboard=False, _system_config=soon
+            )
+            other = cluster.add_node(num_cpus=1, node_ip_address=OTHER, temp_dir=f"{folder}/ray")
             ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-            yield Nodes(ray, cluster, other)
+            yield Nodes(ray, cluster, other, Path(folder))
         finally:
             ray.shutdown()
             cluster.shutdown()
@@ -156,6 +163,7 @@ class Day:
     background_processes: int
     cancelled: JobRecord
     left: list[psutil.Process]
+    files: list[Path]
     after: ClusterStatus
 
 
@@ -171,7 +179,8 @@ def day(nodes: Nodes) -> Day:
     held = backgrounds()
     cancelled = coordinator.cancel(background)
     left = [process for process in (*held, *ranks()) if running(process)]
-    return Day(together, *ended, beside, len(held), cancelled, left, coordinator.status())
+    files = list(nodes.folder.glob("deeppool-*"))
+    return Day(together, *ended, beside, len(held), cancelled, left, files, coordinator.status())
 
 
 def test_a_training_over_two_nodes_is_the_training_of_one_machine(day: Day) -> None:
@@ -196,11 +205,11 @@ def test_a_gpu_holds_one_foreground_and_one_background_and_the_next_foreground_w
     assert day.beside.job(background).started <= day.first.ended
 
 
-def test_a_cancelled_job_leaves_no_process_and_a_record(day: Day) -> None:
+def test_a_cancelled_job_leaves_a_record_and_no_process_or_file(day: Day) -> None:
     assert day.cancelled.state == "cancelled"
     assert day.cancelled.progress.update > 0
     assert day.cancelled.progress.loss is not None
-    assert (day.background_processes, day.left) == (2, [])
+    assert (day.background_processes, day.left, day.files) == (2, [], [])
     assert {use.foreground for use in day.after.gpus} | {use.background for use in day.after.gpus} == {None}
 
 

@@ -49,6 +49,14 @@ def test_a_ray_of_this_machine_is_reached_from_it_alone_and_leaves_nothing(shell
     state = tmp_path / "deeppool" / "cluster"
     host = psutil.Process(json.loads((state / "ray.json").read_text())["pid"])
     family = [host, *host.children(recursive=True)]
+    (folder,) = {
+        Path(word[: word.index("/ray/session_")].partition("=")[2])
+        for process in family
+        for word in process.cmdline()
+        if word.startswith("--log_dir=")
+    }
+    assert folder.name.startswith("deeppool-ray-")
+    assert oct(folder.stat().st_mode)[-3:] == "700"
     listening = {
         ipaddress.ip_address(connection.laddr.ip.removeprefix("::ffff:"))
         for process in family
@@ -60,5 +68,6 @@ def test_a_ray_of_this_machine_is_reached_from_it_alone_and_leaves_nothing(shell
     last = shell("stop")
     assert [job["state"] for job in last["jobs"]] == ["cancelled"]
     assert not [process for process in family if process.is_running()]
+    assert not folder.exists()
     assert not (state / "ray.json").exists()
     assert (state / "jobs" / "job-000001.json").is_file()
