@@ -15,3 +15,10 @@ def in_the_checkout() -> Iterator[None]:
         patch.chdir(CHECKOUT)
         patch.syspath_prepend(str(CHECKOUT))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser with its JupyterLab, and Ray, fill two cores."""
+    for item in items:
+        if item.get_closest_marker("browser") or item.get_closest_marker("ray"):
+            item.add_marker("alone")
