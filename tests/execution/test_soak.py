@@ -29,6 +29,8 @@ GONE_SECONDS = 10
 """In which everything has ended after a fault."""
 LONG = 100_000
 """Updates that no cycle comes to."""
+PROCESSES_OF_RUN = 8
+"""Launcher, keeper of its folder, and of each of two ranks the foreground, the background and the spinner."""
 # Who is hit: the launcher as by its terminal, by `kill`, by `kill -9`; one of its children, or one of theirs.
 FAULTS = [
     ("launcher", signal.SIGINT),
@@ -91,6 +93,11 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+def is_under_way(mark: str, kept: Path, checkpoint: Path | None) -> bool:
+    """A training has written a checkpoint; a run has started everything."""
+    return latest(kept) != checkpoint or len(living(mark)) == PROCESSES_OF_RUN
+
+
 def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str:
     """Starts a command, lets a fault happen, and checks what is left; returns what was done."""
     mark, temporary, kept = f"{os.getpid()}-{number}", folder / "tmp", folder / "checkpoints"
@@ -103,7 +110,7 @@ def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
     extra = ["--checkpoint-every", "5"] if kind == "train" else []
     victim, what = draw.choice(FAULTS)
     environment = {**os.environ, "TMPDIR": str(temporary), "DEEPPOOL_SOAK_MARK": mark}
-    before = shared_memory()
+    before, checkpoint = shared_memory(), latest(kept)
     launcher = subprocess.Popen(
         [sys.executable, "-c", HEEDING_CONTROL_C, *commands[kind], *extra],
         stdout=subprocess.DEVNULL,
@@ -113,9 +120,14 @@ def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
         process_group=0,
     )
     with launcher:
-        # Half of the faults come while it starts, of which every moment counts; a sleep is the fault's own timing.
-        delay = draw.uniform(0.7, 8.0) if draw.random() < 0.5 else draw.uniform(8.0, 16.0)
-        told = f"cycle {number}: {kind}, {what.name} to the {victim} after {delay:.1f} s"
+        # Half of the faults come while it starts, of which every moment counts, half when it is under way.
+        moment, delay = draw.choice(
+            [("its start", draw.uniform(0.7, 10.0)), ("being under way", draw.uniform(0.0, 4.0))]
+        )
+        told = f"cycle {number}: {kind}, {what.name} to the {victim} {delay:.1f} s after {moment}"
+        if moment == "being under way":
+            wait_for(lambda: is_under_way(mark, kept, checkpoint) or launcher.poll() is not None, CYCLE_SECONDS / 2)
+        # No synchronisation: the fault's own timing.
         time.sleep(delay)
         everything = living(mark)
         mine = ports(everything)
@@ -150,7 +162,7 @@ def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
         assert "Traceback" not in error, f"{told}: {error}"
         assert error.count("\n") == 1, f"{told}: {error!r}"
         assert error.startswith("error: "), f"{told}: {error!r}"
-    found = latest(kept) if kept.exists() else None
+    found = latest(kept)
     assert found is None or all(value.isfinite().all() for value in weights(found).values()), told
     return f"{told}: {error.strip()[:150]}"
 
