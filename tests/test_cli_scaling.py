@@ -7,6 +7,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.cli import main
+from deeppool.planning.accuracy import NAMED
 from tests.strategies import make_graph, profile_from_times
 
 STEPS = dp.StepsTable("mine", "trained", ((4, 800), (64, 100)))
@@ -58,6 +59,19 @@ def test_people_get_a_table_and_the_file_is_the_study(deeppool):
 def test_without_a_file_the_steps_are_an_example_and_say_so(deeppool):
     _, out, _ = deeppool("profile.json", "--gpus", "2", "--network", "10")
     assert "Steps: an example (round numbers chosen for this example, from no paper and no training)." in out
+
+
+def test_the_curve_of_a_paper_is_found_by_its_name_and_shown_with_its_source(deeppool):
+    code, out, _ = deeppool(*"profile.json --gpus 2 --network 10 --steps-to-accuracy vgg11-shallue2019 --json".split())
+    found, curve = json.loads(out), NAMED["vgg11-shallue2019"]
+    assert (code, found["steps_name"], found["steps_source"]) == (0, curve.name, curve.source)
+    assert {x["steps"] for x in found["points"] if x["strategy"] == "strong"} == {curve.steps(256)}
+
+
+def test_the_names_of_built_in_curves_are_in_the_help(deeppool):
+    _, out, _ = deeppool("--help")
+    text = "".join(out.replace("│", "").split())  # wrapped inside names
+    assert all(name in text for name in NAMED)
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_study(deeppool, monkeypatch):

@@ -24,7 +24,8 @@ def scaling(
         str,
         typer.Option(
             help="How many steps each global batch needs to the target accuracy: a file of your own, or "
-            "imagenet-90-epochs (Goyal et al., ResNet-50), or example (round numbers, from no paper)."
+            "vgg11-shallue2019 (Shallue et al., read from their figure), or imagenet-90-epochs (Goyal et al., "
+            "ResNet-50), or example (round numbers, from no paper)."
         ),
     ] = "example",
     amplification_limit: Annotated[

@@ -132,6 +132,33 @@ def test_ninety_epochs_of_imagenet_at_batch_256_are_450_thousand_steps():
     assert NAMED["imagenet-90-epochs"].steps(256) == math.ceil(90 * 1_281_167 / 256) == 450_411
 
 
+VGG11 = NAMED["vgg11-shallue2019"]
+READING = 0.03
+"""The share by which any steps of VGG-11, read from a figure, may be off."""
+
+
+@pytest.mark.parametrize(("low", "high"), [(32, 64), (64, 256), (256, 512)])
+def test_vgg11_scales_perfectly_at_small_batches_as_well_as_its_figure_can_be_read(low, high):
+    assert VGG11.steps(low) / VGG11.steps(high) == pytest.approx(high / low, rel=2 * READING)
+
+
+def test_vgg11_gains_less_and_less_above_a_thousand_samples_and_nothing_readable_at_the_end():
+    assert VGG11.steps(1024) / VGG11.steps(32_768) < 32 / 4
+    assert 1 <= VGG11.steps(32_768) / VGG11.steps(65_536) < 1 + 2 * READING
+
+
+def test_vgg11_never_needs_more_steps_at_a_larger_batch():
+    steps = [VGG11.steps(2**exponent) for exponent in range(5, 17)]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_vgg11_says_that_it_was_read_from_a_figure_and_is_not_continued_beyond_it():
+    assert "Shallue et al., JMLR 20(112), 2019: read to about 3 % from the figure" in VGG11.source
+    for batch in (31, 65_537):
+        with pytest.raises(MissingStepsError, match=r"VGG-11 on ImageNet to validation error 0\.35 has 32 to 65536"):
+            VGG11.steps(batch)
+
+
 @pytest.mark.parametrize("model", [MODEL, FIXED, TABLE])
 def test_a_model_comes_back_from_its_file(model, tmp_path):
     assert find_steps(str(documents.write(model, tmp_path / "steps.json"))) == model
