@@ -175,7 +175,8 @@ NAMED: dict[str, KnownSteps] = {
     ),
     # Corners of the drawn line, fitted to the pixels of a picture of 640 x 559, of which one is 6.5 % of the steps; the
     # axis from its grid lines. The same reading of pictures drawn from known steps was off by 0.4 % in the median of 44
-    # steps, by 3.7 % at worst. The figure has no batch of 128.
+    # steps, by 3.7 % at worst. Part of the picture was damaged: rows that could not be read do not count, and 65,536
+    # rests on one clean row. The figure has no batch of 128.
     "vgg11-shallue2019": StepsTable(
         "VGG-11 on ImageNet to validation error 0.35",
         "Shallue et al., JMLR 20(112), 2019: read to about 3 % from the figure 'VGG-11 on ImageNet' (Nesterov "
