@@ -19,6 +19,7 @@ from deeppool.errors import InvalidValueError, RunCancelledError, RunError
 from deeppool.execution.checkpoint import latest
 from deeppool.job import Metrics
 from deeppool.widgets.run_panel import run_panel
+from tests.children import children
 from tests.test_train import losses, make_job, make_plan, ranks
 
 PATIENCE = 60
@@ -261,7 +262,7 @@ def test_a_launch_is_cancelled_while_it_starts() -> None:
 
     run = dp.start(dp.launch, make_launch_plan(EXAMPLE), background=EXAMPLE, seconds=1000)
     wait_until(lambda: len(ranks()) == 2)
-    started = psutil.Process().children(recursive=True)
+    started = children()
     run.cancel()
     assert all(map(gone, started))
     assert "the run was cancelled, every process of it was ended" in repr(run)

@@ -29,6 +29,7 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import PARTIAL, latest, weights
 from deeppool.job import TrainingRecord
 from deeppool.training_run import train
+from tests.children import children
 from tests.execution import soak_job
 from tests.execution.test_faults import gone, wait_until
 from tests.test_train import dataset, losses, make_job, make_plan
@@ -107,10 +108,6 @@ def expected() -> list[float]:
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "LEAST_PATIENCE", 6.0)
     monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
-
-
-def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
 
 
 def train_with(job: dp.TrainingJob, folder: Path, **choices: object) -> tuple[TrainingRecord, list[str]]:

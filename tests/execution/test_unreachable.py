@@ -4,18 +4,17 @@ import dataclasses
 import functools
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 import deeppool as dp
-from deeppool.child import Inbox, Process
+from deeppool.child import Child, Inbox, Process
 from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
 from deeppool.place import Slot, ThisMachine
+from tests.children import children
 from tests.test_train import make_job, make_plan
 from tests.test_train_faults import Faulty
 
@@ -38,17 +37,12 @@ class InNamespaces(OnAnInterface):
 
     interface = LINK
 
-    def __init__(self, namespaces: list[str], folder: Path) -> None:
+    def __init__(self, namespaces: list[str]) -> None:
         super().__init__("cpu", len(namespaces))
-        self.namespaces, self.folder = namespaces, folder
+        self.namespaces = namespaces
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
-        python = self.folder / f"python-{rank}"
-        python.write_text(f'#!/bin/sh\nexec ip netns exec {self.namespaces[rank]} {sys.executable} "$@"\n')
-        python.chmod(0o700)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", str(python))
-            return super().start(rank, module, name, inbox)
+        return Child(module, name, inbox, launcher=("ip", "netns", "exec", self.namespaces[rank]))
 
 
 def ip(*arguments: str) -> None:
@@ -81,23 +75,17 @@ def cut_the_link() -> None:
     ip("link", "set", LINK, "down")
 
 
-def nobody_is_left() -> bool:
-    return psutil.Process().children(recursive=True) == []
-
-
 def test_an_interface_that_is_not_there_is_told_before_anything_trains() -> None:
     with pytest.raises(
         RankFailedError,
         match=r"rank \d could not reach the other ranks \(.*nowhere0.*\).* while it started; .*network.*no checkpoint",
     ):
         dp.train(make_plan(2), make_job(), steps=1, place=OnAnInterface("cpu", 2))
-    assert nobody_is_left()
+    assert children() == []
 
 
 @pytest.mark.root
-def test_ranks_that_never_meet_are_named(
-    namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "MEETING_SECONDS", 5.0)
     # In a network of its own, each has no way to the other.
     ip("-n", namespaces[1], "address", "flush", "dev", LINK)
@@ -105,8 +93,8 @@ def test_ranks_that_never_meet_are_named(
     with pytest.raises(
         RankFailedError, match=r"rank \d could not reach the other ranks .* while it started; .*is the network"
     ):
-        dp.train(make_plan(2), make_job(), steps=1, place=InNamespaces(namespaces, tmp_path))
-    assert nobody_is_left()
+        dp.train(make_plan(2), make_job(), steps=1, place=InNamespaces(namespaces))
+    assert children() == []
 
 
 @pytest.mark.root
@@ -127,6 +115,6 @@ def test_a_link_that_is_cut_while_they_train_is_told_as_such(
             steps=6,
             checkpoints=tmp_path / "kept",
             checkpoint_every=2,
-            place=InNamespaces(namespaces, tmp_path),
+            place=InNamespaces(namespaces),
         )
-    assert nobody_is_left()
+    assert children() == []

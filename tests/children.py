@@ -1,0 +1,18 @@
+"""The processes that a test has started."""
+
+import contextlib
+
+import psutil
+
+HELPER = "multiprocessing.resource_tracker"
+"""multiprocessing starts one in a process that uses it, for as long as that lives."""
+
+
+def children() -> list[psutil.Process]:
+    """All below this process, but for what multiprocessing keeps for itself."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if not any(HELPER in word for word in process.cmdline()):
+                found.append(process)
+    return found
