@@ -287,7 +287,7 @@ def test_a_run_ends_with_the_script_that_does_not_wait_for_it(tmp_path: Path) ->
     )
     assert (done.returncode, done.stderr) == (0, "")
     pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 2
+    assert len(pids) == 3, "two ranks and the keeper of the folder"
     wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
     assert list(tmp_path.iterdir()) == []
 
@@ -313,7 +313,7 @@ def test_a_killed_kernel_leaves_no_process(tmp_path: Path) -> None:
         assert bundle["text/plain"].startswith("train: update ")
         kernel = manager.provisioner.process.pid
         left = psutil.Process(kernel).children(recursive=True)
-        assert len(left) == 2
+        assert len(left) == 3, "two ranks and the keeper of the folder"
         manager.restart_kernel(now=True)
         wait_until(lambda: all(map(gone, left)), 10)
     finally:
