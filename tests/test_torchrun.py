@@ -257,7 +257,7 @@ def test_a_folder_that_nodes_do_not_share_is_refused_before_anything_is_trained(
     with Torchrun(2, 1, command, tmp_path, second=elsewhere) as run:
         assert all(run.codes())
     (error,) = run.errors()
-    assert "rank 1 ended" in error
+    assert "rank 1 gave up" in error
     assert f"does not see {kept}/" in error
     assert "a folder that all nodes share" in error
     assert list(kept.iterdir()) == []
