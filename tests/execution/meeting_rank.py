@@ -14,14 +14,12 @@ from deeppool.execution.training import Training
 from deeppool.graph.capture import capture
 
 BATCH = 4
-PATIENCE = 60.0
-"""Seconds until a branch that waits in vain gives up."""
 
 
-def wait_for(folder: str, me: str, other: str, step: str) -> None:
-    """Returns once both branches are in the same step."""
+def wait_for(folder: str, me: str, other: str, step: str, patience: float) -> None:
+    """Returns once both branches are in the same step; gives up after some seconds."""
     Path(folder, f"{me}-{step}").touch()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not Path(folder, f"{other}-{step}").exists():
         if time.monotonic() > deadline:
             raise RuntimeError(f"branch {me} was alone in its {step}")
@@ -29,22 +27,22 @@ def wait_for(folder: str, me: str, other: str, step: str) -> None:
 
 
 @torch.library.custom_op("deeppool_tests::meet", mutates_args=())
-def meet(x: torch.Tensor, folder: str, me: str, other: str, step: str) -> torch.Tensor:
-    wait_for(folder, me, other, step)
+def meet(x: torch.Tensor, folder: str, me: str, other: str, patience: float, step: str) -> torch.Tensor:
+    wait_for(folder, me, other, step, patience)
     return x.clone()
 
 
 @meet.register_fake
-def _(x, folder, me, other, step):
+def _(x, folder, me, other, patience, step):
     return torch.empty_like(x)
 
 
 def keep(ctx, inputs, output):
-    ctx.names = inputs[1:4]
+    ctx.where = inputs[1:5]
 
 
 def meet_again(ctx, gradient):
-    return meet(gradient, *ctx.names, "backward"), None, None, None, None
+    return meet(gradient, *ctx.where, "backward"), None, None, None, None, None
 
 
 meet.register_autograd(meet_again, setup_context=keep)
@@ -53,33 +51,33 @@ meet.register_autograd(meet_again, setup_context=keep)
 class Branch(nn.Module):
     """A layer that goes on only while the other branch runs too."""
 
-    def __init__(self, folder: str, me: str, other: str) -> None:
+    def __init__(self, folder: str, me: str, other: str, patience: float) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 8)
-        self.names = folder, me, other
+        self.where = folder, me, other, patience
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return meet(self.layer(x), *self.names, "forward")
+        return meet(self.layer(x), *self.where, "forward")
 
 
 class Model(nn.Module):
     """A stem, two branches, a head."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, patience: float) -> None:
         super().__init__()
         self.stem, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
-        self.left, self.right = Branch(folder, "left", "right"), Branch(folder, "right", "left")
+        self.left, self.right = Branch(folder, "left", "right", patience), Branch(folder, "right", "left", patience)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.tanh(self.stem(x))
         return self.head(self.left(x) + self.right(x))
 
 
-def run_rank(rank: int, folder: str, sets: dict[str, tuple[int, ...]]) -> None:
+def run_rank(rank: int, folder: str, sets: dict[str, tuple[int, ...]], patience: float) -> None:
     """One iteration; ``sets`` has the ranks of each branch, all others run on both."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=2)
-    captured = capture(Model(folder), (8,))
+    captured = capture(Model(folder, patience), (8,))
     layers = captured.graph.layers
     stages = [
         Stage(layer.name, (index,), Layout(sets.get(layer.name.partition(".")[0], (0, 1)), BATCH))

@@ -12,14 +12,13 @@ from tests.execution import meeting_rank
 def test_branches_on_disjoint_ranks_run_at_the_same_time(tmp_path: Path) -> None:
     """Each branch waits until the other one runs too: one after the other, the first would wait in vain."""
     sets = {"left": (0,), "right": (1,)}
-    torch.multiprocessing.spawn(meeting_rank.run_rank, (str(tmp_path), sets), nprocs=2)
+    torch.multiprocessing.spawn(meeting_rank.run_rank, (str(tmp_path), sets, 60.0), nprocs=2)
     met = {path.name for path in tmp_path.iterdir() if "-" in path.name}
     assert met == {f"{branch}-{step}" for branch in ("left", "right") for step in ("forward", "backward")}
 
 
 @pytest.mark.processes
-def test_branches_on_the_same_rank_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting_rank, "PATIENCE", 0.0)
+def test_branches_on_the_same_rank_do_not(tmp_path: Path) -> None:
     sets = {"left": (0,), "right": (0,)}
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="was alone in its forward"):
-        torch.multiprocessing.spawn(meeting_rank.run_rank, (str(tmp_path), sets), nprocs=2)
+        torch.multiprocessing.spawn(meeting_rank.run_rank, (str(tmp_path), sets, 0.0), nprocs=2)
