@@ -187,10 +187,11 @@ def main() -> None:
 
 def table(rows: list[dict]) -> str:
     """Medians (quartiles) in milliseconds."""
-    lines = [
-        "| model | batch on ranks | DDP | plan | DDP / plan | forward, backward, sync | predicted | idle | predicted |",
-        "|---" * 9 + "|",
-    ]
+    columns = (
+        *("model", "batch on ranks", "DDP, ms", "plan, ms", "DDP / plan", "cost of the spans"),
+        *("passes, ms", "predicted", "idle", "predicted"),
+    )
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for found in rows:
         ddp, plan, passes = ([1e3 * value for value in found[key]] for key in ("ddp", "plan", "passes"))
         cells = (
@@ -198,6 +199,7 @@ def table(rows: list[dict]) -> str:
             f"{found['global_batch']} on {found['ranks']}",
             *(f"{median:.0f} ({low:.0f} … {high:.0f})" for low, median, high in (ddp, plan)),
             f"{ddp[1] / plan[1]:.2f}",
+            f"{100 * (found['plan'][1] / found['unmonitored'][1] - 1):+.1f} %",
             f"{passes[1]:.0f}",
             f"{1e3 * found['predicted']:.0f}",
             f"{100 * found['idle'][1]:.0f} %",
