@@ -24,7 +24,7 @@ check: .venv/.installed-test  ## lint and check types
 
 test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
-	$(BIN)/pytest -n 2 --dist worksteal -m "not alone"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
 	$(BIN)/pytest -m alone
 
 soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more than half an hour

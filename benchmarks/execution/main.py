@@ -146,7 +146,7 @@ def busy_machines() -> Iterator[None]:
 def measured_cluster(folder: Path) -> Cluster:
     """By all machines together, as torchrun would start them."""
     file = folder / "cluster.json"
-    command = [sys.executable, "-m", "deeppool.cli", "network", "--seconds", "60", "-o", str(file)]
+    command = [sys.executable, "-m", "deeppool.cli", "network", "--seconds", "20", "-o", str(file)]
     started = [
         subprocess.Popen(
             [*launcher(rank), *command],

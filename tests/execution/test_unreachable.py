@@ -15,8 +15,8 @@ from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
 from deeppool.place import Slot, ThisMachine
 from tests.children import children
+from tests.execution.test_training_faults import Faulty
 from tests.test_train import make_job, make_plan
-from tests.test_train_faults import Faulty
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(300)]
 LINK = "deeppool0"

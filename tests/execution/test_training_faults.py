@@ -134,7 +134,7 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
 @pytest.mark.parametrize(
     ("fault", "workers", "phrase"),
     [
-        (hang, 0, rf"rank 1 hangs: it has been in {READING} for \d+ s, at \S+test_train_faults.py:\d+ in hang"),
+        (hang, 0, rf"rank 1 hangs: it has been in {READING} for \d+ s, at \S+test_training_faults.py:\d+ in hang"),
         (hang, 1, rf"rank 1 hangs: it has been in {READING}"),
         (
             functools.partial(send_to_itself, signal.SIGSTOP),
