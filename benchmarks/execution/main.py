@@ -37,7 +37,8 @@ def data_parallel(plan: Plan) -> Plan:
     """Every layer on all GPUs; the plan says how long that takes."""
     everywhere = tuple(range(plan.gpus))
     layers = tuple(replace(layer, gpus=everywhere, gpu_count=plan.gpus) for layer in plan.layers)
-    return replace(plan, layers=layers, iteration_time=plan.data_parallel_iteration_time)
+    time = plan.data_parallel_iteration_time
+    return replace(plan, layers=layers, iteration_time=time, gpu_seconds=plan.gpus * time)
 
 
 def compare(plan: Plan, place: Place, rounds: int, iterations: int) -> dict[str, object]:
