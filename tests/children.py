@@ -16,3 +16,11 @@ def children() -> list[psutil.Process]:
             if not any(HELPER in word for word in process.cmdline()):
                 found.append(process)
     return found
+
+
+def gone(process: psutil.Process) -> bool:
+    """Ended; an orphan may wait for its new parent to notice."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -19,7 +19,7 @@ from deeppool.errors import InvalidValueError, RunCancelledError, RunError
 from deeppool.execution.checkpoint import latest
 from deeppool.job import Metrics
 from deeppool.widgets.run_panel import run_panel
-from tests.children import children
+from tests.children import children, gone
 from tests.test_train import losses, make_job, make_plan, ranks
 
 PATIENCE = 60
@@ -33,13 +33,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.05)
-
-
-def gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 # -- any call that reports progress -----------------------------------------------------------------

@@ -26,6 +26,7 @@ from deeppool.torchrun.gathering import _gather
 from deeppool.torchrun.launcher import LOOPBACK
 from deeppool.torchrun.wire import Wire
 from examples import own_training
+from tests.children import gone
 from tests.conftest import CHECKOUT
 from tests.strategies import profile_from_times
 
@@ -56,13 +57,6 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.05)
-
-
-def gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @dataclass

@@ -25,6 +25,7 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
+from tests.children import gone
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
@@ -82,14 +83,6 @@ def ranks(launcher: int | None = None) -> list[psutil.Process]:
 
 def backgrounds(launcher: int | None = None) -> list[psutil.Process]:
     return processes("collocation.background", launcher)
-
-
-def gone(process: psutil.Process) -> bool:
-    """Ended; an orphan may wait for its new parent to notice."""
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:

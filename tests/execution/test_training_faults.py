@@ -29,9 +29,9 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import PARTIAL, latest, weights
 from deeppool.job import TrainingRecord
 from deeppool.training_run import train
-from tests.children import children
+from tests.children import children, gone
 from tests.execution import soak_job
-from tests.execution.test_faults import gone, wait_until
+from tests.execution.test_faults import wait_until
 from tests.test_train import dataset, losses, make_job, make_plan
 
 pytestmark = [
