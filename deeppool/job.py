@@ -7,14 +7,11 @@ system imports the other: both run a :class:`Job`, and a live run puts what they
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from deeppool.sharing import Policy
 from deeppool.timeline import Timeline
 from deeppool.units import format_percent, format_seconds
-
-Policy = Literal["none", "naive", "nice", "priority"]
-"""How a background job shares a core: not at all, as an equal, at nice 19, or at the lowest priority there is."""
-
 
 Progress = Callable[[str, float], None]
 """Called with what a live run is doing, and the share that is done (0 to 1)."""

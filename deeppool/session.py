@@ -24,10 +24,11 @@ from deeppool.execution.monitor import stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.graph.workloads import find_workload, save_model
-from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Policy, Progress, RunRecord, summarise
+from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Progress, RunRecord, summarise
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
+from deeppool.sharing import Policy
 from deeppool.simulation.replay import simulate
 
 WARM_UP_STEPS = 3
@@ -72,7 +73,7 @@ def launch(
         plan: made by :func:`deeppool.plan`, or loaded from a file.
         background: a model to train beside every rank, by name, or a :class:`deeppool.job.Job` with its own
             batch; None for none.
-        policy: how the background shares a core; ``priority`` unless given. See :data:`deeppool.job.Policy`.
+        policy: how the background shares a core; ``priority`` unless given. See :data:`deeppool.sharing.POLICIES`.
         seconds: to spend measuring, start-up not counted; 30 unless given. At least two iterations per condition.
         steps: iterations per condition, instead of ``seconds``.
         learning_rate: of the foreground's SGD.

@@ -16,11 +16,11 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline < job < device < env | cancellation < child < vigil"
+    "errors < units < documents | network < cluster | timeline | sharing < job < device < env | cancellation < child | board < vigil"
     " < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
-    "simulation | collocation | execution < interleaving",  # systems
+    "simulation | execution < collocation < interleaving",  # systems
     "figures < widgets",  # views
     # live runs; the coordinator starts them where it has room
     "files < session | training_run | live_run < coordinator",

@@ -16,7 +16,8 @@ from pathlib import Path
 import deeppool as dp
 from deeppool import documents
 from deeppool.cluster import find_cluster
-from deeppool.job import Policy, RunRecord
+from deeppool.job import RunRecord
+from deeppool.sharing import Policy
 
 POLICIES: tuple[Policy, ...] = ("priority", "nice", "naive")
 COLUMNS: dict[str, Callable[[RunRecord], float]] = {

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from deeppool.child import ChildDiedError, Message, Process, close_all, receive
-from deeppool.job import Job, Policy
+from deeppool.job import Job
 from deeppool.place import Place
+from deeppool.sharing import Policy
 from deeppool.timeline import Span
 
 START_SECONDS = 300.0
@@ -43,7 +44,7 @@ class Neighbours:
             job: what each of them trains.
             place: where the ranks are; the files of the job were handed over to it.
             ranks: how many there are.
-            policy: see :data:`deeppool.job.Policy`.
+            policy: see :data:`deeppool.sharing.POLICIES`.
         """
         self.job = job
         self.priority = "unknown"
