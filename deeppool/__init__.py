@@ -13,11 +13,11 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     coordinator                                         jobs on the GPUs of a Ray cluster
     session   training_run   live_run   files           a run beside a background job; a training; a handle; files
     figures   widgets                                   views
-    simulation   collocation   execution                systems, which meet in job
+    simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   job   device   env
-    cancellation   child   vigil   blame   place   rank_group   torchrun
+    errors   units   documents   network   cluster   timeline   sharing   job   device   env
+    cancellation   child   board   vigil   blame   place   rank_group   torchrun
 """
 
 import importlib

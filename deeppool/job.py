@@ -1,8 +1,7 @@
 """Jobs, and what came of running them: where the foreground and the background meet.
 
-The foreground has the guarantee; the background fills what the foreground leaves idle. Neither
-system imports the other: both run a :class:`Job`, and a live run puts what they measured into one
-:class:`RunRecord`.
+The foreground has the guarantee; the background fills what the foreground leaves idle. Both run
+a :class:`Job`, and a live run puts what they measured into one :class:`RunRecord`.
 """
 
 from collections.abc import Callable

@@ -16,8 +16,8 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline | sharing < job < device < env | cancellation < child | board < vigil"
-    " < blame < place < rank_group < torchrun",
+    "errors < units < documents | network < cluster | timeline | sharing < job < device < env | cancellation"
+    " < child | board < vigil < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems
@@ -106,7 +106,7 @@ def test_every_module_has_its_place_in_a_row() -> None:
         ("profiling", "from deeppool.collectives.layout import Layout"),
         ("planning", "from deeppool.execution import ranks"),
         ("simulation", "from deeppool.collocation import neighbours"),
-        ("collocation", "from deeppool.execution import ranks"),
+        ("execution", "from deeppool.collocation import neighbours"),
         ("execution", "from deeppool.simulation.replay import simulate"),
         ("execution", "from deeppool import simulate"),
         ("planning", "import deeppool as dp"),
