@@ -183,7 +183,7 @@ class Nursery:
         self._tell(retire=True)
 
     def close(self) -> None:
-        """Ends it; children that are left notice that their launcher goes."""
+        """Ends it, and what is left of its children."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._listener.join()
@@ -262,9 +262,11 @@ class _Cradle:
         told, descriptors, *_ = socket.recv_fds(self.link, REQUEST_BYTES, 3)
         request = json.loads(told or b'{"retire": true}')
         if "retire" in request:
-            # Children notice by themselves that their launcher is gone.
             self.open = False
             self.selector.unregister(self.link)
+            for pid in [] if told else self.living.values():
+                # They notice by themselves that their launcher is gone, unless they were stopped.
+                kill_group(pid)
             return None
         # What cannot be imported is for the child to tell.
         with contextlib.suppress(Exception):

@@ -25,7 +25,7 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
-from tests.children import gone
+from tests.children import gone, runs
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
@@ -72,7 +72,7 @@ def processes(module: str, launcher: int | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if f"deeppool.{module}" in process.cmdline():
+            if runs(process, module):
                 found.append(process)
     return sorted(found, key=lambda process: process.pid)
 

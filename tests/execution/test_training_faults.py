@@ -29,7 +29,7 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import PARTIAL, latest, weights
 from deeppool.job import TrainingRecord
 from deeppool.training_run import train
-from tests.children import children, gone
+from tests.children import children, gone, runs
 from tests.execution import soak_job
 from tests.execution.test_faults import wait_until
 from tests.test_train import dataset, losses, make_job, make_plan
@@ -320,7 +320,7 @@ def test_a_stopped_rank_and_its_loader_end_with_a_killed_launcher(tmp_path: Path
         # The two ranks, their loaders, and the keeper of the folder.
         assert len(everything) >= 5
         for process in everything:
-            if "deeppool.execution.worker" in process.cmdline():
+            if runs(process, "execution.worker"):
                 process.send_signal(signal.SIGSTOP)
         launcher.kill()
     try:
