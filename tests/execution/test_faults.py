@@ -237,7 +237,8 @@ def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file
     assert told == "error: interrupted; every process of the run was ended, nothing was saved"
     # A busy machine's profile makes the plan cautious, which is told first; nothing else is.
     assert all(line.startswith("caution: ") for line in before)
-    assert len(everything) == 4, "a rank, its background job, the spinner of the baseline, the keeper of the folder"
+    what = "a rank, its background job, a spinner, what they were forked from, and the keeper of the folder"
+    assert len(everything) == 5, what
     assert all(map(gone, everything))
     assert list(tmp_path.iterdir()) == []
 
