@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-KINDS = ("data", "forward", "backward", "reshard", "sync", "update")
+KINDS = ("forward", "backward", "reshard", "sync", "update")
 """Of an operator: what a trainer can be doing in a stage."""
 STAGES = 5000
 """At most: a plan has no more than its model has layers, and the deepest that was planned has 1155."""

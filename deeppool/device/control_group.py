@@ -24,7 +24,7 @@ LEAVING_SECONDS = 1.0
 
 def home() -> Path | None:
     """Where this process may make groups that weigh on the CPU; None where it may not, or this is not Linux."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, StopIteration):
         own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
         for line in Path("/proc/mounts").read_text().splitlines():
             _, mount, kind, options, *_ = line.split()
