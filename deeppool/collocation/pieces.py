@@ -1,7 +1,7 @@
 """Cuts a model into stages so short that a background made of them can be stopped soon.
 
 Each layer is measured by itself first; neighbours are then put together until a piece would take longer than asked, as
-each costs some Python of its own (about 50 us, benchmarks/collocation-ladder). Only the optimizer's update stays whole.
+each costs some Python of its own. Only the optimizer's update stays whole.
 """
 
 from collections import defaultdict
@@ -16,8 +16,8 @@ from deeppool.graph.capture import CapturedModel
 from deeppool.timeline import SpanKind
 
 PIECE_SECONDS = 0.002
-"""Of a piece on a CPU. The kernel stops a piece of low priority at once, whatever its length; what is bounded here is how
-late the background sees an order. Half of that costs a tenth of the background in Python."""
+"""Of a piece on a CPU. The kernel stops a piece of low priority at once, whatever its length; what is bounded here is
+how late the background sees an order. Shorter ones see it sooner, and cost more Python for the same work."""
 MEASURED = 3
 """Times that each layer is measured; the least counts."""
 
