@@ -2,6 +2,7 @@
 
 stages         Plan → stages: consecutive layers on the same GPUs
 flow           which values go to which stage, and back
+peers          the other ranks: real ones, or none
 exchange       performs a reshard's transfers
 gradient_sync  sums gradients over the ranks that computed them
 graphed        stages as CUDA graphs

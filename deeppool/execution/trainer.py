@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import fx
 
 from deeppool.device.common import Precision
@@ -28,6 +27,7 @@ from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
 from deeppool.execution.gradient_sync import GradientSync, Shared
 from deeppool.execution.graphed import forwards
+from deeppool.execution.peers import Peers
 from deeppool.execution.precision import autocast, boundary_types
 from deeppool.execution.stages import Stage
 from deeppool.execution.training import Training
@@ -53,30 +53,32 @@ class Watcher(Protocol):
 
 
 class Trainer:
-    """Runs iterations; owns the process groups and the optimizer of one rank."""
+    """Runs iterations; owns the groups of ranks and the optimizer of one rank."""
 
     def __init__(
         self,
         captured: CapturedModel,
         stages: Sequence[Stage],
-        rank: int,
+        peers: Peers,
         training: Training,
         precision: Precision = "fp32",
         *,
         overlap_sync: bool = False,
     ) -> None:
-        """Every rank must make one, in the same order with other users of torch.distributed.
+        """Every rank must make one, in the same order with other users of its peers.
 
         Args:
             captured: the model, and its loss.
             stages: all of the plan, in order.
-            rank: this one.
+            peers: all ranks, and which of them this one is.
             training: the rule.
             precision: of products and convolutions.
             overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
         """
         self.stages = stages
-        self.rank, self.ranks = rank, dist.get_world_size()
+        self._peers = peers
+        self.rank = rank = peers.rank
+        self.ranks = peers.ranks
         self._precision = precision
         self.iterations = 0
         """Global batches that were trained on."""
@@ -91,11 +93,11 @@ class Trainer:
         self._data = {node: position for position, node in enumerate(placeholders)}
         parameters = dict(captured.program.named_parameters())
         self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
-        self._exchange = Exchange(rank, self._device)
+        self._exchange = Exchange(peers, self._device)
         self._owners = _owners(captured, stages)
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
         shared = _shared(captured, stages, self._owners)
-        self._sync = GradientSync(rank, [*self._owners.values(), *together], shared, overlap=overlap_sync)
+        self._sync = GradientSync(peers, [*self._owners.values(), *together], shared, overlap=overlap_sync)
         self._draw = Draw(training.seed)
         for segment, stage in zip(self.segments, stages, strict=True):
             replace_dropout(segment, self._draw)
@@ -115,7 +117,7 @@ class Trainer:
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
             self.first_owned += rest
-        self.update = Update(parameters, self._owners, rank, training, scaled=precision == "fp16")
+        self.update = Update(parameters, self._owners, peers, training, scaled=precision == "fp16")
 
     def iterate(self, batches: Sequence[Batch]) -> float:
         """As many forwards and backwards as go into an update, and the update.
@@ -123,6 +125,7 @@ class Trainer:
         Returns this rank's part of the mean loss over the global batches.
         """
         self.spans = []
+        self._peers.begin()
         loss = self.gradients(batches)
         # Nothing keeps a rank without layers in step: a span of it would lie before the iteration of the others.
         if self.update.optimizer is not None:
@@ -130,10 +133,11 @@ class Trainer:
                 self.update.step()
         else:
             self.update.step()
+        self._peers.end()
         return loss
 
     def close(self) -> None:
-        """Leaves the process groups; every rank does, in the same order with other users of torch.distributed."""
+        """Leaves the groups; every rank does, in the same order with other users of its peers."""
         self._sync.close()
 
     def gradients(self, batches: Sequence[Batch]) -> float:
@@ -236,11 +240,13 @@ class Trainer:
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
         if self.watcher is not None:
             self.watcher.begin(kind, stage)
+        self._peers.enter(kind, stage)
         started = time.perf_counter()
         self.doing = (kind, stage, started)
         yield
+        met = self._peers.leave(kind, stage)
         self.doing = None
-        self.spans.append((kind, stage, name, started, time.perf_counter()))
+        self.spans.append((kind, stage, name, max(started, met), time.perf_counter()))
         if self.watcher is not None:
             self.watcher.end()
 

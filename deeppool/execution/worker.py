@@ -27,6 +27,7 @@ from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.data import ShardReader
 from deeppool.execution.failure import MEETING, describe
+from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
@@ -94,6 +95,7 @@ class Rank:
                 world_size=setup["ranks"],
                 timeout=COLLECTIVE_TIMEOUT,
             )
+        self.peers = ProcessGroup()
         self.training = work.training
         self._work = work
         self.trainer = self._trainer(plan)
@@ -113,7 +115,7 @@ class Rank:
             return Trainer(
                 self._work.captured,
                 stages_of(plan),
-                self.rank,
+                self.peers,
                 self._work.training,
                 plan.precision,
                 overlap_sync=plan.overlap_sync,
@@ -124,7 +126,7 @@ class Rank:
         times, losses, stage_times = [], [], []
         # Another machine's clock: all answers are on the launcher's.
         ahead = message.get("clock", 0.0)
-        dist.barrier()
+        self.peers.barrier()
         cpu, started = time.process_time(), time.perf_counter()
         ended = started
         for _ in range(message["steps"]):
@@ -271,7 +273,7 @@ def main() -> None:
                 pulse.enter(COMMANDS[message["command"]])
                 commands.answer("done", **obey[message["command"]](message, commands))
                 pulse.enter(RESTING, waits=True)
-        dist.destroy_process_group()
+        rank.peers.close()
     except Exception as error:
         commands.answer("failed", **describe(error, pulse.doing.what))
         sys.exit(1)
