@@ -14,6 +14,7 @@ batch_norm     statistics over all shards of a batch
 update         clipping, loss scaling, the optimizer's step
 data           which samples a rank reads
 checkpoint     a training's state on disk
+governing      what a rank tells and orders the background beside it
 worker         the process of a rank
 pulse          a rank's sign of life: what it does, and whether it waits
 failure        what a rank tells of the exception that ends it

@@ -1,8 +1,7 @@
 """A foreground rank's side of sharing its device: it says what it does, and what the background beside it may do."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,9 @@ class Governing:
         self._iterations = 0
         """Governed ones, on every rank the same: those alone coincide."""
 
-    @contextmanager
-    def beside(self, trainer: Trainer) -> Iterator[None]:
-        """The background runs beside this rank for the block; outside it does as it likes."""
+    def begin(self, trainer: Trainer) -> None:
+        """An iteration of the trainer begins, beside the background."""
         trainer.watcher = self._board
-        try:
-            yield
-        finally:
-            trainer.watcher = None
-            self._board.withdraw()
-
-    def begin(self) -> None:
-        """An iteration begins."""
         self._orders = self._governor.begin(self._iterations)
         self._iterations += 1
         self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
@@ -53,6 +43,11 @@ class Governing:
         for kind, stage, _, started, ended in spans:
             operators[kind, stage] += ended - started
         self._governor.end(seconds, operators)
+
+    def rest(self, trainer: Trainer) -> None:
+        """For now that was the last: the background may do as it likes."""
+        trainer.watcher = None
+        self._board.withdraw()
 
     def found(self, stages: Sequence[Stage]) -> dict[str, Any]:
         """What is known by now: fields of :class:`deeppool.job.GovernorResult`."""

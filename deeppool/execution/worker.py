@@ -22,11 +22,13 @@ import torch.distributed as dist
 from deeppool import documents
 from deeppool.child import Commands, Message
 from deeppool.device.common import find_device
+from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.data import ShardReader
 from deeppool.execution.failure import MEETING, describe
+from deeppool.execution.governing import Governing
 from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
@@ -39,6 +41,7 @@ from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import load_model
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
+from deeppool.sharing import Sharing
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer for the others gives up. The launcher notices much sooner which of them hangs."""
@@ -99,6 +102,7 @@ class Rank:
         self.training = work.training
         self._work = work
         self.trainer = self._trainer(plan)
+        self._governing = _governing(setup, folder)
         pulse.look = self.doing
 
     def doing(self) -> Doing | None:
@@ -126,16 +130,21 @@ class Rank:
         times, losses, stage_times = [], [], []
         # Another machine's clock: all answers are on the launcher's.
         ahead = message.get("clock", 0.0)
+        governing = self._governing if message["beside"] else None
         self.peers.barrier()
         cpu, started = time.process_time(), time.perf_counter()
         ended = started
         for _ in range(message["steps"]):
             before = ended
+            if governing is not None:
+                governing.begin(self.trainer)
             scale = self.trainer.update.scale.factor
             losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
+            if governing is not None:
+                governing.end(times[-1], self.trainer.spans)
             stage_times.append([(*what, start + ahead, end + ahead) for *what, start, end in self.trainer.spans])
             if self.rank == 0 or message["told"]:
                 # Below 1 it is no overflow that a smaller scale could cure.
@@ -150,6 +159,8 @@ class Rank:
                     skipped=skipped,
                     **told,
                 )
+        if governing is not None:
+            governing.rest(self.trainer)
         return {
             "times": times,
             "losses": losses,
@@ -157,6 +168,7 @@ class Rank:
             "wall": ended - started,
             "cpu": time.process_time() - cpu,
             "spans": stage_times,
+            "governor": None if governing is None else governing.found(self.trainer.stages),
         }
 
     def save(self, message: Message, commands: Commands) -> dict[str, Any]:
@@ -251,6 +263,16 @@ def _capture(module: torch.nn.Module, plan: Plan, loss: Loss | None = None) -> C
             f"the plan's {plan.graph_fingerprint} (profile and plan it again)"
         )
     return captured
+
+
+def _governing(setup: Message, folder: Path) -> Governing | None:
+    """Where a background runs beside this rank."""
+    if setup["sharing"] is None:
+        return None
+    sharing = Sharing(**setup["sharing"])
+    if sharing.share is not None:
+        join_foreground(folder.name, setup["rank"])
+    return Governing(sharing, folder, setup["rank"])
 
 
 def main() -> None:
