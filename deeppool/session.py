@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
+from deeppool.collocation.queue import filler
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
 from deeppool.execution.monitor import stage_times, timeline
@@ -28,12 +29,12 @@ from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Progres
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
+from deeppool.sharing import POLICIES as SHARINGS
 from deeppool.sharing import Policy
 from deeppool.simulation.replay import simulate
 
 WARM_UP_STEPS = 3
 ROUNDS = 3
-BACKGROUND_BATCH = 4
 POLICIES = ("none", "naive", "nice", "priority")
 
 
@@ -89,7 +90,8 @@ def launch(
     _check(policy, background, seconds, steps)
     report = on_progress or (lambda what, share: None)
     place = place or ThisMachine(plan.device, plan.gpus)
-    neighbour = _background_job(background, plan) if policy != "none" else None
+    sharing = SHARINGS[policy]
+    neighbour = None if sharing is None or background is None else filler(background, plan)
     with ExitStack() as stack:
         handover = stack.enter_context(ExitStack())
         folder = handover.enter_context(private_folder())
@@ -101,8 +103,8 @@ def launch(
             Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder, place)
         )
         neighbours = spinners = None
-        if neighbour is not None:
-            neighbours = stack.enter_context(Neighbours(neighbour, place, plan.gpus, policy))
+        if neighbour is not None and sharing is not None:
+            neighbours = stack.enter_context(Neighbours(neighbour, place, plan.gpus, sharing))
             spinners = stack.enter_context(Spinners(place, plan.gpus))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
@@ -126,18 +128,6 @@ def _check(policy: str, background: object, seconds: float | None, steps: int | 
         raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     if steps is not None and steps < 1:
         raise InvalidValueError(f"steps must be at least 1, got {steps}")
-
-
-def _background_job(background: str | Job | None, plan: Plan) -> Job:
-    """A job on samples of the foreground's shape where both take the same kind, unless the caller says otherwise."""
-    if isinstance(background, Job):
-        find_workload(background.model)
-        return background
-    assert background is not None
-    inputs = find_workload(background).inputs
-    kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
-    alike = kinds[0] == kinds[1] or not inputs[0].shape
-    return Job(background, plan.input_shape if alike else inputs[0].shape, BACKGROUND_BATCH)
 
 
 class _Run:
