@@ -15,6 +15,7 @@ transfer in the same order, whatever order autograd would choose. A rank outside
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from torch import fx
@@ -39,6 +40,16 @@ Batch = Callable[[range], tuple[torch.Tensor, ...]]
 """Each input, and the targets, of a range of samples of the current global batch."""
 RawSpan = tuple[SpanKind, int, str, float, float]
 """Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
+
+
+class Watcher(Protocol):
+    """Is told of each part of an iteration: on a foreground it takes note, in a background it may hold it back."""
+
+    def begin(self, kind: SpanKind, stage: int) -> None:
+        """The part is about to begin."""
+
+    def end(self) -> None:
+        """It has ended."""
 
 
 class Trainer:
@@ -74,6 +85,7 @@ class Trainer:
         self.spans: list[RawSpan] = []
         self.doing: tuple[str, int, float] | None = None
         """Kind of work, stage, and start as in a span; for another thread to read."""
+        self.watcher: Watcher | None = None
         self.segments = [extract(captured, stage.layers) for stage in stages]
         self._types = boundary_types(captured, self.segments, precision)
         self._routes = Routes(stages, self.segments)
@@ -226,6 +238,8 @@ class Trainer:
 
     @contextmanager
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
+        if self.watcher is not None:
+            self.watcher.begin(kind, stage)
         self._peers.enter(kind, stage)
         started = time.perf_counter()
         self.doing = (kind, stage, started)
@@ -233,6 +247,8 @@ class Trainer:
         met = self._peers.leave(kind, stage)
         self.doing = None
         self.spans.append((kind, stage, name, max(started, met), time.perf_counter()))
+        if self.watcher is not None:
+            self.watcher.end()
 
 
 def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
