@@ -4,9 +4,9 @@ The foreground has the guarantee; the background fills what the foreground leave
 a :class:`Job`, and a live run puts what they measured into one :class:`RunRecord`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from deeppool.sharing import Policy, Sharing
 from deeppool.timeline import Timeline
@@ -28,6 +28,11 @@ class Job:
     learning_rate: float = 0.001
     momentum: float = 0.9
     seed: int = 0
+
+
+def job_from(told: Mapping[str, Any]) -> Job:
+    """A job whose fields have travelled as JSON."""
+    return Job(**{**told, "input_shape": tuple(told["input_shape"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +230,44 @@ class RunRecord:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class BackgroundOutcome:
+    """What one background job did beside a training."""
+
+    name: str
+    """Of its model."""
+    rank: int | None
+    """That it ran beside; None: it never started."""
+    priority: str | None
+    """That the operating system granted."""
+    steps: int
+    """Updates that it had made when it ended, those before a checkpoint included."""
+    samples: int
+    """That it trained on in this run, those of repeated steps included."""
+    throughput: float
+    """Samples per second, from its first sign of life to its last one."""
+    first_loss: float | None
+    """Of its first step in this run; None where there was none, or it is no number."""
+    last_loss: float | None
+    checkpoint: str | None
+    """The last one."""
+    restarts: int
+    faults: tuple[str, ...]
+    """Each crash, hang, or loss that is no number."""
+    ended: str
+    """``finished``, ``stopped with the foreground``, ``evicted: …``, ``waiting``, or its last fault."""
+
+    def __str__(self) -> str:
+        if self.rank is None:
+            return f"{self.name}: waiting, no place was free"
+        restarts = f", restarted {self.restarts} times" if self.restarts else ""
+        kept = f"; checkpoint {self.checkpoint}" if self.checkpoint else ""
+        return (
+            f"{self.name} beside rank {self.rank} at {self.priority}: {self.steps} steps, {self.throughput:.3g} "
+            f"samples/s, loss {_loss(self.first_loss)} → {_loss(self.last_loss)}{restarts} ({self.ended}){kept}"
+        )
+
+
 def format_loss(loss: float | None) -> str:
     """Four digits, or that it overflowed."""
     return "overflowed" if loss is None else f"{loss:.4f}"
@@ -284,6 +327,7 @@ class TrainingRecord:
     """The last update."""
     date: str
     versions: dict[str, str]
+    background: tuple[BackgroundOutcome, ...] = ()
 
     def __str__(self) -> str:
         first, last = self.metrics[0], self.metrics[-1]
@@ -301,4 +345,5 @@ class TrainingRecord:
             lines.append(f"replanned: {self.proposal}{' (switched to it)' if self.switched else ''}")
         if self.checkpoint:
             lines.append(f"last checkpoint {self.checkpoint}")
+        lines += [f"background   {outcome}" for outcome in self.background]
         return "\n".join(lines)

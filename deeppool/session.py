@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
+from deeppool.collocation.queue import filler
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
 from deeppool.execution.monitor import stage_times, timeline
@@ -45,7 +46,6 @@ from deeppool.simulation.replay import simulate
 
 WARM_UP_STEPS = 3
 ROUNDS = 3
-BACKGROUND_BATCH = 4
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def launch(
     _check(policy, background, background_batch, seconds, steps)
     report = on_progress or (lambda what, share: None)
     place = place or ThisMachine(plan.device, plan.gpus)
-    neighbour = None if sharing is None else _background_job(background, background_batch or BACKGROUND_BATCH, plan)
+    neighbour = None if sharing is None or background is None else filler(background, plan, background_batch)
     with ExitStack() as stack:
         folder = stack.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
@@ -144,18 +144,6 @@ def _check(
         raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     if steps is not None and steps < 1:
         raise InvalidValueError(f"steps must be at least 1, got {steps}")
-
-
-def _background_job(background: str | Job | None, batch: int, plan: Plan) -> Job:
-    """A job on samples of the foreground's shape where both take the same kind, unless the caller says otherwise."""
-    if isinstance(background, Job):
-        find_workload(background.model)
-        return background
-    assert background is not None
-    inputs = find_workload(background).inputs
-    kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
-    alike = kinds[0] == kinds[1] or not inputs[0].shape
-    return Job(background, plan.input_shape if alike else inputs[0].shape, batch)
 
 
 class _Run:

@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from deeppool.errors import InvalidValueError
+from deeppool.units import parse_bytes
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -77,7 +80,6 @@ MemoryOption = Annotated[
         metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB; the cluster says it unless given."
     ),
 ]
-SIZES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
@@ -89,13 +91,11 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def memory_size(text: str | None) -> float | None:
-    """``40GB``, decimal as on data sheets, or ``37.5GiB``, binary as drivers show it, in bytes."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+\.?\d*)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in SIZES:
-        raise typer.BadParameter(f"--memory takes a size such as 40GB or 37.5GiB, got '{text}'")
-    return float(found[1]) * SIZES[found[2]]
+    """``40GB`` or ``37.5GiB`` in bytes."""
+    try:
+        return None if text is None else parse_bytes(text)
+    except InvalidValueError:
+        raise typer.BadParameter(f"--memory takes a size such as 40GB or 37.5GiB, got '{text}'") from None
 
 
 def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | None:

@@ -14,7 +14,7 @@ import numpy as np
 from deeppool.child import ChildDiedError, Message, Process, close_all, receive
 from deeppool.job import Job
 from deeppool.place import Place
-from deeppool.sharing import Policy
+from deeppool.sharing import Sharing
 from deeppool.timeline import Span
 
 START_SECONDS = 300.0
@@ -37,14 +37,14 @@ class Work:
 class Neighbours:
     """One background process per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, job: Job, place: Place, ranks: int, policy: Policy) -> None:
+    def __init__(self, job: Job, place: Place, ranks: int, sharing: Sharing) -> None:
         """Starts a process beside each rank.
 
         Args:
             job: what each of them trains.
             place: where the ranks are; the files of the job were handed over to it.
             ranks: how many there are.
-            policy: see :data:`deeppool.sharing.POLICIES`.
+            sharing: how they share the cores with the ranks.
         """
         self.job = job
         self.priority = "unknown"
@@ -54,7 +54,8 @@ class Neighbours:
             for rank in range(ranks):
                 child = place.start(rank, "deeppool.collocation.background", f"background job of rank {rank}")
                 self._living[rank] = child
-                child.send("setup", job=asdict(job), core=place.slot(rank).core, policy=policy)
+                slot = place.slot(rank)
+                child.send("setup", job=asdict(job), core=slot.core, folder=slot.folder, sharing=asdict(sharing))
         except BaseException:
             self.close()
             raise
@@ -101,7 +102,9 @@ class Neighbours:
     def _receive(self, rank: int, timeout: float) -> Message | None:
         child = self._living[rank]
         try:
-            return receive(child, timeout)
+            message = receive(child, timeout)
+            # It says why it failed, and then ends with the same words.
+            return receive(child, timeout) if message["event"] == "failed" else message
         except ChildDiedError as error:
             self.ended = str(error)
             child.kill()

@@ -1,6 +1,6 @@
 """A process that keeps one core awake at the lowest priority there is, for the foreground's baseline.
 
-Always at the lowest priority, whatever the background's policy: a baseline beside a spinner of equal
+Always at the lowest priority, whatever the background's: a baseline beside a spinner of equal
 priority would hide what such a background costs. Commands: ``setup`` (once), ``spin``, which goes on until
 the next command, ``rest``, ``exit``. Answers ``ready`` and ``resting``.
 """
@@ -27,7 +27,7 @@ def main() -> None:
     core = commands.next()["core"]
     if core is not None:
         pin_to_core(core)
-    lower_priority("priority")
+    lower_priority("lowest")
     commands.answer("ready")
     while (command := commands.next()["command"]) != "exit":
         if command == "spin":

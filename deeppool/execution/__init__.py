@@ -12,6 +12,7 @@ precision      autocast, and the types that travel
 dropout        masks that depend on the sample and not on the plan
 batch_norm     statistics over all shards of a batch
 update         clipping, loss scaling, the optimizer's step
+work           what a process trains: model, rule and samples
 data           which samples a rank reads
 checkpoint     a training's state on disk
 governing      what a rank tells and orders the background beside it

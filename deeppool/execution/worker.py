@@ -8,10 +8,7 @@ checkpoint's folder, ``switch`` with another plan, ``exit``. Answers: ``ready``,
 import os
 import platform
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
-from deeppool.execution.data import ShardReader
 from deeppool.execution.failure import MEETING, describe
 from deeppool.execution.governing import Governing
 from deeppool.execution.peers import ProcessGroup
@@ -34,12 +30,9 @@ from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Training, load_job
-from deeppool.graph.capture import CapturedModel, Loss, capture
-from deeppool.graph.inputs import torch_dtype
-from deeppool.graph.synthetic import SyntheticTask
-from deeppool.graph.workloads import load_model
-from deeppool.job import Job
+from deeppool.execution.training import load_job
+from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
+from deeppool.job import job_from
 from deeppool.planning.plan import Plan
 from deeppool.sharing import Sharing
 
@@ -61,8 +54,6 @@ COMMANDS = {
     "load": "reading a checkpoint",
     "switch": "changing its plan",
 }
-SOCKET_PATH, LOADER_PATH = 108, 40
-"""Bytes that the path of a socket may have, and those of them that multiprocessing adds to its folder's."""
 RESTING = "waiting for a command"
 
 
@@ -82,11 +73,7 @@ class Rank:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
         self.arithmetic = device.arithmetic(plan.precision)
-        work = (
-            _synthetic_job(setup["job"], folder, plan, self.place)
-            if "job" in setup
-            else _own_job(folder, plan, self.place)
-        )
+        work = self._work = _work(setup, folder, plan, self.place)
         if setup["interface"] is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
         pulse.enter(MEETING, waits=True)
@@ -100,7 +87,6 @@ class Rank:
             )
         self.peers = ProcessGroup()
         self.training = work.training
-        self._work = work
         self.trainer = self._trainer(plan)
         self._governing = _governing(setup, folder)
         pulse.look = self.doing
@@ -213,56 +199,11 @@ class Rank:
         return {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What a rank trains."""
-
-    captured: CapturedModel
-    training: Training
-    samples: Callable[[int, range], tuple[torch.Tensor, ...]]
-    """Of an iteration: each input, and the targets."""
-
-
-def _own_job(folder: Path, plan: Plan, place: torch.device) -> _Work:
-    """The user's training. What its loaders of data leave on disk goes with the run, also if they are killed."""
-    if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
-        tempfile.tempdir = str(folder)
-    job = load_job(folder)
-    module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
-    reader = ShardReader(job.dataset(), plan.global_batch, job.seed, job.loader_workers)
-    return _Work(_capture(module.to(place), plan, job.loss), job, reader.shard)
-
-
-def _synthetic_job(told: Message, folder: Path, plan: Plan, place: torch.device) -> _Work:
-    """SGD on a task that any classifier can learn."""
-    job = Job(**{**told, "input_shape": tuple(told["input_shape"])})
-    captured = _capture(load_model(job.model, job.seed, folder).to(place), plan)
-    task = SyntheticTask(captured, plan.global_batch, job.seed)
-
-    def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=job.momentum)
-
-    def samples(iteration: int, shard: range) -> tuple[torch.Tensor, ...]:
-        return task.shard(iteration, shard.start, shard.stop)
-
-    return _Work(captured, Training(optimizer=optimizer, seed=job.seed), samples)
-
-
-def _capture(module: torch.nn.Module, plan: Plan, loss: Loss | None = None) -> CapturedModel:
-    """The model as the plan sees it."""
-    captured = capture(
-        module,
-        {given.name: given.shape for given in plan.inputs},
-        input_dtype={given.name: torch_dtype(given) for given in plan.inputs},
-        loss=loss,
-        granularity=plan.granularity,
-    )
-    if captured.graph.fingerprint != plan.graph_fingerprint:
-        raise RunError(
-            f"model {plan.model} has changed since the plan was made: its graph is {captured.graph.fingerprint}, "
-            f"the plan's {plan.graph_fingerprint} (profile and plan it again)"
-        )
-    return captured
+def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> Work:
+    if "job" in setup:
+        return synthetic_work(job_from(setup["job"]), place, folder, plan)
+    keep_sockets_in(folder)
+    return own_work(load_job(folder), plan.global_batch, place, plan)
 
 
 def _governing(setup: Message, folder: Path) -> Governing | None:

@@ -16,6 +16,7 @@ from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.place import ThisMachine
+from deeppool.sharing import Sharing
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
@@ -97,7 +98,7 @@ def here(tmp_path: Path) -> ThisMachine:
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
 def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: ThisMachine) -> None:
     core = usable_cores()[0]
-    with Neighbours(JOB, here, 1, "priority") as neighbours:
+    with Neighbours(JOB, here, 1, Sharing()) as neighbours:
         neighbours.wait_until_ready()
         (process,) = background_processes()
         assert neighbours.priority == "SCHED_IDLE"
@@ -127,7 +128,8 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 @pytest.mark.processes
 def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> None:
     mine = psutil.Process().nice()
-    with Neighbours(JOB, here, 1, "nice") as nice, Neighbours(JOB, here, 1, "naive") as naive:
+    as_nice, as_equal = Sharing(priority="nice"), Sharing(priority="normal")
+    with Neighbours(JOB, here, 1, as_nice) as nice, Neighbours(JOB, here, 1, as_equal) as naive:
         nice.wait_until_ready()
         naive.wait_until_ready()
         found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
@@ -138,6 +140,6 @@ def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> No
 @pytest.mark.processes
 def test_a_background_job_that_cannot_start_says_why(here: ThisMachine) -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)
-    with Neighbours(job, here, 1, "naive") as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
+    with Neighbours(job, here, 1, Sharing()) as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
         neighbours.wait_until_ready()
     assert background_processes() == []
