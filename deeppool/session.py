@@ -118,7 +118,7 @@ def launch(
         neighbours = spinners = None
         if neighbour is not None and sharing is not None:
             neighbours = stack.enter_context(Neighbours(neighbour, place, plan.gpus, sharing))
-            spinners = stack.enter_context(Spinners(place, plan.gpus))
+            spinners = stack.enter_context(Spinners(place, plan.gpus, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()

@@ -17,15 +17,16 @@ class Governing:
     """The governor of one rank, and the board on which its orders stand."""
 
     def __init__(self, sharing: Sharing, folder: Path, rank: int) -> None:
-        """Opens the rank's board.
+        """Opens the rank's board, and wipes off what a rank before this one, that was lost, left on it.
 
         Args:
             sharing: the mechanisms.
-            folder: private, of the run, on this machine.
+            folder: of the boards; the background opens them there.
             rank: this one.
         """
         self._governor = Governor(sharing)
         self._board = Board(folder, rank)
+        self._board.withdraw()
         self._orders = FREE
         self._iterations = 0
         """Governed ones, on every rank the same: those alone coincide."""

@@ -44,7 +44,13 @@ class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
     def __init__(
-        self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place, sharing: Sharing | None = None
+        self,
+        plan: Plan,
+        job: Job | TrainingJob,
+        folder: Path,
+        place: Place,
+        sharing: Sharing | None = None,
+        boards: Path | None = None,
     ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
@@ -54,6 +60,8 @@ class Ranks:
             folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
             place: where the ranks shall be.
             sharing: how a background shares a device with each of them; None: there is none.
+            boards: folder in which ranks and background meet, where that is not the one of the run: a background
+                that outlives a rank finds the next one there.
 
         Raises:
             RunError: the plan needs more than there is.
@@ -69,6 +77,7 @@ class Ranks:
         if isinstance(job, TrainingJob):
             save_job(job, folder)
         work["sharing"] = None if sharing is None else asdict(sharing)
+        work["boards"] = None if boards is None else str(boards)
         place.hand_over(folder)
         try:
             for rank in range(plan.gpus):

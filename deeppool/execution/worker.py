@@ -88,7 +88,7 @@ class Rank:
         self.peers = ProcessGroup()
         self.training = work.training
         self.trainer = self._trainer(plan)
-        self._governing = _governing(setup, folder)
+        self._governing = _governing(setup)
         pulse.look = self.doing
 
     def doing(self) -> Doing | None:
@@ -206,11 +206,11 @@ def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> Work
     return own_work(load_job(folder), plan.global_batch, place, plan)
 
 
-def _governing(setup: Message, folder: Path) -> Governing | None:
+def _governing(setup: Message) -> Governing | None:
     """Where a background runs beside this rank."""
     if setup["sharing"] is None:
         return None
-    sharing = Sharing(**setup["sharing"])
+    sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
     if sharing.share is not None:
         join_foreground(folder.name, setup["rank"])
     return Governing(sharing, folder, setup["rank"])
