@@ -74,8 +74,7 @@ class Guest:
         captured = self.work.captured
         if not (self._throttled and self._sharing.in_pieces):
             return whole(captured, self.batch)
-        samples = self._read(0, range(self.batch))
-        return in_pieces(captured, self.batch, lambda _: samples, self._trainer)
+        return in_pieces(captured, self.batch, self._trainer)
 
     def pace(self, priority: str) -> None:
         """From now on it begins a piece when the foreground lets it; ``priority`` is the one that it was granted."""
@@ -106,11 +105,9 @@ class Guest:
     def _samples_of(self, samples: range) -> tuple[torch.Tensor, ...]:
         # The first piece asks for its inputs, the last one for the targets.
         if self._batch is None or self._batch[0] != self.trainer.iterations:
-            self._batch = self.trainer.iterations, self._read(self.trainer.iterations, samples)
+            read = self.work.samples(self.trainer.iterations, samples)
+            self._batch = self.trainer.iterations, tuple(tensor.to(self._place) for tensor in read)
         return self._batch[1]
-
-    def _read(self, iteration: int, samples: range) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.to(self._place) for tensor in self.work.samples(iteration, samples))
 
     def train(self, steps: float, ahead: float) -> list[tuple[float, float, float]]:
         """Steps until the next command, but so many at most.

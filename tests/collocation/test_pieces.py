@@ -77,7 +77,7 @@ def test_a_step_in_pieces_is_the_uncut_step(
     monkeypatch.setattr(pieces, "PIECE_SECONDS", limit)
     job, other = Job(model), Job(model)
     before, random = job.state(), torch.get_rng_state()
-    stages = in_pieces(job.captured, BATCH, job.samples, job.trainer)
+    stages = in_pieces(job.captured, BATCH, job.trainer)
     if limit == 1e-9:
         assert len(stages) == len(job.captured.graph.layers)
     if limit == 1e9:
