@@ -42,6 +42,8 @@ class Governor:
         self._controller = None if sharing.max_slowdown is None else Controller(sharing.max_slowdown)
         self._baseline = Baseline()
         self._slowdown = Slowdown()
+        self._settled = frozenset[Operator]()
+        """Bans at which the controller's evidence was found."""
         self._iteration = 0
         self._orders = FREE
 
@@ -51,8 +53,6 @@ class Governor:
         if self._feedback is None and self._controller is None:
             return FREE
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
-        if self._controller is not None and banned != self._orders.banned:
-            self._controller.forget()
         share = 1.0 if self._controller is None else self._controller.share
         self._orders = Orders(not is_alone(iteration), share, banned)
         return self._orders
@@ -77,7 +77,11 @@ class Governor:
             return
         slowdown = seconds / self._baseline.mean - 1
         self._slowdown.collocated(slowdown)
-        if self._controller is not None:
+        # An operator on trial, at the start or after a ban, is left to the feedback.
+        if self._controller is not None and not (self._feedback and self._feedback.trying(self._iteration)):
+            if self._orders.banned != self._settled:
+                self._settled = self._orders.banned
+                self._controller.forget()
             noise = spread(known) / self._baseline.mean
             self._controller.collocated(slowdown, len(known), noise)
 
