@@ -15,6 +15,7 @@ from deeppool.job import Job
 from deeppool.place import Place
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import RankGroup
+from deeppool.sharing import Sharing
 
 START_SECONDS = 300.0
 """For importing torch, building and capturing the model, and meeting the others."""
@@ -42,7 +43,9 @@ OnStep = Callable[[Message], None]
 class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place) -> None:
+    def __init__(
+        self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place, sharing: Sharing | None = None
+    ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
         Args:
@@ -50,6 +53,7 @@ class Ranks:
             job: the model and its training.
             folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
             place: where the ranks shall be.
+            sharing: how a background shares a device with each of them; None: there is none.
 
         Raises:
             RunError: the plan needs more than there is.
@@ -64,6 +68,7 @@ class Ranks:
         work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         if isinstance(job, TrainingJob):
             save_job(job, folder)
+        work["sharing"] = None if sharing is None else asdict(sharing)
         place.hand_over(folder)
         try:
             for rank in range(plan.gpus):
