@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from deeppool.errors import InvalidValueError
@@ -17,12 +17,13 @@ BATCH = 4
 """Samples of a background's step, unless it says otherwise: short steps leave sooner."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BackgroundJob:
     """A training in the gaps that a foreground leaves: on one GPU or core, in a process of its own."""
 
     job: TrainingJob | Job
     """The user's own training; or a model on synthetic data, which has its own batch."""
+    _: KW_ONLY
     batch: int = BATCH
     """Samples of a step."""
     steps: int | None = None
@@ -79,18 +80,33 @@ def filler(background: str | Job, plan: Plan, batch: int | None = None) -> Job:
     return Job(background, plan.input_shape if alike else inputs[0].shape, batch or BATCH)
 
 
-Background = Sequence[BackgroundJob] | Mapping[int, Sequence[BackgroundJob]]
+Lines = Sequence[BackgroundJob] | Mapping[int, Sequence[BackgroundJob]]
 """Jobs for whatever rank is free, first come, first served; or per rank the jobs that it shall run one by one."""
+Background = str | Job | BackgroundJob | Lines
+"""The same; or a model, by name or as a job, to train on synthetic data beside every rank."""
+
+
+def lines_of(background: Background, plan: Plan) -> Lines:
+    """What a user wants beside a plan, as jobs.
+
+    Raises:
+        CaptureError: an unknown model.
+    """
+    if isinstance(background, str | Job):
+        job = filler(background, plan)
+        return {rank: [BackgroundJob(job)] for rank in range(plan.gpus)}
+    return [background] if isinstance(background, BackgroundJob) else background
 
 
 class Queue:
     """Who is next, on each rank."""
 
-    def __init__(self, jobs: Background, ranks: int) -> None:
+    def __init__(self, jobs: Lines, ranks: int) -> None:
         """Checks the jobs; nothing is taken yet.
 
         Raises:
-            InvalidValueError: a rank that there is not, or two jobs that would write into one folder.
+            InvalidValueError: a rank that there is not, something that is no job, or two jobs that would write into
+                one folder.
         """
         shared = [] if isinstance(jobs, Mapping) else list(jobs)
         own = {rank: list(line) for rank, line in jobs.items()} if isinstance(jobs, Mapping) else {}
@@ -99,7 +115,7 @@ class Queue:
                 raise InvalidValueError(f"background jobs were given for rank {rank}; the ranks are 0 to {ranks - 1}")
         line = deque(shared)
         self._lines = {rank: deque(own.get(rank, ())) if own else line for rank in range(ranks)}
-        self._check_folders([*shared, *(job for jobs in own.values() for job in jobs)])
+        self._check(self.waiting())
 
     def take(self, rank: int) -> BackgroundJob | None:
         """The next job for a rank's free place."""
@@ -111,9 +127,14 @@ class Queue:
         lines = {id(line): line for line in self._lines.values()}
         return [job for line in lines.values() for job in line]
 
-    def _check_folders(self, jobs: Sequence[BackgroundJob]) -> None:
+    def _check(self, jobs: Sequence[BackgroundJob]) -> None:
         seen: set[Path] = set()
         for job in jobs:
+            if not isinstance(job, BackgroundJob):
+                raise InvalidValueError(
+                    f"a background job must be a deeppool.BackgroundJob, got a {type(job).__name__} "
+                    "(put a training into one: deeppool.BackgroundJob(job, batch=8))"
+                )
             if job.checkpoints is not None:
                 folder = Path(job.checkpoints).absolute()
                 if folder in seen:
