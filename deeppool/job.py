@@ -145,6 +145,10 @@ class GovernorResult:
         return f"{found}, share {100 * self.share:.0f} %{banned}"
 
 
+def _governor_lines(governors: tuple[GovernorResult, ...]) -> list[str]:
+    return [f"governor     rank {rank}: {found}" for rank, found in enumerate(governors)]
+
+
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """One stage of the plan: consecutive layers on the same GPUs. Seconds of one iteration, medians."""
@@ -217,7 +221,7 @@ class RunRecord:
                 f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
-        lines += [f"governor     rank {rank}: {found}" for rank, found in enumerate(self.governors)]
+        lines += _governor_lines(self.governors)
         for stage in self.stages:
             times = ", ".join(
                 f"{kind} {format_seconds(getattr(stage, kind))}" for kind in ("forward", "backward", "reshard", "sync")
@@ -328,6 +332,8 @@ class TrainingRecord:
     date: str
     versions: dict[str, str]
     background: tuple[BackgroundOutcome, ...] = ()
+    governors: tuple[GovernorResult, ...] = ()
+    """Per rank, where feedback or a bound on the slowdown was asked for."""
 
     def __str__(self) -> str:
         first, last = self.metrics[0], self.metrics[-1]
@@ -346,4 +352,5 @@ class TrainingRecord:
         if self.checkpoint:
             lines.append(f"last checkpoint {self.checkpoint}")
         lines += [f"background   {outcome}" for outcome in self.background]
+        lines += _governor_lines(self.governors)
         return "\n".join(lines)

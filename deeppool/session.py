@@ -23,14 +23,13 @@ from deeppool.collocation.neighbours import Neighbours, Spinners, Work
 from deeppool.collocation.queue import filler
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
-from deeppool.execution.monitor import stage_times, timeline
+from deeppool.execution.monitor import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.graph.workloads import find_workload, save_model
 from deeppool.job import (
     BackgroundResult,
     ForegroundResult,
-    GovernorResult,
     Job,
     Phase,
     Progress,
@@ -166,7 +165,6 @@ class _Run:
         self.report = report
         self.cores = cores
         self.sharing = sharing
-        self.governed = sharing is not None and (sharing.feedback, sharing.max_slowdown) != (None, None)
         self.share = 0.05
         self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
         self.beside, self.alone = Work(), Work()
@@ -178,7 +176,7 @@ class _Run:
         self.report("warming up", self.share)
         warm_up = self._train(WARM_UP_STEPS)
         iteration = min(warm_up[0]["times"][1:])
-        if self.governed:
+        if self.sharing is not None and self.sharing.learns:
             self.report("learning what the background costs", self.share)
             with self._background(Work()):
                 self._train(DENSE, beside=True)
@@ -258,15 +256,7 @@ class _Run:
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
             sharing=self.sharing,
-            governors=self._governors(),
-        )
-
-    def _governors(self) -> tuple[GovernorResult, ...]:
-        if not self.governed:
-            return ()
-        return tuple(
-            GovernorResult(**{**answer["governor"], "banned": tuple(answer["governor"]["banned"])})
-            for answer in self.last
+            governors=governor_results(self.sharing, self.last),
         )
 
     def _background_result(self, job: Job, alone: Phase) -> BackgroundResult:
