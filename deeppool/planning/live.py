@@ -24,7 +24,7 @@ from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Measurement, Profile
 
 NOISE = 0.03
-"""Relative. Rounds of one unchanged foreground differ by up to 2.5 % from each other (benchmarks/collocation-ladder)."""
+"""Relative. Rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
 
 LiveTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
 """A run or a training by the plan; or forward and backward seconds by layer, at the batches that the plan gives it."""
