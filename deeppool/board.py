@@ -53,9 +53,10 @@ class Board:
             whole[:_BANNED].cast("d"),
         )
         _, self._whole_numbers, self._numbers = self._views
-        self._changes = 0
-        """Of the bans, how many this side knows."""
-        self._banned: frozenset[Operator] = frozenset()
+        self._written: frozenset[Operator] | None = None
+        """Bans that this side wrote; another foreground, which was started before, may have left some."""
+        self._read: tuple[int, frozenset[Operator]] = (0, frozenset())
+        """Bans that this side read, and how often they had changed by then."""
 
     # -- by the foreground ------------------------------------------------------------------------
 
@@ -67,12 +68,12 @@ class Board:
             share: of the time that passes, what it may use at most.
             banned: operators of the foreground that it must not run beside.
         """
-        if banned != self._banned:
+        if banned != self._written:
             marks = bytearray(_BYTES - _BANNED)
             for operator in banned:
                 marks[_code(operator)] = 1
             self._page[_BANNED:] = bytes(marks)
-            self._banned = banned
+            self._written = banned
             self._whole_numbers[_CHANGES] += 1
         self._numbers[_SHARE] = share
         self._whole_numbers[_OPEN] = open
@@ -105,11 +106,10 @@ class Board:
         if not self._whole_numbers[_ORDERED]:
             return True, 1.0, frozenset()
         changes = self._whole_numbers[_CHANGES]
-        if changes != self._changes:
+        if changes != self._read[0]:
             marks = self._page[_BANNED:]
-            self._banned = frozenset(_operator(code) for code, banned in enumerate(marks) if banned)
-            self._changes = changes
-        return bool(self._whole_numbers[_OPEN]), self._numbers[_SHARE], self._banned
+            self._read = changes, frozenset(_operator(code) for code, banned in enumerate(marks) if banned)
+        return bool(self._whole_numbers[_OPEN]), self._numbers[_SHARE], self._read[1]
 
     @property
     def doing(self) -> Operator | None:

@@ -6,9 +6,9 @@ a :class:`Job`, and a live run puts what they measured into one :class:`RunRecor
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from deeppool.sharing import Policy
+from deeppool.sharing import Policy, Sharing
 from deeppool.timeline import Timeline
 from deeppool.units import format_percent, format_seconds
 
@@ -115,6 +115,41 @@ class BackgroundResult:
 
 
 @dataclass(frozen=True, slots=True)
+class GovernorResult:
+    """What the governor of one rank found out while it ran beside its background, and what it did about it.
+
+    Its own estimate, from iterations without background among those with one, stands beside the measured slowdown,
+    which compares whole phases; the baseline of both is a core that is kept awake.
+    """
+
+    slowdown: float | None
+    """Collocated against alone: 0.03 is 3 %; None where too few iterations were measured, or none had to be."""
+    error: float | None
+    """Its standard error."""
+    alone: int
+    """Iterations alone that it rests on."""
+    collocated: int
+    """Iterations beside the background that it rests on."""
+    share: float
+    """Of the time, that the background might use in the end; 1: all."""
+    banned: tuple[str, ...]
+    """Operators beside which nothing might run in the end."""
+
+    def __str__(self) -> str:
+        found = (
+            "slowdown unknown"
+            if self.slowdown is None or self.error is None
+            else f"slowdown {format_percent(self.slowdown)} ± {100 * self.error:.1f} ({self.alone} iterations alone)"
+        )
+        banned = f", nothing beside {', '.join(self.banned)}" if self.banned else ""
+        return f"{found}, share {100 * self.share:.0f} %{banned}"
+
+
+def _governor_lines(governors: tuple[GovernorResult, ...]) -> list[str]:
+    return [f"governor     rank {rank}: {found}" for rank, found in enumerate(governors)]
+
+
+@dataclass(frozen=True, slots=True)
 class StageTimes:
     """One stage of the plan: consecutive layers on the same GPUs. Seconds of one iteration, medians."""
 
@@ -149,7 +184,7 @@ class RunRecord:
     device: str
     device_name: str
     backend: str
-    policy: Policy
+    policy: Policy | Literal["custom"]
     foreground: ForegroundResult
     background: BackgroundResult | None
     stages: tuple[StageTimes, ...]
@@ -161,13 +196,18 @@ class RunRecord:
     """What a reader must know: how BatchNorm and dropout behaved, cores shared by ranks."""
     date: str
     versions: dict[str, str]
+    sharing: Sharing | None = None
+    """The mechanisms of the policy, and the bound that was asked for; None: no background, or an older record."""
+    governors: tuple[GovernorResult, ...] = ()
+    """Per rank, where feedback or a bound was asked for."""
 
     def __str__(self) -> str:
         front = self.foreground
+        sharing = f" ({self.sharing})" if self.sharing is not None and self.sharing.in_pieces else ""
         idle = ", ".join(f"rank {rank} {100 * share:.0f} %" for rank, share in enumerate(front.alone.idle_share))
         lines = [
             f"{self.model}: {self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend}), "
-            f"batch {self.global_batch}, policy {self.policy}",
+            f"batch {self.global_batch}, policy {self.policy}{sharing}",
             f"foreground   {format_seconds(front.iteration_time.p50)} an iteration "
             f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
             f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}; "
@@ -181,6 +221,7 @@ class RunRecord:
                 f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
+        lines += _governor_lines(self.governors)
         for stage in self.stages:
             times = ", ".join(
                 f"{kind} {format_seconds(getattr(stage, kind))}" for kind in ("forward", "backward", "reshard", "sync")
@@ -291,6 +332,8 @@ class TrainingRecord:
     date: str
     versions: dict[str, str]
     background: tuple[BackgroundOutcome, ...] = ()
+    governors: tuple[GovernorResult, ...] = ()
+    """Per rank, where feedback or a bound on the slowdown was asked for."""
 
     def __str__(self) -> str:
         first, last = self.metrics[0], self.metrics[-1]
@@ -309,4 +352,5 @@ class TrainingRecord:
         if self.checkpoint:
             lines.append(f"last checkpoint {self.checkpoint}")
         lines += [f"background   {outcome}" for outcome in self.background]
+        lines += _governor_lines(self.governors)
         return "\n".join(lines)

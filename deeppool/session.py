@@ -5,6 +5,8 @@ the run does so for every one of them:
 
     warm-up │ asleep  awake  collocated  background alone │ … as many rounds as fit
 
+Where a governor decides what the background may do, it first learns, in iterations that are not counted.
+
 *awake* is the foreground alone with an idle-priority spinner on each core; it is the baseline, because a
 foreground with gaps runs up to 10 % faster when anything at all keeps its core awake.
 """
@@ -21,21 +23,28 @@ from deeppool.collocation.neighbours import Neighbours, Spinners, Work
 from deeppool.collocation.queue import filler
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
-from deeppool.execution.monitor import stage_times, timeline
+from deeppool.execution.monitor import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.graph.workloads import find_workload, save_model
-from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Progress, RunRecord, summarise
+from deeppool.job import (
+    BackgroundResult,
+    ForegroundResult,
+    Job,
+    Phase,
+    Progress,
+    RunRecord,
+    summarise,
+)
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
-from deeppool.sharing import POLICIES as SHARINGS
-from deeppool.sharing import Policy
+from deeppool.scheduling.governor import DENSE
+from deeppool.sharing import Policy, Sharing, find_sharing, policy_name
 from deeppool.simulation.replay import simulate
 
 WARM_UP_STEPS = 3
 ROUNDS = 3
-POLICIES = ("none", "naive", "nice", "priority")
 
 
 @dataclass(slots=True)
@@ -60,7 +69,9 @@ def launch(
     plan: Plan,
     *,
     background: str | Job | None = None,
-    policy: Policy | None = None,
+    policy: Policy | Sharing | None = None,
+    max_slowdown: float | None = None,
+    background_batch: int | None = None,
     seconds: float | None = None,
     steps: int | None = None,
     learning_rate: float = 0.001,
@@ -74,7 +85,10 @@ def launch(
         plan: made by :func:`deeppool.plan`, or loaded from a file.
         background: a model to train beside every rank, by name, or a :class:`deeppool.job.Job` with its own
             batch; None for none.
-        policy: how the background shares a core; ``priority`` unless given. See :data:`deeppool.sharing.POLICIES`.
+        policy: how the background shares a core: a name in :data:`deeppool.sharing.POLICIES`, or mechanisms of your
+            own choice; ``priority`` unless given.
+        max_slowdown: bound on the foreground's mean slowdown, for example 0.01 for 1 %, that a controller holds.
+        background_batch: samples of a step of a background that is given by its name; 4 unless given.
         seconds: to spend measuring, start-up not counted; 30 unless given. At least two iterations per condition.
         steps: iterations per condition, instead of ``seconds``.
         learning_rate: of the foreground's SGD.
@@ -87,41 +101,42 @@ def launch(
         RankFailedError: a rank died or hung; every process has ended by then.
     """
     policy = policy or ("none" if background is None else "priority")
-    _check(policy, background, seconds, steps)
+    sharing = find_sharing(policy, max_slowdown)
+    _check(policy, background, background_batch, seconds, steps)
     report = on_progress or (lambda what, share: None)
     place = place or ThisMachine(plan.device, plan.gpus)
-    sharing = SHARINGS[policy]
-    neighbour = None if sharing is None or background is None else filler(background, plan)
+    neighbour = None if sharing is None or background is None else filler(background, plan, background_batch)
     with ExitStack() as stack:
-        handover = stack.enter_context(ExitStack())
-        folder = handover.enter_context(private_folder())
+        folder = stack.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
         if plan.origin is None:
             find_workload(model)
         report("starting", 0.0)
-        ranks = stack.enter_context(
-            Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder, place)
-        )
+        job = Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed)
+        ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing))
         neighbours = spinners = None
         if neighbour is not None and sharing is not None:
             neighbours = stack.enter_context(Neighbours(neighbour, place, plan.gpus, sharing))
-            spinners = stack.enter_context(Spinners(place, plan.gpus))
+            spinners = stack.enter_context(Spinners(place, plan.gpus, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
-        # Everyone has met and has the model.
-        handover.close()
-        run = _Run(plan, ranks, neighbours, spinners, report, place.cores)
+        run = _Run(plan, ranks, neighbours, spinners, report, place.cores, sharing)
         run.measure(seconds, steps)
-        return run.record(policy, neighbour)
+        return run.record(neighbour)
 
 
-def _check(policy: str, background: object, seconds: float | None, steps: int | None) -> None:
-    if policy not in POLICIES:
-        raise InvalidValueError(f"policy must be one of {', '.join(POLICIES)}, got '{policy}'")
+def _check(
+    policy: str | Sharing, background: object, batch: int | None, seconds: float | None, steps: int | None
+) -> None:
     if policy != "none" and background is None:
         raise InvalidValueError(f"policy '{policy}' needs a background job (give background=, for example resnet18)")
+    if batch is not None and (batch < 1 or not isinstance(background, str)):
+        raise InvalidValueError(
+            f"background_batch must be at least 1 and is for a background that is given by its name, got {batch} "
+            f"for {background} (a job of your own has its own batch)"
+        )
     if seconds is not None and steps is not None:
         raise InvalidValueError(f"give seconds or steps, not both: got {seconds:g} s and {steps} steps")
     if seconds is not None and not 0 < seconds < math.inf:
@@ -141,6 +156,7 @@ class _Run:
         spinners: Spinners | None,
         report: Progress,
         cores: int,
+        sharing: Sharing | None,
     ) -> None:
         self.plan = plan
         self.ranks = ranks
@@ -148,6 +164,7 @@ class _Run:
         self.spinners = spinners
         self.report = report
         self.cores = cores
+        self.sharing = sharing
         self.share = 0.05
         self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
         self.beside, self.alone = Work(), Work()
@@ -159,6 +176,10 @@ class _Run:
         self.report("warming up", self.share)
         warm_up = self._train(WARM_UP_STEPS)
         iteration = min(warm_up[0]["times"][1:])
+        if self.sharing is not None and self.sharing.learns:
+            self.report("learning what the background costs", self.share)
+            with self._background(Work()):
+                self._train(DENSE, beside=True)
         conditions = 1 if self.neighbours is None else 4
         budget = (30.0 if seconds is None else seconds) / conditions
         total = steps or max(2, int(budget / iteration))
@@ -179,7 +200,7 @@ class _Run:
         with self.spinners.spinning():
             self.awake.add(self._train(count))
         with self._background(self.beside):
-            self.last = self._train(count)
+            self.last = self._train(count, beside=True)
         self.collocated.add(self.last)
         with self._background(self.alone):
             self.ranks.rest(seconds)
@@ -192,13 +213,15 @@ class _Run:
         yield
         self.neighbours.measure(work, started)
 
-    def _train(self, count: int) -> list[Message]:
-        answers = self.ranks.train(count, lambda told: self.report(f"iteration {told['step']}", self.share))
+    def _train(self, count: int, *, beside: bool = False) -> list[Message]:
+        answers = self.ranks.train(
+            count, lambda told: self.report(f"iteration {told['step']}", self.share), beside=beside
+        )
         # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers
 
-    def record(self, policy: Policy, job: Job | None) -> RunRecord:
+    def record(self, job: Job | None) -> RunRecord:
         """Everything that was measured."""
         plan, batch = self.plan, self.plan.global_batch
         alone = self.awake.phase(batch)
@@ -223,7 +246,7 @@ class _Run:
             device=plan.device,
             device_name=plan.device_name,
             backend="gloo" if plan.device == "cpu" else "nccl",
-            policy=policy,
+            policy=policy_name(self.sharing),
             foreground=foreground,
             background=None if job is None else self._background_result(job, alone),
             stages=stage_times(plan, stages_of(plan), self.last),
@@ -232,6 +255,8 @@ class _Run:
             notes=_notes(plan, self.cores),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
+            sharing=self.sharing,
+            governors=governor_results(self.sharing, self.last),
         )
 
     def _background_result(self, job: Job, alone: Phase) -> BackgroundResult:

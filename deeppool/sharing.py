@@ -54,6 +54,11 @@ class Sharing:
             value is not None for value in (self.pieces, self.in_flight, self.feedback, self.max_slowdown)
         )
 
+    @property
+    def learns(self) -> bool:
+        """Whether what the background costs is measured, in iterations without it."""
+        return self.feedback is not None or self.max_slowdown is not None
+
     def __str__(self) -> str:
         chosen = [
             f"{name} {value:g}" for name, value in asdict(self).items() if isinstance(value, int | float) and value

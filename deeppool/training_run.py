@@ -16,7 +16,7 @@ from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, RankFailedError, RankRefusedError, RunCancelledError, RunError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
-from deeppool.execution.monitor import stage_times, timeline
+from deeppool.execution.monitor import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.execution.training import TrainingJob
@@ -185,7 +185,8 @@ class _Run:
         with private_folder() as folder:
             self.report("starting", 0.0)
             try:
-                with Ranks(self.plan, self.job, folder, self.place, self.sharing) as ranks:
+                boards = None if self.host is None else self.host.boards
+                with Ranks(self.plan, self.job, folder, self.place, self.sharing, boards) as ranks:
                     self._train(ranks, folder)
             finally:
                 # No rank is left that could still be writing one.
@@ -236,7 +237,7 @@ class _Run:
         if self.folder is not None:
             until = min(until, self.updates + self.every - self.updates % self.every)
         count = min(until - self.updates, CHUNK)
-        self.last = ranks.train(count, self._hear, told=True)
+        self.last = ranks.train(count, self._hear, told=True, beside=self.host is not None)
         self.times += [max(times) for times in zip(*(answer["times"] for answer in self.last), strict=True)][1:]
         self.updates += count
         if self.folder is not None and (self.updates == self.steps or self.updates % self.every == 0):
@@ -329,6 +330,7 @@ class _Run:
             proposal=self.proposal,
             switched=self.switched,
             timeline=timeline(plan, self.last, -1),
+            governors=governor_results(self.sharing, self.last),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
             background=() if self.host is None else self.host.outcomes(),

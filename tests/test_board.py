@@ -61,6 +61,19 @@ def test_what_the_background_did_adds_up(tmp_path: Path) -> None:
     background.close()
 
 
+def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> None:
+    lost, background, restarted = Board(tmp_path, 0), Board(tmp_path, 0), Board(tmp_path, 0)
+    lost.order(open=True, share=0.5, banned=frozenset({("sync", 1)}))
+    lost.begin("sync", 1)
+    assert background.orders == (True, 0.5, {("sync", 1)})
+    restarted.withdraw()
+    assert (background.orders, background.doing) == ((True, 1.0, frozenset()), None)
+    restarted.order(open=True, share=0.5, banned=frozenset())
+    assert background.orders == (True, 0.5, frozenset())
+    for board in (lost, background, restarted):
+        board.close()
+
+
 def test_each_rank_has_its_own_page(tmp_path: Path) -> None:
     first, second = Board(tmp_path, 0), Board(tmp_path, 1)
     first.begin("forward", 3)

@@ -11,7 +11,27 @@ from deeppool.units import parse_bytes
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Policy = Literal["none", "naive", "nice", "priority"]
+Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
+PolicyOption = Annotated[
+    Policy | None,
+    typer.Option(
+        help="How the background shares a core: as an equal (naive), at nice 19 (nice), at the lowest priority "
+        "(priority, the default), so and in short pieces of which few are in flight (paced), or with those kept from "
+        "operators of the foreground that suffer (feedback); none runs no background."
+    ),
+]
+SlowdownOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Bound on the foreground's mean slowdown, for example 0.01 for 1 %: the background gets the share of the "
+        "time at which it holds.",
+    ),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(help="Samples of a step of the background (4 unless given); a smaller batch keeps less in flight."),
+]
 ModelArgument = Annotated[
     str,
     typer.Argument(

@@ -8,7 +8,7 @@ import typer
 
 from deeppool.cli.crew import crew
 from deeppool.cli.inputs import read_plan, warn
-from deeppool.cli.options import AsJson, Policy, ShapeOption, default_cluster, shape
+from deeppool.cli.options import AsJson, BatchOption, PolicyOption, ShapeOption, SlowdownOption, default_cluster, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
 
@@ -26,12 +26,9 @@ def run(
     seconds: Annotated[
         float | None, typer.Option(help="Seconds to measure, instead of steps (30 unless given).")
     ] = None,
-    policy: Annotated[
-        Policy | None,
-        typer.Option(
-            help="How the background shares a core: as an equal (naive), at nice 19, or at the lowest priority."
-        ),
-    ] = None,
+    policy: PolicyOption = None,
+    max_slowdown: SlowdownOption = None,
+    background_batch: BatchOption = None,
     input_shape: ShapeOption = None,
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, when a MODEL is given.")] = 16,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
@@ -45,6 +42,8 @@ def run(
     Ctrl-C ends every process. On several nodes, the same command on each of them under torchrun: see deeppool train.
 
     Example: deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json
+
+    With a bound: deeppool run plan.json --background resnet18 --policy feedback --max-slowdown 0.01
     """
     from deeppool import documents
     from deeppool.figures.trace import write_trace
@@ -62,6 +61,8 @@ def run(
                     chosen,
                     background=background,
                     policy=policy,
+                    max_slowdown=max_slowdown,
+                    background_batch=background_batch,
                     steps=steps,
                     seconds=seconds,
                     place=started.place(chosen.device, chosen.gpus) if started else None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deeppool.cli.crew import crew
-from deeppool.cli.options import AsJson, Policy
+from deeppool.cli.options import AsJson, PolicyOption, SlowdownOption
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
 
@@ -53,12 +53,8 @@ def train(
     background_restarts: Annotated[
         int, typer.Option(help="How often to start a background job again after it crashed or hung.")
     ] = 0,
-    policy: Annotated[
-        Policy | None, typer.Option(help="How background jobs share a core with a rank; see deeppool run.")
-    ] = None,
-    max_slowdown: Annotated[
-        float | None, typer.Option(help="Of the training by background jobs, at most: 0.03 is 3 %.")
-    ] = None,
+    policy: PolicyOption = None,
+    max_slowdown: SlowdownOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -12,7 +12,8 @@ import math
 import sys
 from pathlib import Path
 
-from deeppool.child import Commands
+from deeppool.child import Commands, Message
+from deeppool.device.control_group import join_background
 from deeppool.device.cpu import lower_priority, pin_to_core
 from deeppool.sharing import Sharing
 
@@ -28,10 +29,9 @@ def main() -> None:
         pin_to_core(setup["core"])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(WORST_OOM_SCORE)
-    sharing = Sharing(**setup["sharing"])
     # A job that starts at the lowest priority beside a busy core may never be ready, so where it is waited for, it
     # starts as an equal. Where it is not, importing torch and capturing the model shall not cost the foreground.
-    priority = lower_priority(sharing.priority) if setup.get("serves") else None
+    priority = _yield_core(setup) if setup.get("serves") else None
     from deeppool.collocation.guest import Guest
     from deeppool.execution.failure import describe
 
@@ -40,7 +40,9 @@ def main() -> None:
         if priority is None:
             # Warm before it is measured.
             guest.step()
-        commands.answer("ready", priority=priority or lower_priority(sharing.priority))
+            priority = _yield_core(setup)
+        guest.pace(priority)
+        commands.answer("ready", priority=priority)
         while (message := commands.next())["command"] != "exit":
             if message["command"] == "train":
                 log = guest.train(message.get("steps", math.inf), message.get("clock", 0.0))
@@ -53,6 +55,14 @@ def main() -> None:
         told = describe(error, f"step {guest.updates + 1}" if "guest" in locals() else "its start")
         commands.answer("failed", **told)
         sys.exit(told["text"])
+
+
+def _yield_core(setup: Message) -> str:
+    """Takes the place of a background on its core, and says which."""
+    sharing = Sharing(**setup["sharing"])
+    if sharing.share is not None and "rank" in setup:
+        return join_background(Path(setup["folder"]).name, setup["rank"], sharing.share)
+    return lower_priority(sharing.priority)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 
+from deeppool.board import Board
 from deeppool.child import Commands, Message
 from deeppool.collectives.layout import Layout
+from deeppool.collocation.pieces import in_pieces
+from deeppool.collocation.throttle import Throttle
 from deeppool.device.common import find_device
+from deeppool.device.cpu import LOWEST
 from deeppool.errors import InvalidValueError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
@@ -21,6 +25,7 @@ from deeppool.execution.training import load_job
 from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
 from deeppool.graph.capture import CapturedModel
 from deeppool.job import job_from
+from deeppool.sharing import Sharing
 
 TELL_SECONDS = 0.5
 """Between two lines of progress: each costs the launcher's machine some time."""
@@ -36,7 +41,8 @@ class Guest:
 
         Args:
             setup: ``job`` (fields of a :class:`deeppool.job.Job`) or ``own`` (folder of a saved training of the
-                user's) and ``batch``; ``folder`` of the run; ``device`` and ``index`` where it is no core.
+                user's) and ``batch``; ``sharing``; ``folder`` of the run, and the ``rank`` beside which it runs
+                there; ``device`` and ``index`` where it is no core.
             commands: to and from the launcher.
         """
         self._commands = commands
@@ -49,7 +55,12 @@ class Guest:
             _limit_gpu_memory(setup.get("memory"), place)
         self._place = place
         self.work, self.batch = _work(setup, place)
-        self.trainer = self._trainer(whole(self.work.captured, self.batch))
+        self._setup = setup
+        self._batch: tuple[int, tuple[torch.Tensor, ...]] | None = None
+        self._sharing = Sharing(**setup["sharing"])
+        # On a GPU a launch says nothing of when its piece ends: this throttle would pace nothing.
+        self._throttled = "rank" in setup and device.kind == "cpu"
+        self.trainer = self._trainer(self._stages())
         self.updates = 0
         """Of the training, those before a checkpoint included."""
         self._told = -math.inf
@@ -57,6 +68,26 @@ class Guest:
         self._last: float | None = None
         self._samples = 0
         self._slowest = 0.0
+        self._serving = False
+
+    def _stages(self) -> Sequence[Stage]:
+        captured = self.work.captured
+        if not (self._throttled and self._sharing.in_pieces):
+            return whole(captured, self.batch)
+        return in_pieces(captured, self.batch, self._trainer)
+
+    def pace(self, priority: str) -> None:
+        """From now on it begins a piece when the foreground lets it; ``priority`` is the one that it was granted."""
+        if self._throttled:
+            board = Board(self._setup["folder"], self._setup["rank"])
+            spins = priority == LOWEST
+            self.trainer.watcher = Throttle(self._sharing, board, self._hurries, spins=spins)
+
+    def _hurries(self) -> bool:
+        """Whether it was told to stop; a sign of life, too."""
+        if self._serving:
+            self.tell()
+        return self._commands.pending()
 
     def _trainer(self, stages: Sequence[Stage]) -> Trainer:
         return Trainer(self.work.captured, stages, Alone(), self.work.training)
@@ -72,7 +103,11 @@ class Guest:
         return loss
 
     def _samples_of(self, samples: range) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.to(self._place) for tensor in self.work.samples(self.trainer.iterations, samples))
+        # The first piece asks for its inputs, the last one for the targets.
+        if self._batch is None or self._batch[0] != self.trainer.iterations:
+            read = self.work.samples(self.trainer.iterations, samples)
+            self._batch = self.trainer.iterations, tuple(tensor.to(self._place) for tensor in read)
+        return self._batch[1]
 
     def train(self, steps: float, ahead: float) -> list[tuple[float, float, float]]:
         """Steps until the next command, but so many at most.
@@ -105,6 +140,7 @@ class Guest:
         """
         folder = None if goal["checkpoints"] is None else Path(goal["checkpoints"])
         end = math.inf if goal["steps"] is None else goal["steps"]
+        self._serving = True
         saved = self.updates = self._resume(folder)
         self.tell()
         while self.updates < end and not self._commands.pending():

@@ -118,6 +118,8 @@ class Host:
             folder: private, for the jobs' code; it must outlive the host.
         """
         self._queue, self._place, self._device, self._folder = jobs, place, device, folder
+        self.boards = folder
+        """Where jobs and ranks find each other's board."""
         self._setup = {"sharing": asdict(sharing), "serves": True, "device": device}
         self._inbox: Inbox = queue.SimpleQueue()
         self._stays: dict[int, _Stay | None] = dict.fromkeys(range(ranks))
@@ -228,6 +230,7 @@ class Host:
             **work,
             **self._setup,
             folder=str(self._folder),
+            rank=rank,
             core=slot.core,
             index=slot.index,
             memory=job.budget,

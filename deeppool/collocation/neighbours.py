@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -55,7 +56,9 @@ class Neighbours:
                 child = place.start(rank, "deeppool.collocation.background", f"background job of rank {rank}")
                 self._living[rank] = child
                 slot = place.slot(rank)
-                child.send("setup", job=asdict(job), core=slot.core, folder=slot.folder, sharing=asdict(sharing))
+                child.send(
+                    "setup", job=asdict(job), rank=rank, core=slot.core, folder=slot.folder, sharing=asdict(sharing)
+                )
         except BaseException:
             self.close()
             raise
@@ -129,14 +132,17 @@ class Neighbours:
 class Spinners:
     """One idle-priority spinner per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, place: Place, ranks: int) -> None:
+    def __init__(self, place: Place, ranks: int, sharing: Sharing) -> None:
         """Starts one beside each rank; :meth:`spinning` sets them spinning."""
         self._children: list[Process] = []
         try:
             for rank in range(ranks):
                 child = place.start(rank, "deeppool.collocation.spinner", f"spinner of rank {rank}")
                 self._children.append(child)
-                child.send("setup", core=place.slot(rank).core)
+                slot = place.slot(rank)
+                # Only beside the rank in its control group is the lowest priority the lowest.
+                run = None if sharing.share is None else Path(slot.folder).name
+                child.send("setup", core=slot.core, rank=rank, run=run)
         except BaseException:
             self.close()
             raise

@@ -11,8 +11,9 @@ import torch
 
 from deeppool.collectives.layout import Layout
 from deeppool.execution.stages import Stage
-from deeppool.execution.trainer import Batch, Trainer
+from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture import CapturedModel
+from deeppool.graph.extract import example_inputs, extract
 from deeppool.timeline import SpanKind
 
 PIECE_SECONDS = 0.002
@@ -23,7 +24,7 @@ MEASURED = 3
 
 
 def in_pieces(
-    captured: CapturedModel, batch: int, samples: Batch, trainer_of: Callable[[Sequence[Stage]], Trainer]
+    captured: CapturedModel, batch: int, trainer_of: Callable[[Sequence[Stage]], Trainer]
 ) -> tuple[Stage, ...]:
     """The model as stages of about :data:`PIECE_SECONDS`, by its own layers' times.
 
@@ -32,12 +33,11 @@ def in_pieces(
     Args:
         captured: the model.
         batch: samples of a step.
-        samples: of a step, to measure with.
         trainer_of: makes a trainer of some stages.
     """
     layers = captured.graph.layers
     single = [_stage(captured, range(index, index + 1), batch) for index in range(len(layers))]
-    times = _measure(captured, samples, trainer_of(single))
+    times = _measure(captured, batch, trainer_of(single))
     return tuple(_stage(captured, piece, batch) for piece in cut(times, PIECE_SECONDS))
 
 
@@ -62,15 +62,16 @@ def cut(times: Sequence[tuple[float, float]], limit: float) -> list[range]:
     return runs
 
 
-def _measure(captured: CapturedModel, samples: Batch, trainer: Trainer) -> list[tuple[float, float]]:
+def _measure(captured: CapturedModel, batch: int, trainer: Trainer) -> list[tuple[float, float]]:
     """Forward and backward seconds of each layer, each a stage of the trainer."""
     program = captured.program
     buffers = {buffer: buffer.clone() for buffer in program.buffers()}
     times: dict[tuple[SpanKind, int], list[float]] = defaultdict(list)
     with torch.random.fork_rng(devices=[]):
+        samples = _samples(captured, batch)
         for _ in range(MEASURED):
             trainer.spans.clear()
-            trainer.gradients([samples])
+            trainer.gradients([lambda _: samples])
             for kind, layer, _, started, ended in trainer.spans:
                 times[kind, layer].append(ended - started)
     # BatchNorm remembers what it has seen, and gradients would add up.
@@ -79,6 +80,15 @@ def _measure(captured: CapturedModel, samples: Batch, trainer: Trainer) -> list[
     for parameter in program.parameters():
         parameter.grad = None
     return [(min(times["forward", layer]), min(times["backward", layer])) for layer in range(len(trainer.stages))]
+
+
+def _samples(captured: CapturedModel, batch: int) -> tuple[torch.Tensor, ...]:
+    """Random ones, in the order of the program's inputs: the job's own come one after another, and none may be lost."""
+    place = next(captured.program.parameters()).device
+    whole = extract(captured, range(len(captured.graph.layers)))
+    found = dict(zip(whole.inputs, example_inputs(whole, batch, place), strict=True))
+    placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
+    return tuple(found.get(node, torch.empty(0, device=place)) for node in placeholders)
 
 
 def _stage(captured: CapturedModel, layers: range, batch: int) -> Stage:

@@ -63,7 +63,7 @@ class BackgroundJob:
         return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
 
 
-def filler(background: str | Job, plan: Plan) -> Job:
+def filler(background: str | Job, plan: Plan, batch: int | None = None) -> Job:
     """What trains in the gaps of a plan for its own sake: a model on synthetic data.
 
     Its samples have the foreground's shape where both models take the same kind, unless the caller says otherwise.
@@ -77,7 +77,7 @@ def filler(background: str | Job, plan: Plan) -> Job:
     inputs = find_workload(background).inputs
     kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
     alike = kinds[0] == kinds[1] or not inputs[0].shape
-    return Job(background, plan.input_shape if alike else inputs[0].shape, BATCH)
+    return Job(background, plan.input_shape if alike else inputs[0].shape, batch or BATCH)
 
 
 Lines = Sequence[BackgroundJob] | Mapping[int, Sequence[BackgroundJob]]

@@ -8,6 +8,7 @@ the next command, ``rest``, ``exit``. Answers ``ready`` and ``resting``.
 import time
 
 from deeppool.child import Commands
+from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import lower_priority, pin_to_core
 
 SPIN_SECONDS = 0.001
@@ -24,9 +25,11 @@ def spin(commands: Commands) -> None:
 def main() -> None:
     """Obeys the launcher until it is told to exit."""
     commands = Commands()
-    core = commands.next()["core"]
-    if core is not None:
-        pin_to_core(core)
+    setup = commands.next()
+    if setup["core"] is not None:
+        pin_to_core(setup["core"])
+    if setup["run"] is not None:
+        join_foreground(setup["run"], setup["rank"])
     lower_priority("lowest")
     commands.answer("ready")
     while (command := commands.next()["command"]) != "exit":

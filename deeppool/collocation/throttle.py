@@ -30,7 +30,7 @@ class Throttle:
         self,
         sharing: Sharing,
         board: Board,
-        meanwhile: Callable[[], None] = lambda: None,
+        hurries: Callable[[], bool] = lambda: False,
         *,
         spins: bool,
         clock: Callable[[], float] = time.perf_counter,
@@ -42,14 +42,15 @@ class Throttle:
         Args:
             sharing: the mechanisms.
             board: of the rank beside which it runs.
-            meanwhile: called now and then while it is held back.
+            hurries: asked again and again while it is held back; True lets it through: it was told to stop, and does
+                so after this step.
             spins: whether it keeps the core awake while it waits, as it may at the lowest priority.
             clock: seconds.
             used: seconds that this thread has had a core.
             nap: waits for so many seconds.
         """
         self._gate = Gate(sharing)
-        self._board, self._meanwhile, self._spins = board, meanwhile, spins
+        self._board, self._hurries, self._spins = board, hurries, spins
         self._clock, self._used, self._nap = clock, used, nap
         self._expected: dict[Operator, float] = {}
         self._piece: Operator = ("forward", 0)
@@ -61,7 +62,8 @@ class Throttle:
         expected = self._expected.get(self._piece, 0.0)
         asked = now = self._clock()
         while not self._gate.admits(now, Orders(*self._board.orders), self._board.doing, expected):
-            self._meanwhile()
+            if self._hurries():
+                break
             if not self._spins:
                 self._nap(NAP)
             now = self._clock()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from deeppool.device.common import Precision
 
+LOWEST = "SCHED_IDLE"
+"""What :func:`lower_priority` calls the priority that takes no core from anybody."""
+
 
 class CpuDevice:
     """The processor at hand."""
@@ -123,7 +126,7 @@ def lower_priority(priority: Priority) -> str:
     if priority == "lowest" and hasattr(os, "SCHED_IDLE"):
         try:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            return "SCHED_IDLE"
+            return LOWEST
         except OSError:
             pass
     if priority in ("lowest", "nice"):

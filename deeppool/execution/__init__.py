@@ -15,6 +15,7 @@ update         clipping, loss scaling, the optimizer's step
 work           what a process trains: model, rule and samples
 data           which samples a rank reads
 checkpoint     a training's state on disk
+governing      what a rank tells and orders the background beside it
 worker         the process of a rank
 pulse          a rank's sign of life: what it does, and whether it waits
 failure        what a rank tells of the exception that ends it

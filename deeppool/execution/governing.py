@@ -1,8 +1,7 @@
 """A foreground rank's side of sharing its device: it says what it does, and what the background beside it may do."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +17,23 @@ class Governing:
     """The governor of one rank, and the board on which its orders stand."""
 
     def __init__(self, sharing: Sharing, folder: Path, rank: int) -> None:
-        """Opens the rank's board.
+        """Opens the rank's board, and wipes off what a rank before this one, that was lost, left on it.
 
         Args:
             sharing: the mechanisms.
-            folder: private, of the run, on this machine.
+            folder: of the boards; the background opens them there.
             rank: this one.
         """
         self._governor = Governor(sharing)
         self._board = Board(folder, rank)
+        self._board.withdraw()
         self._orders = FREE
         self._iterations = 0
         """Governed ones, on every rank the same: those alone coincide."""
 
-    @contextmanager
-    def beside(self, trainer: Trainer) -> Iterator[None]:
-        """The background runs beside this rank for the block; outside it does as it likes."""
+    def begin(self, trainer: Trainer) -> None:
+        """An iteration of the trainer begins, beside the background."""
         trainer.watcher = self._board
-        try:
-            yield
-        finally:
-            trainer.watcher = None
-            self._board.withdraw()
-
-    def begin(self) -> None:
-        """An iteration begins."""
         self._orders = self._governor.begin(self._iterations)
         self._iterations += 1
         self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
@@ -53,6 +44,11 @@ class Governing:
         for kind, stage, _, started, ended in spans:
             operators[kind, stage] += ended - started
         self._governor.end(seconds, operators)
+
+    def rest(self, trainer: Trainer) -> None:
+        """For now that was the last: the background may do as it likes."""
+        trainer.watcher = None
+        self._board.withdraw()
 
     def found(self, stages: Sequence[Stage]) -> dict[str, Any]:
         """What is known by now: fields of :class:`deeppool.job.GovernorResult`."""

@@ -44,7 +44,13 @@ class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
     def __init__(
-        self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place, sharing: Sharing | None = None
+        self,
+        plan: Plan,
+        job: Job | TrainingJob,
+        folder: Path,
+        place: Place,
+        sharing: Sharing | None = None,
+        boards: Path | None = None,
     ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
@@ -54,6 +60,8 @@ class Ranks:
             folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
             place: where the ranks shall be.
             sharing: how a background shares a device with each of them; None: there is none.
+            boards: folder in which ranks and background meet, where that is not the one of the run: a background
+                that outlives a rank finds the next one there.
 
         Raises:
             RunError: the plan needs more than there is.
@@ -69,6 +77,7 @@ class Ranks:
         if isinstance(job, TrainingJob):
             save_job(job, folder)
         work["sharing"] = None if sharing is None else asdict(sharing)
+        work["boards"] = None if boards is None else str(boards)
         place.hand_over(folder)
         try:
             for rank in range(plan.gpus):
@@ -83,13 +92,16 @@ class Ranks:
         """Returns when every rank has captured the model and met the others."""
         self.group.collect("ready", START_SECONDS, "while it started", meeting=MEETING_SECONDS)
 
-    def train(self, steps: int, on_step: OnStep | None = None, *, told: bool = False) -> list[Message]:
+    def train(
+        self, steps: int, on_step: OnStep | None = None, *, told: bool = False, beside: bool = False
+    ) -> list[Message]:
         """Trains some updates on all ranks; returns each rank's measurements.
 
         Args:
             steps: updates.
             on_step: see :data:`OnStep`.
             told: whether every rank tells of every step, not rank 0 alone.
+            beside: whether the background runs meanwhile, so that it must be governed.
         """
 
         def on_message(message: Message) -> None:
@@ -98,7 +110,7 @@ class Ranks:
                 if on_step is not None:
                     on_step(message)
 
-        self.group.send("train", steps=steps, told=told)
+        self.group.send("train", steps=steps, told=told, beside=beside)
         return self.group.collect("done", self._patience, "while it trained", on_message)
 
     def _patience(self) -> float:

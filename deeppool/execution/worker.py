@@ -19,10 +19,12 @@ import torch.distributed as dist
 from deeppool import documents
 from deeppool.child import Commands, Message
 from deeppool.device.common import find_device
+from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.failure import MEETING, describe
+from deeppool.execution.governing import Governing
 from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
@@ -32,6 +34,7 @@ from deeppool.execution.training import load_job
 from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
+from deeppool.sharing import Sharing
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer for the others gives up. The launcher notices much sooner which of them hangs."""
@@ -85,6 +88,7 @@ class Rank:
         self.peers = ProcessGroup()
         self.training = work.training
         self.trainer = self._trainer(plan)
+        self._governing = _governing(setup)
         pulse.look = self.doing
 
     def doing(self) -> Doing | None:
@@ -112,16 +116,21 @@ class Rank:
         times, losses, stage_times = [], [], []
         # Another machine's clock: all answers are on the launcher's.
         ahead = message.get("clock", 0.0)
+        governing = self._governing if message["beside"] else None
         self.peers.barrier()
         cpu, started = time.process_time(), time.perf_counter()
         ended = started
         for _ in range(message["steps"]):
             before = ended
+            if governing is not None:
+                governing.begin(self.trainer)
             scale = self.trainer.update.scale.factor
             losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
+            if governing is not None:
+                governing.end(times[-1], self.trainer.spans)
             stage_times.append([(*what, start + ahead, end + ahead) for *what, start, end in self.trainer.spans])
             if self.rank == 0 or message["told"]:
                 # Below 1 it is no overflow that a smaller scale could cure.
@@ -136,6 +145,8 @@ class Rank:
                     skipped=skipped,
                     **told,
                 )
+        if governing is not None:
+            governing.rest(self.trainer)
         return {
             "times": times,
             "losses": losses,
@@ -143,6 +154,7 @@ class Rank:
             "wall": ended - started,
             "cpu": time.process_time() - cpu,
             "spans": stage_times,
+            "governor": None if governing is None else governing.found(self.trainer.stages),
         }
 
     def save(self, message: Message, commands: Commands) -> dict[str, Any]:
@@ -192,6 +204,16 @@ def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> Work
         return synthetic_work(job_from(setup["job"]), place, folder, plan)
     keep_sockets_in(folder)
     return own_work(load_job(folder), plan.global_batch, place, plan)
+
+
+def _governing(setup: Message) -> Governing | None:
+    """Where a background runs beside this rank."""
+    if setup["sharing"] is None:
+        return None
+    sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
+    if sharing.share is not None:
+        join_foreground(folder.name, setup["rank"])
+    return Governing(sharing, folder, setup["rank"])
 
 
 def main() -> None:

@@ -1,9 +1,13 @@
 """Holds a bound on the foreground's mean slowdown by one knob: the share of the time that the background may have.
 
 The slowdown is taken as proportional to the share, ``k x share``; ``k`` is fitted to the latest iterations, whatever
-their shares, so a change of the share throws no evidence away. The share goes down only as far as the evidence
-surely asks for, ``bound / (the least k that it allows)``: a clear violation is answered in one step, noise hardly at
-all. It goes up in small steps, to ``bound / k`` at most.
+their shares, so a change of the share throws no evidence away. A background is innocent until its ``k`` is surely
+above the bound; then the share becomes nine tenths of ``bound / k`` at
+once, and follows ``k`` in small steps.
+
+Why not as others do: additive increase with multiplicative decrease (TGS, NSDI 2023) starves a background that costs
+nothing, as noise halves its share again and again; bisection (Orion, EuroSys 2024) takes long to see that a
+background has changed. ``benchmarks/controller`` compares the three.
 """
 
 import math
@@ -12,17 +16,21 @@ from statistics import fmean
 
 from deeppool.scheduling.slowdown import clipped
 
+AIM = 0.9
+"""Of the bound: what a background that is not innocent is allowed, as the fit errs both ways."""
 LEAST = 0.01
 """A share is never less: at none, nobody would notice that the background has become harmless."""
 KEPT = 64
 """Collocated iterations that the fit looks back."""
 ENOUGH = 5
 """Iterations, alone and collocated together, before the share moves; two of each at least."""
-CONFIDENCE = 2.0
-"""Standard errors."""
+GUILTY = 2.5
+"""Standard errors by which ``k`` must be above the bound before an innocent background loses time."""
+SURE = 2.0
+"""Standard errors by which one that is not innocent must break the bound to lose time at once."""
 PATIENCE = 8
-"""Collocated iterations between two steps up."""
-STEP_UP = 1.5
+"""Collocated iterations between two small steps."""
+STEP = 1.5
 
 
 class Controller:
@@ -52,17 +60,20 @@ class Controller:
         if len(self._seen) < 2 or alone < 2 or len(self._seen) + alone < ENOUGH:
             return
         cost, error = self._fit(alone, noise)
-        surely = cost - error
-        if surely * self.share > self._bound:
-            self.share = max(LEAST, self._bound / surely)
-            self._waited = 0
+        allowed = AIM * self._bound / cost if cost > 0 else math.inf
+        if (cost - (GUILTY if self.share == 1 else SURE) * error) * self.share > self._bound:
+            self._turn(allowed)
         elif self.share < 1 and self._waited >= PATIENCE:
-            allowed = self._bound / cost if cost > 0 else math.inf
-            self.share = min(1.0, max(self.share, min(STEP_UP * self.share, allowed)))
-            self._waited = 0
+            # Less only for a background that surely costs something: noise says half of the time that it does.
+            down = self.share / STEP if cost > SURE * error else self.share
+            self._turn(min(max(allowed, down), STEP * self.share))
+
+    def _turn(self, share: float) -> None:
+        self.share = min(max(share, LEAST), 1.0)
+        self._waited = 0
 
     def _fit(self, alone: int, noise: float) -> tuple[float, float]:
-        """``k`` by least squares through the origin, and by how much it may be wrong."""
+        """``k`` by least squares through the origin, and its standard error."""
         shares = [share for share, _ in self._seen]
         squares = sum(share**2 for share in shares)
         cost = sum(share * slowdown for share, slowdown in self._seen) / squares
@@ -72,5 +83,5 @@ class Controller:
         middle = fmean(residuals)
         variance = sum((residual - middle) ** 2 for residual in residuals) + (alone - 1) * noise**2
         error = math.sqrt(variance / freedom * (1 / squares + (sum(shares) / squares) ** 2 / alone))
-        # Student's t, near enough: 3.2 for 3 degrees of freedom, 2 for many.
-        return cost, CONFIDENCE * (1 + 2 / freedom) * error
+        # Twice this is Student's t, near enough: 3.3 for 3 degrees of freedom, 2 for many.
+        return cost, (1 + 2 / freedom) * error

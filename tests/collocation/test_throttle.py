@@ -1,6 +1,6 @@
 """A background is held back piece by piece: when, for how long, and how it waits. On a virtual clock."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,15 @@ class Machine:
         self.used = 0.0
         self.looks = 0
         self.naps: list[float] = []
-        self.later: dict[int, tuple[bool, float, frozenset[tuple[str, int]]]] = {}
-        """Orders that come while the background looks for the so-many-th time."""
+        self.later: dict[int, Callable[[], None]] = {}
+        """What happens when the background looks for the so-many-th time."""
+        self.stop: int | None = None
+        """Of the looks, that by which it was told to stop."""
         self.foreground, self.board = Board(folder, 0), Board(folder, 0)
         self.throttle = Throttle(
             sharing,
             self.board,
-            self.meanwhile,
+            self.hurries,
             spins=spins,
             clock=self.clock,
             used=lambda: self.used,
@@ -43,10 +45,11 @@ class Machine:
         self.naps.append(seconds)
         self.now += seconds
 
-    def meanwhile(self) -> None:
+    def hurries(self) -> bool:
         self.looks += 1
         if self.looks in self.later:
-            self.order(*self.later[self.looks])
+            self.later[self.looks]()
+        return self.looks == self.stop
 
     def order(self, open: bool = True, share: float = 1.0, banned=NOTHING) -> None:  # noqa: A002
         self.foreground.order(open=open, share=share, banned=banned)
@@ -76,7 +79,7 @@ def test_nothing_is_held_back_before_the_first_orders_and_after_the_last(folder:
 def test_a_closed_gate_holds_until_it_opens(folder: Path) -> None:
     machine = Machine(folder, Sharing(max_slowdown=0.01))
     machine.order(open=False)
-    machine.later = {5: (True, 1.0, NOTHING)}
+    machine.later = {5: machine.order}
     machine.piece("forward", 0, 0.01)
     assert machine.looks == 5
     assert machine.naps == [NAP] * 5
@@ -93,7 +96,7 @@ def test_no_piece_begins_beside_a_banned_operator_but_beside_others(folder: Path
     machine.piece("forward", 0, 0.01)
     assert machine.looks == 0
     machine.foreground.begin("sync", 1)
-    machine.later = {3: (True, 1.0, NOTHING)}
+    machine.later = {3: machine.order}
     machine.piece("forward", 1, 0.01)
     assert machine.looks == 3
 
@@ -105,16 +108,18 @@ def test_in_gaps_only_it_waits_while_the_foreground_computes(folder: Path) -> No
     machine.piece("forward", 0, 0.01)
     assert machine.looks == 0
     machine.foreground.begin("backward", 0)
-    begin = machine.throttle._meanwhile
-
-    def end_of_backward() -> None:
-        begin()
-        if machine.looks == 4:
-            machine.foreground.end()
-
-    machine.throttle._meanwhile = end_of_backward
+    machine.later = {4: machine.foreground.end}
     machine.piece("forward", 1, 0.01)
     assert machine.looks == 4
+
+
+def test_who_was_told_to_stop_is_let_through(folder: Path) -> None:
+    machine = Machine(folder, Sharing(max_slowdown=0.01))
+    machine.order(open=False)
+    machine.stop = 3
+    machine.piece("forward", 0, 0.01)
+    assert machine.looks == 3
+    assert machine.foreground.done[1] == 1
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
