@@ -136,7 +136,7 @@ class Queue:
                     "(put a training into one: deeppool.BackgroundJob(job, batch=8))"
                 )
             if job.checkpoints is not None:
-                folder = Path(job.checkpoints).absolute()
+                folder = Path(job.checkpoints).resolve()
                 if folder in seen:
                     raise InvalidValueError(
                         f"two background jobs would write checkpoints into {folder} (give each a folder of its own)"

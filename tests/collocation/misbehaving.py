@@ -1,5 +1,6 @@
 """Background jobs that go wrong in every way there is, by their data: at a step of choice, some of them once."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import deeppool as dp
+from deeppool.execution.data import Order
 
 BATCH = 4
 SIZE = 20
@@ -65,29 +67,15 @@ class NoNumbers(Dataset):
         return (image * torch.inf if self.read > BATCH * (self.step - 1) else image), target
 
 
-def crash() -> None:
-    raise ValueError("boom")
-
-
 def die() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-held: list[bytearray] = []
-
-
-def leak(size: int) -> None:
-    """Takes a lot, and goes on."""
-    held.append(bytearray(os.urandom(2**20)) * (size // 2**20))
-
-
-def leak_and_hang(size: int) -> None:
-    leak(size)
+def fill_memory(size: int) -> None:
+    """And do nothing more."""
+    held = bytearray(os.urandom(2**20)) * (size // 2**20)
     threading.Event().wait()
-
-
-def sleep_for_ever() -> None:
-    threading.Event().wait()
+    del held
 
 
 def run_in_circles() -> None:
@@ -96,14 +84,16 @@ def run_in_circles() -> None:
 
 
 def ignore_signals(pids: Path) -> None:
-    """And start processes that do: one in the group, one that leaves it."""
+    """And start processes that do: one in the group, one that leaves it; then say who they are."""
     for what in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(what, signal.SIG_IGN)
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
     started = [
         subprocess.Popen([sys.executable, "-c", program], start_new_session=alone).pid for alone in (False, True)
     ]
-    pids.write_text(" ".join(map(str, [os.getpid(), *started])))
+    written = pids.with_suffix(".partial")
+    written.write_text(" ".join(map(str, [os.getpid(), *started])))
+    written.rename(pids)
 
 
 def adam(parameters: list) -> torch.optim.Optimizer:
@@ -122,3 +112,26 @@ def training(data: Callable[[], Dataset] = dataset) -> dp.TrainingJob:
 
 def faulty(fault: Callable[[], None], step: int = 5, once: Path | None = None) -> dp.TrainingJob:
     return training(partial(Faulty, fault, step, once))
+
+
+def plain_training(data: Callable[[], Dataset] = dataset) -> dp.TrainingJob:
+    """What :func:`plain_loop` does: it would draw other masks of dropout, and clips by another rounding."""
+    module = nn.Sequential(*(layer for layer in net() if not isinstance(layer, nn.Dropout)))
+    return dataclasses.replace(training(data), model=module, clip_norm=None)
+
+
+def plain_loop(module: nn.Module, steps: int) -> list[float]:
+    """Losses of a training as anybody would write it."""
+    optimizer = adam([*module.named_parameters()])
+    schedule = decay(optimizer)
+    order = Order(SIZE, BATCH, seed=0)
+    data, losses = dataset(), []
+    for step in range(steps):
+        images, targets = data[order.positions(step)]
+        loss = nn.functional.cross_entropy(module(images), targets)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
