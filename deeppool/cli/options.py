@@ -9,6 +9,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Policy = Literal["none", "naive", "nice", "priority"]
+EmulateOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="RANK",
+        help="Run this rank of the plan alone, on one GPU or core, as it would run among all of them: transfers and "
+        "the other ranks are modelled waits.",
+    ),
+]
 ModelArgument = Annotated[
     str,
     typer.Argument(

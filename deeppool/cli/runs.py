@@ -8,7 +8,7 @@ import typer
 
 from deeppool.cli.crew import crew
 from deeppool.cli.inputs import read_plan, warn
-from deeppool.cli.options import AsJson, Policy, ShapeOption, default_cluster, shape
+from deeppool.cli.options import AsJson, EmulateOption, Policy, ShapeOption, default_cluster, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
 
@@ -32,6 +32,7 @@ def run(
             help="How the background shares a core: as an equal (naive), at nice 19, or at the lowest priority."
         ),
     ] = None,
+    emulate_rank: EmulateOption = None,
     input_shape: ShapeOption = None,
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, when a MODEL is given.")] = 16,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
@@ -45,12 +46,16 @@ def run(
     Ctrl-C ends every process. On several nodes, the same command on each of them under torchrun: see deeppool train.
 
     Example: deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json
+
+    One GPU that stands for eight: deeppool run plan8.json --emulate-rank 0 --background resnet18
     """
     from deeppool import documents
     from deeppool.figures.trace import write_trace
     from deeppool.session import launch
 
     with crew() as started:
+        if started and emulate_rank is not None:
+            raise RunError("--emulate-rank runs one process on one machine (start it without torchrun)")
         for path in (output, trace):
             if path is not None:
                 documents.check_writable(path)
@@ -64,6 +69,7 @@ def run(
                     policy=policy,
                     steps=steps,
                     seconds=seconds,
+                    emulate_rank=emulate_rank,
                     place=started.place(chosen.device, chosen.gpus) if started else None,
                     on_progress=report,
                 )

@@ -42,7 +42,9 @@ OnStep = Callable[[Message], None]
 class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place) -> None:
+    def __init__(
+        self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place, emulate: int | None = None
+    ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
         Args:
@@ -50,6 +52,7 @@ class Ranks:
             job: the model and its training.
             folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
             place: where the ranks shall be.
+            emulate: the one rank that shall run, as if all others did too; None: all of them do.
 
         Raises:
             RunError: the plan needs more than there is.
@@ -59,6 +62,7 @@ class Ranks:
         place.check(plan.model, RUNTIME_BYTES + state)
         self._disk_seconds = DISK_SECONDS + state / SLOW_DISK
         self._slowest: float | None = None
+        self._emulated = emulate is not None
         self.group = RankGroup(place)
         documents.write(plan, folder / PLAN)
         work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
@@ -66,9 +70,14 @@ class Ranks:
             save_job(job, folder)
         place.hand_over(folder)
         try:
-            for rank in range(plan.gpus):
+            for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):
                 self.group.start("deeppool.execution.worker").send(
-                    "setup", rank=rank, ranks=plan.gpus, **work, **asdict(place.slot(rank))
+                    "setup",
+                    rank=rank,
+                    ranks=plan.gpus,
+                    emulated=emulate is not None,
+                    **work,
+                    **asdict(place.slot(position)),
                 )
         except BaseException:
             self.group.close()
@@ -93,7 +102,8 @@ class Ranks:
                 if on_step is not None:
                     on_step(message)
 
-        self.group.send("train", steps=steps, told=told)
+        # Rank 0 tells of its steps unasked; it may not be the one that is there.
+        self.group.send("train", steps=steps, told=told or self._emulated)
         return self.group.collect("done", self._patience, "while it trained", on_message)
 
     def _patience(self) -> float:

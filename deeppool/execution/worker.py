@@ -21,18 +21,20 @@ import torch.distributed as dist
 
 from deeppool import documents
 from deeppool.child import Commands, Message
-from deeppool.device.common import find_device
+from deeppool.device.common import Device, find_device
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.data import ShardReader
+from deeppool.execution.emulated import Emulated
 from deeppool.execution.failure import MEETING, describe
-from deeppool.execution.peers import ProcessGroup
+from deeppool.execution.peers import Peers, ProcessGroup
 from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training, load_job
+from deeppool.execution.turns import turns_of
 from deeppool.graph.capture import CapturedModel, Loss, capture
 from deeppool.graph.inputs import torch_dtype
 from deeppool.graph.synthetic import SyntheticTask
@@ -67,8 +69,9 @@ class Rank:
     """One rank of a live run."""
 
     def __init__(self, setup: Message, pulse: Pulse) -> None:
-        """Pins the process, joins the process group, captures the model and checks it against the plan."""
+        """Pins the process, captures the model and checks it against the plan, and meets the other ranks."""
         self.rank: int = setup["rank"]
+        self.peers: Peers
         self.updates = 0
         pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
@@ -84,18 +87,11 @@ class Rank:
             if "job" in setup
             else _own_job(folder, plan, self.place)
         )
-        if setup["interface"] is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
-        pulse.enter(MEETING, waits=True)
-        with device.unbound():
-            dist.init_process_group(
-                device.backend,
-                init_method=setup["rendezvous"],
-                rank=self.rank,
-                world_size=setup["ranks"],
-                timeout=COLLECTIVE_TIMEOUT,
-            )
-        self.peers = ProcessGroup()
+        if setup["emulated"]:
+            self.peers = _emulate(self.rank, plan, self.place)
+        else:
+            pulse.enter(MEETING, waits=True)
+            self.peers = _meet(setup, device)
         self.training = work.training
         self._work = work
         self.trainer = self._trainer(plan)
@@ -199,6 +195,32 @@ class Rank:
         """What an update was made with, where this rank has an optimizer."""
         optimizer = self.trainer.update.optimizer
         return {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
+
+
+def _meet(setup: Message, device: Device) -> Peers:
+    """Joins the process group of all ranks."""
+    if setup["interface"] is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
+    with device.unbound():
+        dist.init_process_group(
+            device.backend,
+            init_method=setup["rendezvous"],
+            rank=setup["rank"],
+            world_size=setup["ranks"],
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+    return ProcessGroup()
+
+
+def _emulate(rank: int, plan: Plan, place: torch.device) -> Peers:
+    """All other ranks of a plan."""
+
+    def settle() -> None:
+        # Of this stream alone: a background's goes on.
+        if place.type == "cuda":
+            torch.cuda.current_stream(place).synchronize()
+
+    return Emulated(rank, plan.gpus, turns_of(plan, stages_of(plan), rank), settle=settle)
 
 
 @dataclass(frozen=True, slots=True)
