@@ -145,6 +145,7 @@ def _emulated(record: RunRecord, plan: Plan, rank: int) -> RunRecord:
             "waits as long as the plan predicts, ranks that share a stage with it keep step with it, and what comes "
             "from others is noise, so weights stay as they are and there is no loss",
         ),
+        backend="modelled",
         emulated_rank=rank,
     )
 

@@ -1,9 +1,12 @@
 """One rank that stands for all of a plan's, on a virtual clock: its iterations last as long as the plan's schedule."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 import torch
+import torch.multiprocessing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +15,7 @@ from deeppool.execution.stages import stages_of
 from deeppool.execution.turns import turns_of
 from deeppool.planning.planner import plan
 from deeppool.planning.schedule import order_of, schedule
+from tests.execution import emulated_rank
 from tests.strategies import (
     contested_problems,
     make_graph,
@@ -167,3 +171,15 @@ def test_what_comes_from_others_is_finite_small_and_the_same_in_every_iteration(
     assert 0 < float(numbers[1:3].abs().max()) < 0.1
     assert numbers[0].isnan().all()
     assert tokens.tolist() == [0] * 4
+
+
+@pytest.mark.processes
+def test_an_emulated_rank_does_what_a_real_one_does_in_the_same_order(tmp_path: Path):
+    torch.multiprocessing.spawn(emulated_rank.run_rank, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        real = json.loads((tmp_path / f"spans-{rank}.json").read_text())
+        for overlap_sync, spans in zip((False, True), real, strict=True):
+            captured = emulated_rank.make_captured()
+            made = emulated_rank.make_plan(captured, overlap_sync=overlap_sync)
+            assert emulated_rank.spans_of(captured, made, emulated_rank.emulate(made, rank)) == spans
+            assert {kind for kind, *_ in spans} == {"forward", "backward", "reshard", "sync", "update"}
