@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
-from deeppool.collocation.queue import filler
+from deeppool.collocation.queue import BackgroundJob, hand_over, measured
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
 from deeppool.execution.monitor import governor_results, stage_times, timeline
@@ -68,7 +68,7 @@ class _Measured:
 def launch(
     plan: Plan,
     *,
-    background: str | Job | None = None,
+    background: str | Job | BackgroundJob | None = None,
     policy: Policy | Sharing | None = None,
     max_slowdown: float | None = None,
     background_batch: int | None = None,
@@ -85,7 +85,7 @@ def launch(
     Args:
         plan: made by :func:`deeppool.plan`, or loaded from a file.
         background: a model to train beside every rank, by name, or a :class:`deeppool.job.Job` with its own
-            batch; None for none.
+            batch, or a training of your own in a :class:`deeppool.BackgroundJob`; None for none.
         policy: how the background shares a core: a name in :data:`deeppool.sharing.POLICIES`, or mechanisms of your
             own choice; ``priority`` unless given.
         max_slowdown: bound on the foreground's mean slowdown, for example 0.01 for 1 %, that a controller holds.
@@ -111,7 +111,7 @@ def launch(
     count = plan.gpus if emulate_rank is None else 1
     report = on_progress or (lambda what, share: None)
     place = place or ThisMachine(plan.device, count)
-    neighbour = None if sharing is None or background is None else filler(background, plan, background_batch)
+    neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
     with ExitStack() as stack:
         folder = stack.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
@@ -121,10 +121,11 @@ def launch(
         # What comes from emulated ranks means nothing: to learn from it would only drive weights out of range.
         rate = learning_rate if emulate_rank is None else 0.0
         job = Job(model, plan.input_shape, plan.global_batch, rate, seed=seed)
+        work = {} if neighbour is None else hand_over(neighbour, folder)
         ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing, emulate=emulate_rank))
         neighbours = spinners = None
         if neighbour is not None and sharing is not None:
-            neighbours = stack.enter_context(Neighbours(neighbour, place, count, sharing))
+            neighbours = stack.enter_context(Neighbours(neighbour, place, count, sharing, work))
             spinners = stack.enter_context(Spinners(place, count, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
@@ -256,7 +257,7 @@ class _Run:
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers
 
-    def record(self, job: Job | None) -> RunRecord:
+    def record(self, job: BackgroundJob | None) -> RunRecord:
         """Everything that was measured."""
         plan, batch = self.plan, self.plan.global_batch
         alone = self.awake.phase(batch)
@@ -294,7 +295,7 @@ class _Run:
             governors=governor_results(self.sharing, self.last),
         )
 
-    def _background_result(self, job: Job, alone: Phase) -> BackgroundResult:
+    def _background_result(self, job: BackgroundJob, alone: Phase) -> BackgroundResult:
         assert self.neighbours is not None
         beside, by_itself = self.beside, self.alone
         losses = beside.losses + by_itself.losses
@@ -304,7 +305,7 @@ class _Run:
         harvest = throughput / alone_throughput if alone_throughput else 0.0
         idle = sum(alone.idle_share) / len(alone.idle_share)
         return BackgroundResult(
-            model=job.model,
+            model=job.name,
             batch=job.batch,
             priority=self.neighbours.priority,
             throughput=throughput,

@@ -118,6 +118,8 @@ def train(
                 if run.restarts == restarts or isinstance(error, RankRefusedError):
                     raise type(error)(f"{error}{run.usable()}") from error
                 run.restarts += 1
+                if host is not None:
+                    host.foreground_lost()
                 report(f"starting again: {error}", run.updates / steps)
             except RunCancelledError as error:
                 raise RunCancelledError(f"{error}{run.usable()}") from error

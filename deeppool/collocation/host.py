@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deeppool.board import Board
 from deeppool.child import Child, Inbox, Message
 from deeppool.collocation import containment
 from deeppool.collocation.containment import Usage, Watch
-from deeppool.collocation.queue import BackgroundJob, Queue
+from deeppool.collocation.queue import BackgroundJob, Queue, hand_over
 from deeppool.execution import checkpoint
-from deeppool.execution.training import TrainingJob, save_job
 from deeppool.job import BackgroundOutcome
 from deeppool.place import ThisMachine
 from deeppool.sharing import Sharing
@@ -130,6 +130,13 @@ class Host:
         self._grace = LEAVE_SECONDS
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
+    def foreground_lost(self) -> None:
+        """The ranks are gone, and what they ordered last: until others come the jobs do as they like."""
+        for rank in self._stays:
+            board = Board(self.boards, rank)
+            board.withdraw()
+            board.close()
+
     def news(self) -> list[str]:
         """What happened to jobs since the last call, in sentences."""
         return [self._news.popleft() for _ in range(len(self._news))]
@@ -217,18 +224,13 @@ class Host:
         job, slot, number = story.job, self._place.slot(rank), self._stories.index(story)
         process = self._place.start(rank, "deeppool.collocation.background", f"background job {job.name}", self._inbox)
         self._stays[rank] = _Stay(story, process, Watch(job.budget))
-        if isinstance(job.job, TrainingJob):
-            own = self._folder / f"job-{number}"
-            if not own.exists():
-                own.mkdir()
-                save_job(job.job, own)
-            work = {"own": str(own), "batch": job.batch}
-        else:
-            work = {"job": asdict(job.job)}
+        own = self._folder / f"job-{number}"
+        own.mkdir(exist_ok=True)
         process.send(
             "setup",
-            **work,
+            **hand_over(job, own),
             **self._setup,
+            own=str(own),
             folder=str(self._folder),
             rank=rank,
             core=slot.core,

@@ -5,15 +5,16 @@ A background job that dies is noted and left behind; the foreground goes on.
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deeppool.child import ChildDiedError, Message, Process, close_all, receive
-from deeppool.job import Job
+from deeppool.collocation.queue import BackgroundJob
 from deeppool.place import Place
 from deeppool.sharing import Sharing
 from deeppool.timeline import Span
@@ -38,7 +39,7 @@ class Work:
 class Neighbours:
     """One background process per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, job: Job, place: Place, ranks: int, sharing: Sharing) -> None:
+    def __init__(self, job: BackgroundJob, place: Place, ranks: int, sharing: Sharing, work: Mapping[str, Any]) -> None:
         """Starts a process beside each rank.
 
         Args:
@@ -46,6 +47,7 @@ class Neighbours:
             place: where the ranks are; the files of the job were handed over to it.
             ranks: how many there are.
             sharing: how they share the cores with the ranks.
+            work: what :func:`deeppool.collocation.queue.hand_over` said of the job.
         """
         self.job = job
         self.priority = "unknown"
@@ -57,7 +59,13 @@ class Neighbours:
                 self._living[rank] = child
                 slot = place.slot(rank)
                 child.send(
-                    "setup", job=asdict(job), rank=rank, core=slot.core, folder=slot.folder, sharing=asdict(sharing)
+                    "setup",
+                    **work,
+                    own=slot.folder,
+                    rank=rank,
+                    core=slot.core,
+                    folder=slot.folder,
+                    sharing=asdict(sharing),
                 )
         except BaseException:
             self.close()
@@ -74,7 +82,7 @@ class Neighbours:
             if message is not None:
                 self.priority = message["priority"]
         if not self._living:
-            raise ChildDiedError(f"the background job {self.job.model} cannot start: {self.ended}")
+            raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
 
     def begin(self, command: str) -> dict[int, float]:
         """Sends ``train`` or ``rest`` to all that live; returns their CPU seconds so far."""
@@ -96,7 +104,7 @@ class Neighbours:
             work.steps += steps_done(log, ended, cpu[rank])
             work.losses += [loss for _, _, loss in log[1:]]
             work.spans += [
-                Span(rank, "background", f"{self.job.model} step", before, after)
+                Span(rank, "background", f"{self.job.name} step", before, after)
                 for (before, *_), (after, *_) in itertools.pairwise(log)
                 if before < ended
             ]

@@ -3,11 +3,12 @@
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from deeppool.errors import InvalidValueError
-from deeppool.execution.training import TrainingJob
+from deeppool.execution.training import TrainingJob, save_job
 from deeppool.graph.workloads import find_workload
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
@@ -78,6 +79,40 @@ def filler(background: str | Job, plan: Plan, batch: int | None = None) -> Job:
     kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
     alike = kinds[0] == kinds[1] or not inputs[0].shape
     return Job(background, plan.input_shape if alike else inputs[0].shape, batch or BATCH)
+
+
+def measured(background: str | Job | BackgroundJob, plan: Plan, batch: int | None = None) -> BackgroundJob:
+    """What trains beside every rank of a run that measures; ``batch`` is of a model that is given by its name.
+
+    Raises:
+        CaptureError: an unknown model.
+        InvalidValueError: more than a training: a run that measures stops and goes on as it needs, on all ranks alike.
+    """
+    if isinstance(background, str | Job):
+        return BackgroundJob(filler(background, plan, batch))
+    if not isinstance(background, BackgroundJob):
+        raise InvalidValueError(
+            f"a run that measures has one background job, the same beside every rank, got a "
+            f"{type(background).__name__} (deeppool.train runs a queue of them)"
+        )
+    if background != BackgroundJob(background.job, batch=background.batch):
+        raise InvalidValueError(
+            "the background job of a run that measures has no steps, checkpoints, memory or restarts of its own "
+            "(deeppool.train keeps to them)"
+        )
+    return background
+
+
+def hand_over(job: BackgroundJob, folder: Path) -> dict[str, Any]:
+    """What a process must know to train a job; the user's own objects are left in a folder, private, of the run.
+
+    Returns:
+        Fields of the ``setup`` command but for ``own``, where that folder lies for the process.
+    """
+    if isinstance(job.job, Job):
+        return {"job": asdict(job.job)}
+    save_job(job.job, folder)
+    return {"batch": job.batch}
 
 
 Lines = Sequence[BackgroundJob] | Mapping[int, Sequence[BackgroundJob]]

@@ -1,5 +1,6 @@
 """A background job's training: the one of a plain loop, bit by bit, however often it was interrupted."""
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from deeppool.collocation.guest import Guest
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint import latest, weights
 from deeppool.execution.training import save_job
+from deeppool.sharing import Sharing
 from tests.collocation.misbehaving import BATCH, NoNumbers, plain_loop, plain_training, training
 
 STEPS = 12
@@ -31,9 +33,10 @@ class Launcher:
         self.told.append((event, content))
 
 
-def start(job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None) -> Guest:
+def start(job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH) -> Guest:
     save_job(job, tmp_path)
-    return Guest({"own": str(tmp_path), "batch": BATCH, "folder": str(tmp_path)}, launcher or Launcher())
+    setup = {"own": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing())}
+    return Guest(setup, launcher or Launcher())
 
 
 def serve(guest: Guest, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
@@ -93,7 +96,6 @@ def test_progress_is_told_now_and_then(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
     serve(start(training(), tmp_path), tmp_path / "kept", steps=1)
-    save_job(training(), tmp_path)
-    other = Guest({"own": str(tmp_path), "batch": BATCH + 1, "folder": str(tmp_path)}, Launcher())
+    other = start(training(), tmp_path, batch=BATCH + 1)
     with pytest.raises(InvalidValueError, match=r"step-000001 is of .* at batch 4, this is .* at 5 \(choose another"):
         serve(other, tmp_path / "kept")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
-from deeppool.collocation.queue import BackgroundJob, Queue, lines_of
+from deeppool.collocation.queue import BackgroundJob, Queue, lines_of, measured
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import Job
 from tests.figures.records import two_layer_plan
@@ -70,6 +70,16 @@ def test_a_queue_that_cannot_be_is_refused(tmp_path: Path) -> None:
     twice = [job(checkpoints=tmp_path), job(checkpoints=str(tmp_path / "other" / ".."))]
     with pytest.raises(InvalidValueError, match=r"two background jobs would write checkpoints into .*own\)"):
         Queue({0: twice[:1], 1: twice[1:]}, ranks=2)
+
+
+def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path) -> None:
+    plan = two_layer_plan()
+    assert measured(job(), plan) == job()
+    assert measured("resnet18", plan, 3).batch == 3
+    with pytest.raises(InvalidValueError, match=r"has one background job, .* got a list \(deeppool.train"):
+        measured([job()], plan)
+    with pytest.raises(InvalidValueError, match="has no steps, checkpoints, memory or restarts of its own"):
+        measured(job(checkpoints=tmp_path), plan)
 
 
 @pytest.mark.parametrize(
