@@ -35,6 +35,8 @@ CHANGED = 4.0
 """Standard errors by which those must break the bound."""
 PATIENCE = 8
 """Collocated iterations between two small steps."""
+HOPE = 32
+"""Collocated iterations without a sure cost after which the share grows, whatever the fit says."""
 STEP = 1.5
 
 
@@ -74,9 +76,14 @@ class Controller:
         if (cost - (GUILTY if self.share == 1 else SURE) * error) * self.share > self._bound:
             self._turn(allowed)
         elif self.share < 1 and self._waited >= PATIENCE:
-            # Less only for a background that surely costs something: noise says half of the time that it does.
-            down = self.share / STEP if cost > SURE * error else self.share
-            self._turn(min(max(allowed, down), STEP * self.share))
+            self._follow(allowed, sure=cost > SURE * error)
+
+    def _follow(self, allowed: float, *, sure: bool) -> None:
+        """A small step; down only where a cost is sure, as noise says half of the time that there is one."""
+        if sure:
+            self._turn(min(max(allowed, self.share / STEP), STEP * self.share))
+        elif allowed > self.share or self._waited >= HOPE:
+            self._turn(STEP * self.share)
 
     def _turn(self, share: float) -> None:
         self.share = min(max(share, LEAST), 1.0)
