@@ -200,19 +200,31 @@ class RunRecord:
     """The mechanisms of the policy, and the bound that was asked for; None: no background, or an older record."""
     governors: tuple[GovernorResult, ...] = ()
     """Per rank, where feedback or a bound was asked for."""
+    emulated_rank: int | None = None
+    """The one rank that ran, where all others were emulated; None: all of them ran."""
+
+    @property
+    def where(self) -> str:
+        """Which ranks ran on what."""
+        if self.emulated_rank is not None:
+            return f"emulated: rank {self.emulated_rank} of {self.ranks}, transfers modelled, on {self.device_name}"
+        return f"{self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend})"
 
     def __str__(self) -> str:
         front = self.foreground
         sharing = f" ({self.sharing})" if self.sharing is not None and self.sharing.in_pieces else ""
-        idle = ", ".join(f"rank {rank} {100 * share:.0f} %" for rank, share in enumerate(front.alone.idle_share))
+        idle = ", ".join(
+            f"rank {rank} {100 * share:.0f} %"
+            for rank, share in enumerate(front.alone.idle_share, start=self.emulated_rank or 0)
+        )
+        loss = f"; loss {_loss(front.first_loss)} → {_loss(front.last_loss)}" if self.emulated_rank is None else ""
         lines = [
-            f"{self.model}: {self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend}), "
-            f"batch {self.global_batch}, policy {self.policy}{sharing}",
+            f"{self.model}: {self.where}, batch {self.global_batch}, policy {self.policy}{sharing}",
             f"foreground   {format_seconds(front.iteration_time.p50)} an iteration "
             f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
             f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}; "
             f"planned {format_seconds(self.plan_iteration_time)} and the update",
-            f"idle alone   {idle}; loss {_loss(front.first_loss)} → {_loss(front.last_loss)}",
+            f"idle alone   {idle}{loss}",
         ]
         if self.background is not None:
             back = self.background

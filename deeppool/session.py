@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
@@ -76,6 +76,7 @@ def launch(
     steps: int | None = None,
     learning_rate: float = 0.001,
     seed: int = 0,
+    emulate_rank: int | None = None,
     place: Place | None = None,
     on_progress: Progress | None = None,
 ) -> RunRecord:
@@ -93,6 +94,9 @@ def launch(
         steps: iterations per condition, instead of ``seconds``.
         learning_rate: of the foreground's SGD.
         seed: of weights and data.
+        emulate_rank: runs this rank alone, on one GPU or core, as it would run among all of the plan's: its stages,
+            in the plan's order, with waits where transfers, all-reduces and other ranks' layers would take time.
+            Its values mean nothing and its weights stay as they are. None: all ranks run.
         place: where; this machine unless given.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -103,8 +107,10 @@ def launch(
     policy = policy or ("none" if background is None else "priority")
     sharing = find_sharing(policy, max_slowdown)
     _check(policy, background, background_batch, seconds, steps)
+    _check_rank(emulate_rank, plan)
+    count = plan.gpus if emulate_rank is None else 1
     report = on_progress or (lambda what, share: None)
-    place = place or ThisMachine(plan.device, plan.gpus)
+    place = place or ThisMachine(plan.device, count)
     neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
     with ExitStack() as stack:
         folder = stack.enter_context(private_folder())
@@ -112,20 +118,49 @@ def launch(
         if plan.origin is None:
             find_workload(model)
         report("starting", 0.0)
-        job = Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed)
+        # What comes from emulated ranks means nothing: to learn from it would only drive weights out of range.
+        rate = learning_rate if emulate_rank is None else 0.0
+        job = Job(model, plan.input_shape, plan.global_batch, rate, seed=seed)
         work = {} if neighbour is None else hand_over(neighbour, folder)
-        ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing))
+        ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing, emulate=emulate_rank))
         neighbours = spinners = None
         if neighbour is not None and sharing is not None:
-            neighbours = stack.enter_context(Neighbours(neighbour, place, plan.gpus, sharing, work))
-            spinners = stack.enter_context(Spinners(place, plan.gpus, sharing))
+            neighbours = stack.enter_context(Neighbours(neighbour, place, count, sharing, work))
+            spinners = stack.enter_context(Spinners(place, count, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
         run = _Run(plan, ranks, neighbours, spinners, report, place.cores, sharing)
         run.measure(seconds, steps)
-        return run.record(neighbour)
+        record = run.record(neighbour)
+        return record if emulate_rank is None else _emulated(record, plan, emulate_rank)
+
+
+def _check_rank(rank: int | None, plan: Plan) -> None:
+    if rank is not None and not 0 <= rank < plan.gpus:
+        raise InvalidValueError(
+            f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {rank}: the plan is for {plan.gpus} GPUs"
+        )
+
+
+def _emulated(record: RunRecord, plan: Plan, rank: int) -> RunRecord:
+    """The record of a run of one rank, which knows no other rank's stages and no loss."""
+    title = f"{record.timeline.title}; emulated: rank {rank} of {plan.gpus}, transfers modelled"
+    spans = tuple(replace(span, gpu=rank) for span in record.timeline.spans)
+    return replace(
+        record,
+        foreground=replace(record.foreground, first_loss=None, last_loss=None),
+        stages=tuple(stage for stage in record.stages if rank in stage.gpus),
+        timeline=replace(record.timeline, title=title, spans=spans),
+        notes=(
+            f"emulated: rank {rank} of {plan.gpus} ran alone; transfers, all-reduces and the other ranks' layers are "
+            "waits as long as the plan predicts, ranks that share a stage with it keep step with it, and what comes "
+            "from others is noise, so weights stay as they are and there is no loss",
+        ),
+        backend="modelled",
+        emulated_rank=rank,
+    )
 
 
 def _check(

@@ -32,6 +32,14 @@ BatchOption = Annotated[
     int | None,
     typer.Option(help="Samples of a step of the background (4 unless given); a smaller batch keeps less in flight."),
 ]
+EmulateOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="RANK",
+        help="Run this rank of the plan alone, on one GPU or core, as it would run among all of them: transfers and "
+        "the other ranks are modelled waits.",
+    ),
+]
 ModelArgument = Annotated[
     str,
     typer.Argument(

@@ -8,7 +8,16 @@ import typer
 
 from deeppool.cli.crew import crew
 from deeppool.cli.inputs import read_plan, warn
-from deeppool.cli.options import AsJson, BatchOption, PolicyOption, ShapeOption, SlowdownOption, default_cluster, shape
+from deeppool.cli.options import (
+    AsJson,
+    BatchOption,
+    EmulateOption,
+    PolicyOption,
+    ShapeOption,
+    SlowdownOption,
+    default_cluster,
+    shape,
+)
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
 
@@ -29,6 +38,7 @@ def run(
     policy: PolicyOption = None,
     max_slowdown: SlowdownOption = None,
     background_batch: BatchOption = None,
+    emulate_rank: EmulateOption = None,
     input_shape: ShapeOption = None,
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, when a MODEL is given.")] = 16,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
@@ -44,12 +54,16 @@ def run(
     Example: deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json
 
     With a bound: deeppool run plan.json --background resnet18 --policy feedback --max-slowdown 0.01
+
+    One GPU that stands for eight: deeppool run plan8.json --emulate-rank 0 --background resnet18
     """
     from deeppool import documents
     from deeppool.figures.trace import write_trace
     from deeppool.session import launch
 
     with crew() as started:
+        if started and emulate_rank is not None:
+            raise RunError("--emulate-rank runs one process on one machine (start it without torchrun)")
         for path in (output, trace):
             if path is not None:
                 documents.check_writable(path)
@@ -65,6 +79,7 @@ def run(
                     background_batch=background_batch,
                     steps=steps,
                     seconds=seconds,
+                    emulate_rank=emulate_rank,
                     place=started.place(chosen.device, chosen.gpus) if started else None,
                     on_progress=report,
                 )

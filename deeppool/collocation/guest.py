@@ -41,8 +41,8 @@ class Guest:
 
         Args:
             setup: ``job`` (fields of a :class:`deeppool.job.Job`) or ``own`` (folder of a saved training of the
-                user's) and ``batch``; ``sharing``; ``folder`` of the run, and the ``rank`` beside which it runs
-                there; ``device`` and ``index`` where it is no core.
+                user's) and ``batch``; ``folder`` of the run, and, where it
+                must obey one there, ``sharing`` and the ``rank`` beside which it runs; ``device`` and ``index`` where it is no core.
             commands: to and from the launcher.
         """
         self._commands = commands
@@ -57,7 +57,7 @@ class Guest:
         self.work, self.batch = _work(setup, place)
         self._setup = setup
         self._batch: tuple[int, tuple[torch.Tensor, ...]] | None = None
-        self._sharing = Sharing(**setup["sharing"])
+        self._sharing = Sharing(**setup.get("sharing", {}))
         # On a GPU a launch says nothing of when its piece ends: this throttle would pace nothing.
         self._throttled = "rank" in setup and device.kind == "cpu"
         self.trainer = self._trainer(self._stages())

@@ -3,6 +3,8 @@
 stages         Plan → stages: consecutive layers on the same GPUs
 flow           which values go to which stage, and back
 peers          the other ranks: real ones, or none
+turns          when one rank may go on, by the plan's schedule
+emulated       other ranks that are not there
 exchange       performs a reshard's transfers
 gradient_sync  sums gradients over the ranks that computed them
 graphed        stages as CUDA graphs

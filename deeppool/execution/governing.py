@@ -16,16 +16,16 @@ from deeppool.sharing import Sharing
 class Governing:
     """The governor of one rank, and the board on which its orders stand."""
 
-    def __init__(self, sharing: Sharing, folder: Path, rank: int) -> None:
+    def __init__(self, sharing: Sharing, folder: Path, position: int) -> None:
         """Opens the rank's board, and wipes off what a rank before this one, that was lost, left on it.
 
         Args:
             sharing: the mechanisms.
             folder: of the boards; the background opens them there.
-            rank: this one.
+            position: of this rank's place in the run; its number, but for one that runs for all.
         """
         self._governor = Governor(sharing)
-        self._board = Board(folder, rank)
+        self._board = Board(folder, position)
         self._board.withdraw()
         self._orders = FREE
         self._iterations = 0

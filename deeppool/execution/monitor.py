@@ -43,8 +43,9 @@ def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan
 def timeline(plan: Plan, answers: Sequence[Message], iteration: int, background: Sequence[Span] = ()) -> Timeline:
     """One measured iteration, from the start of its first span; ``background`` is on the ranks' clock."""
     spans = iteration_spans(answers, iteration)
-    origin = min(start for *_, start, _ in spans)
-    end = max(end for *_, end in spans)
+    # An emulated rank may have nothing to compute.
+    origin = min((start for *_, start, _ in spans), default=0.0)
+    end = max((end for *_, end in spans), default=0.0)
     foreground = [Span(rank, kind, name, start - origin, stop - origin) for rank, kind, _, name, start, stop in spans]
     beside = [
         Span(x.gpu, x.kind, x.name, max(x.start, origin) - origin, min(x.end, end) - origin)

@@ -2,6 +2,7 @@
 
 ProcessGroup   real ones, through torch.distributed
 Alone          there are none
+Emulated       as if there were (see ``emulated``)
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ class Peers(Protocol):
     def group(self, ranks: Sequence[int]) -> Group:
         """Of two or more ranks; those outside make it too."""
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> list[Work]:
+    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[Work]:
         """Starts transfers between pairs of ranks; both sides list those of a pair in the same order.
 
         Args:
@@ -66,6 +67,9 @@ class Peers(Protocol):
     def begin(self) -> None:
         """An iteration begins."""
 
+    def await_turn(self, kind: SpanKind, stage: int) -> None:
+        """Returns when this rank may compute a stage, whose inputs have arrived."""
+
     def enter(self, kind: SpanKind, stage: int) -> None:
         """This rank begins something, as its spans say."""
 
@@ -84,6 +88,9 @@ class _Unwatched:
 
     def begin(self) -> None:
         """Nothing."""
+
+    def await_turn(self, kind: SpanKind, stage: int) -> None:
+        """At once: it has waited for its inputs."""
 
     def enter(self, kind: SpanKind, stage: int) -> None:
         """Nothing."""
@@ -107,7 +114,7 @@ class ProcessGroup(_Unwatched):
         """As :meth:`Peers.group`."""
         return _SubGroup(ranks)
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> list[Work]:
+    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[Work]:
         """As :meth:`Peers.exchange`: receives first, because gloo queues a receiver's readiness behind payload."""
         operations = [dist.P2POp(dist.irecv, tensor, source) for tensor, source in receiving]
         operations += [dist.P2POp(dist.isend, tensor, destination) for tensor, destination in sending]
@@ -157,7 +164,7 @@ class Alone(_Unwatched):
         """There is none."""
         raise ValueError(f"there are no ranks {list(ranks)} in a training of one rank")
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> list[Work]:
+    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[Work]:
         """Nothing changes its place."""
         assert not receiving, "a stage of a training of one rank reads from another rank"
         assert not sending, "a stage of a training of one rank is read on another rank"

@@ -51,6 +51,7 @@ class Ranks:
         place: Place,
         sharing: Sharing | None = None,
         boards: Path | None = None,
+        emulate: int | None = None,
     ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
@@ -62,6 +63,7 @@ class Ranks:
             sharing: how a background shares a device with each of them; None: there is none.
             boards: folder in which ranks and background meet, where that is not the one of the run: a background
                 that outlives a rank finds the next one there.
+            emulate: the one rank that shall run, as if all others did too; None: all of them do.
 
         Raises:
             RunError: the plan needs more than there is.
@@ -71,6 +73,7 @@ class Ranks:
         place.check(plan.model, RUNTIME_BYTES + state)
         self._disk_seconds = DISK_SECONDS + state / SLOW_DISK
         self._slowest: float | None = None
+        self._emulated = emulate is not None
         self.group = RankGroup(place)
         documents.write(plan, folder / PLAN)
         work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
@@ -80,9 +83,15 @@ class Ranks:
         work["boards"] = None if boards is None else str(boards)
         place.hand_over(folder)
         try:
-            for rank in range(plan.gpus):
+            for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):
                 self.group.start("deeppool.execution.worker").send(
-                    "setup", rank=rank, ranks=plan.gpus, **work, **asdict(place.slot(rank))
+                    "setup",
+                    rank=rank,
+                    ranks=plan.gpus,
+                    position=position,
+                    emulated=emulate is not None,
+                    **work,
+                    **asdict(place.slot(position)),
                 )
         except BaseException:
             self.group.close()
@@ -110,7 +119,8 @@ class Ranks:
                 if on_step is not None:
                     on_step(message)
 
-        self.group.send("train", steps=steps, told=told, beside=beside)
+        # Rank 0 tells of its steps unasked; it may not be the one that is there.
+        self.group.send("train", steps=steps, told=told or self._emulated, beside=beside)
         return self.group.collect("done", self._patience, "while it trained", on_message)
 
     def _patience(self) -> float:

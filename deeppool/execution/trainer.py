@@ -162,6 +162,7 @@ class Trainer:
             if len(shard):
                 inputs = self._inputs(index, flow, batch)
                 self._draw.samples = shard
+                self._peers.await_turn("forward", index)
                 with self._span("forward", index, stage.name), autocast(self._device.type, self._precision):
                     outputs = self._forwards[index](*inputs)
                 kept[index] = (inputs, outputs)
@@ -197,6 +198,7 @@ class Trainer:
             if index in kept:
                 inputs, outputs = kept.pop(index)
                 arrived = flow.gradients(index)
+                self._peers.await_turn("backward", index)
                 with self._span("backward", index, self.stages[index].name):
                     self._run_backward(index, outputs, arrived)
                 gradients = {

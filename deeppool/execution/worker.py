@@ -18,19 +18,21 @@ import torch.distributed as dist
 
 from deeppool import documents
 from deeppool.child import Commands, Message
-from deeppool.device.common import find_device
+from deeppool.device.common import Device, find_device
 from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
+from deeppool.execution.emulated import Emulated
 from deeppool.execution.failure import MEETING, describe
 from deeppool.execution.governing import Governing
-from deeppool.execution.peers import ProcessGroup
+from deeppool.execution.peers import Peers, ProcessGroup
 from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import load_job
+from deeppool.execution.turns import turns_of
 from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
@@ -61,8 +63,9 @@ class Rank:
     """One rank of a live run."""
 
     def __init__(self, setup: Message, pulse: Pulse) -> None:
-        """Pins the process, joins the process group, captures the model and checks it against the plan."""
+        """Pins the process, captures the model and checks it against the plan, and meets the other ranks."""
         self.rank: int = setup["rank"]
+        self.peers: Peers
         self.updates = 0
         pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
@@ -74,18 +77,11 @@ class Rank:
         self.place = device.torch_device(setup["index"])
         self.arithmetic = device.arithmetic(plan.precision)
         work = self._work = _work(setup, folder, plan, self.place)
-        if setup["interface"] is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
-        pulse.enter(MEETING, waits=True)
-        with device.unbound():
-            dist.init_process_group(
-                device.backend,
-                init_method=setup["rendezvous"],
-                rank=self.rank,
-                world_size=setup["ranks"],
-                timeout=COLLECTIVE_TIMEOUT,
-            )
-        self.peers = ProcessGroup()
+        if setup["emulated"]:
+            self.peers = _emulate(self.rank, plan, self.place)
+        else:
+            pulse.enter(MEETING, waits=True)
+            self.peers = _meet(setup, device)
         self.training = work.training
         self.trainer = self._trainer(plan)
         self._governing = _governing(setup)
@@ -206,14 +202,40 @@ def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> Work
     return own_work(load_job(folder), plan.global_batch, place, plan)
 
 
+def _meet(setup: Message, device: Device) -> Peers:
+    """Joins the process group of all ranks."""
+    if setup["interface"] is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
+    with device.unbound():
+        dist.init_process_group(
+            device.backend,
+            init_method=setup["rendezvous"],
+            rank=setup["rank"],
+            world_size=setup["ranks"],
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+    return ProcessGroup()
+
+
+def _emulate(rank: int, plan: Plan, place: torch.device) -> Peers:
+    """All other ranks of a plan."""
+
+    def settle() -> None:
+        # Of this stream alone: a background's goes on.
+        if place.type == "cuda":
+            torch.cuda.current_stream(place).synchronize()
+
+    return Emulated(rank, plan.gpus, turns_of(plan, stages_of(plan), rank), settle=settle)
+
+
 def _governing(setup: Message) -> Governing | None:
     """Where a background runs beside this rank."""
     if setup["sharing"] is None:
         return None
     sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
     if sharing.share is not None:
-        join_foreground(folder.name, setup["rank"])
-    return Governing(sharing, folder, setup["rank"])
+        join_foreground(folder.name, setup["position"])
+    return Governing(sharing, folder, setup["position"])
 
 
 def main() -> None:
