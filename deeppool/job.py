@@ -257,9 +257,10 @@ class BackgroundOutcome:
     priority: str | None
     """That the operating system granted."""
     steps: int
-    """Updates that it had made when it ended, those before a checkpoint included."""
+    """Updates that it had made when it ended, those before a checkpoint included; a job that was killed, or died, has
+    told of them twice a second."""
     samples: int
-    """That it trained on in this run, those of repeated steps included."""
+    """That it trained on in this run, by the same account, those of repeated steps included."""
     throughput: float
     """Samples per second, from its first sign of life to its last one."""
     first_loss: float | None

@@ -41,8 +41,8 @@ class Guest:
 
         Args:
             setup: ``job`` (fields of a :class:`deeppool.job.Job`) or ``own`` (folder of a saved training of the
-                user's) and ``batch``; ``folder`` of the run, and, where it
-                must obey one there, ``sharing`` and the ``rank`` beside which it runs; ``device`` and ``index`` where it is no core.
+                user's) and ``batch``; ``folder`` of the run, and, where it must obey one there, ``sharing`` and the
+                ``rank`` beside which it runs; ``device`` and ``index`` where it is no core.
             commands: to and from the launcher.
         """
         self._commands = commands
