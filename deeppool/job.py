@@ -277,6 +277,8 @@ class BackgroundOutcome:
     def __str__(self) -> str:
         if self.rank is None:
             return f"{self.name}: waiting, no place was free"
+        if not self.samples:
+            return f"{self.name} beside rank {self.rank}: no step ({self.ended})"
         restarts = f", restarted {self.restarts} times" if self.restarts else ""
         kept = f"; checkpoint {self.checkpoint}" if self.checkpoint else ""
         return (

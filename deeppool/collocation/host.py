@@ -211,17 +211,15 @@ class Host:
         elif (hung := stay.watch.hangs(self._clock, usage, stay.process.cpu_seconds())) is not None:
             self._fault(rank, stay, f"{hung}, after step {stay.story.steps}", again=True)
         elif (over := stay.watch.over_budget(usage)) is not None:
-            self._ask_to_leave(stay, over)
+            self._ask_to_leave(rank, stay, over)
 
     def _evict_largest(self, available: float) -> None:
         """One at a time: what it leaves may be enough."""
-        present = [stay for stay in self._stays.values() if stay is not None]
-        if present and all(stay.leaving is None for stay in present):
-            largest = max(present, key=lambda stay: stay.memory)
-            self._ask_to_leave(
-                largest,
-                f"evicted: the machine had {format_bytes(available)} left, it held {format_bytes(largest.memory)}",
-            )
+        present = [(rank, stay) for rank, stay in self._stays.items() if stay is not None]
+        if present and all(stay.leaving is None for _, stay in present):
+            rank, stay = max(present, key=lambda found: found[1].memory)
+            held, left = format_bytes(stay.memory), format_bytes(available)
+            self._ask_to_leave(rank, stay, f"evicted: the machine had {left} left, it held {held}")
 
     # -- one process ----------------------------------------------------------------------------------
 
@@ -301,11 +299,12 @@ class Host:
         else:
             self._end(rank, stay, what)
 
-    def _ask_to_leave(self, stay: _Stay, why: str) -> None:
+    def _ask_to_leave(self, rank: int, stay: _Stay, why: str) -> None:
+        if stay.heard is None:
+            self._end(rank, stay, f"{why}, before its first step")
+            return
         stay.leaving = why
-        saves = stay.story.job.checkpoints is not None
-        # A job that has not begun has nothing to save.
-        grace = 0.0 if stay.heard is None else LEAVE_SECONDS if saves else SHORT_LEAVE_SECONDS
+        grace = SHORT_LEAVE_SECONDS if stay.story.job.checkpoints is None else LEAVE_SECONDS
         stay.deadline = time.monotonic() + min(self._grace, grace)
         stay.process.send("rest")
 
@@ -332,9 +331,9 @@ class Host:
 
     def _leave_all(self) -> None:
         """Tells all to leave, and waits for their last checkpoints."""
-        for stay in self._stays.values():
+        for rank, stay in self._stays.items():
             if stay is not None and stay.leaving is None:
-                self._ask_to_leave(stay, STOPPED)
+                self._ask_to_leave(rank, stay, STOPPED)
         while any(stay is not None for stay in self._stays.values()):
             self._tick()
 
