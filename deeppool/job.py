@@ -257,9 +257,10 @@ class BackgroundOutcome:
     priority: str | None
     """That the operating system granted."""
     steps: int
-    """Updates that it had made when it ended, those before a checkpoint included."""
+    """Updates that it had made when it ended, those before a checkpoint included; a job that was killed, or died, has
+    told of them twice a second."""
     samples: int
-    """That it trained on in this run, those of repeated steps included."""
+    """That it trained on in this run, by the same account, those of repeated steps included."""
     throughput: float
     """Samples per second, from its first sign of life to its last one."""
     first_loss: float | None
@@ -276,6 +277,8 @@ class BackgroundOutcome:
     def __str__(self) -> str:
         if self.rank is None:
             return f"{self.name}: waiting, no place was free"
+        if not self.samples:
+            return f"{self.name} beside rank {self.rank}: no step ({self.ended})"
         restarts = f", restarted {self.restarts} times" if self.restarts else ""
         kept = f"; checkpoint {self.checkpoint}" if self.checkpoint else ""
         return (

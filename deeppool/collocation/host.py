@@ -17,7 +17,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deeppool.board import Board
 from deeppool.child import Child, Inbox, Message
@@ -107,7 +107,7 @@ class Host:
     def __init__(
         self, jobs: Queue, place: ThisMachine, ranks: int, device: str, sharing: Sharing, folder: Path
     ) -> None:
-        """Starts nothing.
+        """Starts nothing; the jobs are kept as they are now.
 
         Args:
             jobs: who is next.
@@ -121,6 +121,11 @@ class Host:
         self.boards = folder
         """Where jobs and ranks find each other's board."""
         self._setup = {"sharing": asdict(sharing), "serves": True, "device": device}
+        self._work: dict[int, dict[str, Any]] = {}
+        for number, job in enumerate(jobs.waiting()):
+            own = folder / f"job-{number}"
+            own.mkdir()
+            self._work[id(job)] = {**hand_over(job, own), "own": str(own)}
         self._inbox: Inbox = queue.SimpleQueue()
         self._stays: dict[int, _Stay | None] = dict.fromkeys(range(ranks))
         self._stories: list[_Story] = []
@@ -206,31 +211,32 @@ class Host:
         elif (hung := stay.watch.hangs(self._clock, usage, stay.process.cpu_seconds())) is not None:
             self._fault(rank, stay, f"{hung}, after step {stay.story.steps}", again=True)
         elif (over := stay.watch.over_budget(usage)) is not None:
-            self._ask_to_leave(stay, over)
+            self._ask_to_leave(rank, stay, over)
 
     def _evict_largest(self, available: float) -> None:
         """One at a time: what it leaves may be enough."""
-        present = [stay for stay in self._stays.values() if stay is not None]
-        if present and all(stay.leaving is None for stay in present):
-            largest = max(present, key=lambda stay: stay.memory)
-            self._ask_to_leave(
-                largest,
-                f"evicted: the machine had {format_bytes(available)} left, it held {format_bytes(largest.memory)}",
-            )
+        present = [(rank, stay) for rank, stay in self._stays.items() if stay is not None]
+        if present and all(stay.leaving is None for _, stay in present):
+            rank, stay = max(present, key=lambda found: found[1].memory)
+            held, left = format_bytes(stay.memory), format_bytes(available)
+            self._ask_to_leave(rank, stay, f"evicted: the machine had {left} left, it held {held}")
 
     # -- one process ----------------------------------------------------------------------------------
 
     def _start(self, rank: int, story: _Story) -> None:
-        job, slot, number = story.job, self._place.slot(rank), self._stories.index(story)
-        process = self._place.start(rank, "deeppool.collocation.background", f"background job {job.name}", self._inbox)
+        job, slot = story.job, self._place.slot(rank)
+        name = f"background job {job.name}"
+        try:
+            process = self._place.start(rank, "deeppool.collocation.background", name, self._inbox)
+        except OSError as error:
+            story.ended = f"it could not be started: {error.strerror}"
+            self._news.append(f"{name} of rank {rank}: {story.ended}")
+            return
         self._stays[rank] = _Stay(story, process, Watch(job.budget))
-        own = self._folder / f"job-{number}"
-        own.mkdir(exist_ok=True)
         process.send(
             "setup",
-            **hand_over(job, own),
+            **self._work[id(job)],
             **self._setup,
-            own=str(own),
             folder=str(self._folder),
             rank=rank,
             core=slot.core,
@@ -293,10 +299,13 @@ class Host:
         else:
             self._end(rank, stay, what)
 
-    def _ask_to_leave(self, stay: _Stay, why: str) -> None:
+    def _ask_to_leave(self, rank: int, stay: _Stay, why: str) -> None:
+        if stay.heard is None:
+            self._end(rank, stay, f"{why}, before its first step")
+            return
         stay.leaving = why
-        saves = stay.story.job.checkpoints is not None and stay.heard is not None
-        stay.deadline = time.monotonic() + min(self._grace, LEAVE_SECONDS if saves else SHORT_LEAVE_SECONDS)
+        grace = SHORT_LEAVE_SECONDS if stay.story.job.checkpoints is None else LEAVE_SECONDS
+        stay.deadline = time.monotonic() + min(self._grace, grace)
         stay.process.send("rest")
 
     def _end(self, rank: int, stay: _Stay, ended: str, news: str | None = None) -> None:
@@ -322,9 +331,9 @@ class Host:
 
     def _leave_all(self) -> None:
         """Tells all to leave, and waits for their last checkpoints."""
-        for stay in self._stays.values():
+        for rank, stay in self._stays.items():
             if stay is not None and stay.leaving is None:
-                self._ask_to_leave(stay, STOPPED)
+                self._ask_to_leave(rank, stay, STOPPED)
         while any(stay is not None for stay in self._stays.values()):
             self._tick()
 

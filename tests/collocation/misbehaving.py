@@ -122,6 +122,8 @@ def plain_training(data: Callable[[], Dataset] = dataset) -> dp.TrainingJob:
 
 def plain_loop(module: nn.Module, steps: int) -> list[float]:
     """Losses of a training as anybody would write it."""
+    # More threads add up in another order.
+    torch.set_num_threads(1)
     optimizer = adam([*module.named_parameters()])
     schedule = decay(optimizer)
     order = Order(SIZE, BATCH, seed=0)
