@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deeppool import figures
     from deeppool.cluster import Cluster, Link, find_cluster
+    from deeppool.collocation.queue import BackgroundJob
     from deeppool.coordinator.client import Coordinator
     from deeppool.env import environment
     from deeppool.execution.training import TrainingJob
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BackgroundJob": "deeppool.collocation.queue",
     "Cluster": "deeppool.cluster",
     "Coordinator": "deeppool.coordinator.client",
     "Link": "deeppool.cluster",
@@ -80,6 +82,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BackgroundJob",
     "Cluster",
     "Coordinator",
     "Link",

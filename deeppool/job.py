@@ -4,11 +4,11 @@ The foreground has the guarantee; the background fills what the foreground leave
 a :class:`Job`, and a live run puts what they measured into one :class:`RunRecord`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
-from deeppool.sharing import Policy
+from deeppool.sharing import Policy, Sharing
 from deeppool.timeline import Timeline
 from deeppool.units import format_percent, format_seconds
 
@@ -28,6 +28,11 @@ class Job:
     learning_rate: float = 0.001
     momentum: float = 0.9
     seed: int = 0
+
+
+def job_from(told: Mapping[str, Any]) -> Job:
+    """A job whose fields have travelled as JSON."""
+    return Job(**{**told, "input_shape": tuple(told["input_shape"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,41 @@ class BackgroundResult:
 
 
 @dataclass(frozen=True, slots=True)
+class GovernorResult:
+    """What the governor of one rank found out while it ran beside its background, and what it did about it.
+
+    Its own estimate, from iterations without background among those with one, stands beside the measured slowdown,
+    which compares whole phases; the baseline of both is a core that is kept awake.
+    """
+
+    slowdown: float | None
+    """Collocated against alone: 0.03 is 3 %; None where too few iterations were measured, or none had to be."""
+    error: float | None
+    """Its standard error."""
+    alone: int
+    """Iterations alone that it rests on."""
+    collocated: int
+    """Iterations beside the background that it rests on."""
+    share: float
+    """Of the time, that the background might use in the end; 1: all."""
+    banned: tuple[str, ...]
+    """Operators beside which nothing might run in the end."""
+
+    def __str__(self) -> str:
+        found = (
+            "slowdown unknown"
+            if self.slowdown is None or self.error is None
+            else f"slowdown {format_percent(self.slowdown)} ± {100 * self.error:.1f} ({self.alone} iterations alone)"
+        )
+        banned = f", nothing beside {', '.join(self.banned)}" if self.banned else ""
+        return f"{found}, share {100 * self.share:.0f} %{banned}"
+
+
+def _governor_lines(governors: tuple[GovernorResult, ...]) -> list[str]:
+    return [f"governor     rank {rank}: {found}" for rank, found in enumerate(governors)]
+
+
+@dataclass(frozen=True, slots=True)
 class StageTimes:
     """One stage of the plan: consecutive layers on the same GPUs. Seconds of one iteration, medians."""
 
@@ -144,7 +184,7 @@ class RunRecord:
     device: str
     device_name: str
     backend: str
-    policy: Policy
+    policy: Policy | Literal["custom"]
     foreground: ForegroundResult
     background: BackgroundResult | None
     stages: tuple[StageTimes, ...]
@@ -156,18 +196,35 @@ class RunRecord:
     """What a reader must know: how BatchNorm and dropout behaved, cores shared by ranks."""
     date: str
     versions: dict[str, str]
+    sharing: Sharing | None = None
+    """The mechanisms of the policy, and the bound that was asked for; None: no background, or an older record."""
+    governors: tuple[GovernorResult, ...] = ()
+    """Per rank, where feedback or a bound was asked for."""
+    emulated_rank: int | None = None
+    """The one rank that ran, where all others were emulated; None: all of them ran."""
+
+    @property
+    def where(self) -> str:
+        """Which ranks ran on what."""
+        if self.emulated_rank is not None:
+            return f"emulated: rank {self.emulated_rank} of {self.ranks}, transfers modelled, on {self.device_name}"
+        return f"{self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend})"
 
     def __str__(self) -> str:
         front = self.foreground
-        idle = ", ".join(f"rank {rank} {100 * share:.0f} %" for rank, share in enumerate(front.alone.idle_share))
+        sharing = f" ({self.sharing})" if self.sharing is not None and self.sharing.in_pieces else ""
+        idle = ", ".join(
+            f"rank {rank} {100 * share:.0f} %"
+            for rank, share in enumerate(front.alone.idle_share, start=self.emulated_rank or 0)
+        )
+        loss = f"; loss {_loss(front.first_loss)} → {_loss(front.last_loss)}" if self.emulated_rank is None else ""
         lines = [
-            f"{self.model}: {self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend}), "
-            f"batch {self.global_batch}, policy {self.policy}",
+            f"{self.model}: {self.where}, batch {self.global_batch}, policy {self.policy}{sharing}",
             f"foreground   {format_seconds(front.iteration_time.p50)} an iteration "
             f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
             f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}; "
             f"planned {format_seconds(self.plan_iteration_time)} and the update",
-            f"idle alone   {idle}; loss {_loss(front.first_loss)} → {_loss(front.last_loss)}",
+            f"idle alone   {idle}{loss}",
         ]
         if self.background is not None:
             back = self.background
@@ -176,6 +233,7 @@ class RunRecord:
                 f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
+        lines += _governor_lines(self.governors)
         for stage in self.stages:
             times = ", ".join(
                 f"{kind} {format_seconds(getattr(stage, kind))}" for kind in ("forward", "backward", "reshard", "sync")
@@ -186,6 +244,47 @@ class RunRecord:
                 f"planned {format_seconds(stage.predicted)}"
             )
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundOutcome:
+    """What one background job did beside a training."""
+
+    name: str
+    """Of its model."""
+    rank: int | None
+    """That it ran beside; None: it never started."""
+    priority: str | None
+    """That the operating system granted."""
+    steps: int
+    """Updates that it had made when it ended, those before a checkpoint included; a job that was killed, or died, has
+    told of them twice a second."""
+    samples: int
+    """That it trained on in this run, by the same account, those of repeated steps included."""
+    throughput: float
+    """Samples per second, from its first sign of life to its last one."""
+    first_loss: float | None
+    """Of its first step in this run; None where there was none, or it is no number."""
+    last_loss: float | None
+    checkpoint: str | None
+    """The last one."""
+    restarts: int
+    faults: tuple[str, ...]
+    """Each crash, hang, or loss that is no number."""
+    ended: str
+    """``finished``, ``stopped with the foreground``, ``evicted: …``, ``waiting``, or its last fault."""
+
+    def __str__(self) -> str:
+        if self.rank is None:
+            return f"{self.name}: waiting, no place was free"
+        if not self.samples:
+            return f"{self.name} beside rank {self.rank}: no step ({self.ended})"
+        restarts = f", restarted {self.restarts} times" if self.restarts else ""
+        kept = f"; checkpoint {self.checkpoint}" if self.checkpoint else ""
+        return (
+            f"{self.name} beside rank {self.rank} at {self.priority}: {self.steps} steps, {self.throughput:.3g} "
+            f"samples/s, loss {_loss(self.first_loss)} → {_loss(self.last_loss)}{restarts} ({self.ended}){kept}"
+        )
 
 
 def format_loss(loss: float | None) -> str:
@@ -247,6 +346,9 @@ class TrainingRecord:
     """The last update."""
     date: str
     versions: dict[str, str]
+    background: tuple[BackgroundOutcome, ...] = ()
+    governors: tuple[GovernorResult, ...] = ()
+    """Per rank, where feedback or a bound on the slowdown was asked for."""
 
     def __str__(self) -> str:
         first, last = self.metrics[0], self.metrics[-1]
@@ -264,4 +366,6 @@ class TrainingRecord:
             lines.append(f"replanned: {self.proposal}{' (switched to it)' if self.switched else ''}")
         if self.checkpoint:
             lines.append(f"last checkpoint {self.checkpoint}")
+        lines += [f"background   {outcome}" for outcome in self.background]
+        lines += _governor_lines(self.governors)
         return "\n".join(lines)

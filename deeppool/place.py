@@ -100,6 +100,6 @@ class ThisMachine:
             core=self._usable[rank % len(self._usable)] if self._device == "cpu" else None,
         )
 
-    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Child:
         """A child of this process."""
         return Child(module, name, inbox, nursery=nursery())

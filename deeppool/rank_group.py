@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from deeppool.blame import culprit, death, processes_without_memory
 from deeppool.cancellation import wait
 from deeppool.child import Inbox, Message, Process, close_all
+from deeppool.device import control_group
 from deeppool.errors import RankFailedError
 from deeppool.place import Place
 from deeppool.vigil import Heard, Vigil
@@ -23,6 +24,18 @@ TICK = 1.0
 """Seconds between two looks at what the ranks do."""
 CULPRIT_SECONDS = 2.0
 """Where the first ranks to end lost a connection: how long to wait for the one that they lost."""
+KEEPER = """read -r _
+for _ in 1 2 3 4 5; do
+  left=
+  rm -rf -- "$0" || left=some
+  for group in "$1"-*; do
+    [ ! -d "$group" ] || rmdir -- "$group" || left=some
+  done
+  [ "$left" ] || exit
+  sleep 1
+done
+"""
+"""A shell's: waits for the end of its parent, then removes a folder, and control groups by the start of their names."""
 
 
 class RankGroup:
@@ -149,12 +162,12 @@ class RankGroup:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder that only this user can enter (mode 0700)."""
+    """A temporary folder that only this user can enter (mode 0700); control groups with its name go with it."""
     folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(4)}"
-    # It goes with this process even if that is killed: the shell reads the end of its input then.
-    remove = 'read -r _; for _ in 1 2 3; do rm -rf -- "$0" && exit; sleep 1; done'
+    groups = control_group.home()
+    # All goes with this process even if that is killed: the shell reads the end of its input then.
     with subprocess.Popen(
-        ["/bin/sh", "-c", remove, str(folder)],
+        ["/bin/sh", "-c", KEEPER, str(folder), str((groups or folder.parent) / folder.name)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -164,4 +177,5 @@ def private_folder() -> Iterator[Path]:
             folder.mkdir(mode=0o700)
             yield folder
         finally:
+            control_group.remove(groups, folder.name)
             shutil.rmtree(folder, ignore_errors=True)

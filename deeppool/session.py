@@ -5,6 +5,8 @@ the run does so for every one of them:
 
     warm-up │ asleep  awake  collocated  background alone │ … as many rounds as fit
 
+Where a governor decides what the background may do, it first learns, in iterations that are not counted.
+
 *awake* is the foreground alone with an idle-priority spinner on each core; it is the baseline, because a
 foreground with gaps runs up to 10 % faster when anything at all keeps its core awake.
 """
@@ -14,27 +16,35 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
+from deeppool.collocation.queue import BackgroundJob, hand_over, measured
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
-from deeppool.execution.monitor import stage_times, timeline
+from deeppool.execution.monitor import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.graph.workloads import find_workload, save_model
-from deeppool.job import BackgroundResult, ForegroundResult, Job, Phase, Progress, RunRecord, summarise
+from deeppool.job import (
+    BackgroundResult,
+    ForegroundResult,
+    Job,
+    Phase,
+    Progress,
+    RunRecord,
+    summarise,
+)
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
-from deeppool.sharing import Policy
+from deeppool.scheduling.governor import DENSE
+from deeppool.sharing import Policy, Sharing, find_sharing, policy_name
 from deeppool.simulation.replay import simulate
 
 WARM_UP_STEPS = 3
 ROUNDS = 3
-BACKGROUND_BATCH = 4
-POLICIES = ("none", "naive", "nice", "priority")
 
 
 @dataclass(slots=True)
@@ -58,12 +68,15 @@ class _Measured:
 def launch(
     plan: Plan,
     *,
-    background: str | Job | None = None,
-    policy: Policy | None = None,
+    background: str | Job | BackgroundJob | None = None,
+    policy: Policy | Sharing | None = None,
+    max_slowdown: float | None = None,
+    background_batch: int | None = None,
     seconds: float | None = None,
     steps: int | None = None,
     learning_rate: float = 0.001,
     seed: int = 0,
+    emulate_rank: int | None = None,
     place: Place | None = None,
     on_progress: Progress | None = None,
 ) -> RunRecord:
@@ -72,12 +85,18 @@ def launch(
     Args:
         plan: made by :func:`deeppool.plan`, or loaded from a file.
         background: a model to train beside every rank, by name, or a :class:`deeppool.job.Job` with its own
-            batch; None for none.
-        policy: how the background shares a core; ``priority`` unless given. See :data:`deeppool.sharing.POLICIES`.
+            batch, or a training of your own in a :class:`deeppool.BackgroundJob`; None for none.
+        policy: how the background shares a core: a name in :data:`deeppool.sharing.POLICIES`, or mechanisms of your
+            own choice; ``priority`` unless given.
+        max_slowdown: bound on the foreground's mean slowdown, for example 0.01 for 1 %, that a controller holds.
+        background_batch: samples of a step of a background that is given by its name; 4 unless given.
         seconds: to spend measuring, start-up not counted; 30 unless given. At least two iterations per condition.
         steps: iterations per condition, instead of ``seconds``.
         learning_rate: of the foreground's SGD.
         seed: of weights and data.
+        emulate_rank: runs this rank alone, on one GPU or core, as it would run among all of the plan's: its stages,
+            in the plan's order, with waits where transfers, all-reduces and other ranks' layers would take time.
+            Its values mean nothing and its weights stay as they are. None: all ranks run.
         place: where; this machine unless given.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -86,58 +105,80 @@ def launch(
         RankFailedError: a rank died or hung; every process has ended by then.
     """
     policy = policy or ("none" if background is None else "priority")
-    _check(policy, background, seconds, steps)
+    sharing = find_sharing(policy, max_slowdown)
+    _check(policy, background, background_batch, seconds, steps)
+    _check_rank(emulate_rank, plan)
+    count = plan.gpus if emulate_rank is None else 1
     report = on_progress or (lambda what, share: None)
-    place = place or ThisMachine(plan.device, plan.gpus)
-    neighbour = _background_job(background, plan) if policy != "none" else None
+    place = place or ThisMachine(plan.device, count)
+    neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
     with ExitStack() as stack:
-        handover = stack.enter_context(ExitStack())
-        folder = handover.enter_context(private_folder())
+        folder = stack.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
         if plan.origin is None:
             find_workload(model)
         report("starting", 0.0)
-        ranks = stack.enter_context(
-            Ranks(plan, Job(model, plan.input_shape, plan.global_batch, learning_rate, seed=seed), folder, place)
-        )
+        # What comes from emulated ranks means nothing: to learn from it would only drive weights out of range.
+        rate = learning_rate if emulate_rank is None else 0.0
+        job = Job(model, plan.input_shape, plan.global_batch, rate, seed=seed)
+        work = {} if neighbour is None else hand_over(neighbour, folder)
+        ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing, emulate=emulate_rank))
         neighbours = spinners = None
-        if neighbour is not None:
-            neighbours = stack.enter_context(Neighbours(neighbour, place, plan.gpus, policy))
-            spinners = stack.enter_context(Spinners(place, plan.gpus))
+        if neighbour is not None and sharing is not None:
+            neighbours = stack.enter_context(Neighbours(neighbour, place, count, sharing, work))
+            spinners = stack.enter_context(Spinners(place, count, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
-        # Everyone has met and has the model.
-        handover.close()
-        run = _Run(plan, ranks, neighbours, spinners, report, place.cores)
+        run = _Run(plan, ranks, neighbours, spinners, report, place.cores, sharing)
         run.measure(seconds, steps)
-        return run.record(policy, neighbour)
+        record = run.record(neighbour)
+        return record if emulate_rank is None else _emulated(record, plan, emulate_rank)
 
 
-def _check(policy: str, background: object, seconds: float | None, steps: int | None) -> None:
-    if policy not in POLICIES:
-        raise InvalidValueError(f"policy must be one of {', '.join(POLICIES)}, got '{policy}'")
+def _check_rank(rank: int | None, plan: Plan) -> None:
+    if rank is not None and not 0 <= rank < plan.gpus:
+        raise InvalidValueError(
+            f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {rank}: the plan is for {plan.gpus} GPUs"
+        )
+
+
+def _emulated(record: RunRecord, plan: Plan, rank: int) -> RunRecord:
+    """The record of a run of one rank, which knows no other rank's stages and no loss."""
+    title = f"{record.timeline.title}; emulated: rank {rank} of {plan.gpus}, transfers modelled"
+    spans = tuple(replace(span, gpu=rank) for span in record.timeline.spans)
+    return replace(
+        record,
+        foreground=replace(record.foreground, first_loss=None, last_loss=None),
+        stages=tuple(stage for stage in record.stages if rank in stage.gpus),
+        timeline=replace(record.timeline, title=title, spans=spans),
+        notes=(
+            f"emulated: rank {rank} of {plan.gpus} ran alone; transfers, all-reduces and the other ranks' layers are "
+            "waits as long as the plan predicts, ranks that share a stage with it keep step with it, and what comes "
+            "from others is noise, so weights stay as they are and there is no loss",
+        ),
+        backend="modelled",
+        emulated_rank=rank,
+    )
+
+
+def _check(
+    policy: str | Sharing, background: object, batch: int | None, seconds: float | None, steps: int | None
+) -> None:
     if policy != "none" and background is None:
         raise InvalidValueError(f"policy '{policy}' needs a background job (give background=, for example resnet18)")
+    if batch is not None and (batch < 1 or not isinstance(background, str)):
+        raise InvalidValueError(
+            f"background_batch must be at least 1 and is for a background that is given by its name, got {batch} "
+            f"for {background} (a job of your own has its own batch)"
+        )
     if seconds is not None and steps is not None:
         raise InvalidValueError(f"give seconds or steps, not both: got {seconds:g} s and {steps} steps")
     if seconds is not None and not 0 < seconds < math.inf:
         raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     if steps is not None and steps < 1:
         raise InvalidValueError(f"steps must be at least 1, got {steps}")
-
-
-def _background_job(background: str | Job | None, plan: Plan) -> Job:
-    """A job on samples of the foreground's shape where both take the same kind, unless the caller says otherwise."""
-    if isinstance(background, Job):
-        find_workload(background.model)
-        return background
-    assert background is not None
-    inputs = find_workload(background).inputs
-    kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
-    alike = kinds[0] == kinds[1] or not inputs[0].shape
-    return Job(background, plan.input_shape if alike else inputs[0].shape, BACKGROUND_BATCH)
 
 
 class _Run:
@@ -151,6 +192,7 @@ class _Run:
         spinners: Spinners | None,
         report: Progress,
         cores: int,
+        sharing: Sharing | None,
     ) -> None:
         self.plan = plan
         self.ranks = ranks
@@ -158,6 +200,7 @@ class _Run:
         self.spinners = spinners
         self.report = report
         self.cores = cores
+        self.sharing = sharing
         self.share = 0.05
         self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
         self.beside, self.alone = Work(), Work()
@@ -169,6 +212,10 @@ class _Run:
         self.report("warming up", self.share)
         warm_up = self._train(WARM_UP_STEPS)
         iteration = min(warm_up[0]["times"][1:])
+        if self.sharing is not None and self.sharing.learns:
+            self.report("learning what the background costs", self.share)
+            with self._background(Work()):
+                self._train(DENSE, beside=True)
         conditions = 1 if self.neighbours is None else 4
         budget = (30.0 if seconds is None else seconds) / conditions
         total = steps or max(2, int(budget / iteration))
@@ -189,7 +236,7 @@ class _Run:
         with self.spinners.spinning():
             self.awake.add(self._train(count))
         with self._background(self.beside):
-            self.last = self._train(count)
+            self.last = self._train(count, beside=True)
         self.collocated.add(self.last)
         with self._background(self.alone):
             self.ranks.rest(seconds)
@@ -202,13 +249,15 @@ class _Run:
         yield
         self.neighbours.measure(work, started)
 
-    def _train(self, count: int) -> list[Message]:
-        answers = self.ranks.train(count, lambda told: self.report(f"iteration {told['step']}", self.share))
+    def _train(self, count: int, *, beside: bool = False) -> list[Message]:
+        answers = self.ranks.train(
+            count, lambda told: self.report(f"iteration {told['step']}", self.share), beside=beside
+        )
         # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers
 
-    def record(self, policy: Policy, job: Job | None) -> RunRecord:
+    def record(self, job: BackgroundJob | None) -> RunRecord:
         """Everything that was measured."""
         plan, batch = self.plan, self.plan.global_batch
         alone = self.awake.phase(batch)
@@ -233,7 +282,7 @@ class _Run:
             device=plan.device,
             device_name=plan.device_name,
             backend="gloo" if plan.device == "cpu" else "nccl",
-            policy=policy,
+            policy=policy_name(self.sharing),
             foreground=foreground,
             background=None if job is None else self._background_result(job, alone),
             stages=stage_times(plan, stages_of(plan), self.last),
@@ -242,9 +291,11 @@ class _Run:
             notes=_notes(plan, self.cores),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
+            sharing=self.sharing,
+            governors=governor_results(self.sharing, self.last),
         )
 
-    def _background_result(self, job: Job, alone: Phase) -> BackgroundResult:
+    def _background_result(self, job: BackgroundJob, alone: Phase) -> BackgroundResult:
         assert self.neighbours is not None
         beside, by_itself = self.beside, self.alone
         losses = beside.losses + by_itself.losses
@@ -254,7 +305,7 @@ class _Run:
         harvest = throughput / alone_throughput if alone_throughput else 0.0
         idle = sum(alone.idle_share) / len(alone.idle_share)
         return BackgroundResult(
-            model=job.model,
+            model=job.name,
             batch=job.batch,
             priority=self.neighbours.priority,
             throughput=throughput,

@@ -5,7 +5,7 @@ smaller background batch. Here each is a field, so that any of them can be measu
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from deeppool.errors import InvalidValueError
@@ -22,7 +22,7 @@ class Sharing:
     priority: Priority = "lowest"
     share: float | None = None
     """Part of the device that the background may have while the foreground wants it too, in (0, 1): a weight of its
-    control group on a CPU, a set of SMs on a GPU."""
+    control group, in place of a priority, on a CPU; a set of SMs on a GPU."""
     gaps_only: bool = False
     """Whether the background starts a piece only while the foreground computes nothing on this device."""
     pieces: int | None = None
@@ -47,6 +47,18 @@ class Sharing:
         if self.pieces is not None and self.pieces < 1:
             raise InvalidValueError(f"pieces must be at least 1, got {self.pieces}")
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether some mechanism decides piece by piece; else a step runs uncut, which costs nothing."""
+        return self.gaps_only or any(
+            value is not None for value in (self.pieces, self.in_flight, self.feedback, self.max_slowdown)
+        )
+
+    @property
+    def learns(self) -> bool:
+        """Whether what the background costs is measured, in iterations without it."""
+        return self.feedback is not None or self.max_slowdown is not None
+
     def __str__(self) -> str:
         chosen = [
             f"{name} {value:g}" for name, value in asdict(self).items() if isinstance(value, int | float) and value
@@ -63,3 +75,25 @@ POLICIES: dict[Policy, Sharing | None] = {
     "feedback": Sharing(pieces=2, in_flight=0.001, feedback=0.1),
 }
 """Named choices; None: no background."""
+
+
+def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) -> Sharing | None:
+    """The mechanisms of a policy, with a bound on the slowdown where one is given; None: no background.
+
+    Raises:
+        InvalidValueError: no such policy, or a bound where there is nothing to bind.
+    """
+    if not isinstance(policy, Sharing) and policy not in POLICIES:
+        raise InvalidValueError(f"policy must be one of {', '.join(POLICIES)}, or a Sharing, got '{policy}'")
+    found = policy if isinstance(policy, Sharing) else POLICIES[policy]
+    if max_slowdown is None:
+        return found
+    if found is None:
+        raise InvalidValueError(f"max_slowdown {max_slowdown:g} binds a background, and policy '{policy}' has none")
+    return replace(found, max_slowdown=max_slowdown)
+
+
+def policy_name(sharing: Sharing | None) -> Policy | Literal["custom"]:
+    """The policy of some mechanisms, whatever bound they hold."""
+    bare = None if sharing is None else replace(sharing, max_slowdown=None)
+    return next((name for name, known in POLICIES.items() if known in (sharing, bare)), "custom")

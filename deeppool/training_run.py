@@ -5,15 +5,18 @@ import math
 import os
 import statistics
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deeppool.child import Message
+from deeppool.collocation.host import Host
+from deeppool.collocation.queue import Background, Queue, lines_of
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, RankFailedError, RankRefusedError, RunCancelledError, RunError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
-from deeppool.execution.monitor import stage_times, timeline
+from deeppool.execution.monitor import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
 from deeppool.execution.training import TrainingJob
@@ -23,6 +26,7 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.replan import Replan, replan
 from deeppool.profiling.table import Profile
 from deeppool.rank_group import private_folder
+from deeppool.sharing import Policy, Sharing, find_sharing
 
 CHUNK = 50
 """Updates between two looks at what the ranks measured, where no checkpoint comes earlier."""
@@ -40,6 +44,9 @@ def train(
     replan_after: int | None = None,
     profile: Profile | None = None,
     place: Place | None = None,
+    background: Background | None = None,
+    policy: Policy | Sharing | None = None,
+    max_slowdown: float | None = None,
     on_proposal: Callable[[Replan], bool] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     on_progress: Progress | None = None,
@@ -58,13 +65,20 @@ def train(
         replan_after: updates, from the start of this call, after which the times measured so far make a new plan.
         profile: that the plan was made of; needed for that.
         place: where; this machine unless given.
+        background: jobs to train in the gaps, on this machine: a list of :class:`deeppool.BackgroundJob`, of which
+            each rank's free place takes the next one, or ``{rank: [jobs]}``; or a model, by name or as a
+            :class:`deeppool.job.Job`, on synthetic data beside every rank. Whatever they do, the training goes on.
+        policy: how they share a device with a rank; ``priority`` unless given. See
+            :data:`deeppool.sharing.POLICIES`.
+        max_slowdown: of the training by them, at most: 0.03 is 3 %.
         on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
             process again. None: the record tells of it, and the training keeps its plan.
         on_metrics: called with every update.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
-        InvalidValueError: a number that makes no sense, or a checkpoint of another training.
+        InvalidValueError: a number that makes no sense, a checkpoint of another training, or a background that cannot
+            be.
         RankFailedError: a rank died or hung, or could not reach the others, and no restart was left; every process
             has ended by then. A rank that refuses to go on, because the disk is full or the loss is no number, say,
             is not started again.
@@ -88,18 +102,49 @@ def train(
     look = None if replan_after is None or profile is None else _Look(replan_after, profile, on_proposal)
     report = on_progress or (lambda what, share: None)
     place = place or ThisMachine(plan.device, plan.gpus)
-    run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place)
-    while True:
-        try:
-            run.attempt()
-            return run.record()
-        except RankFailedError as error:
-            if run.restarts == restarts or isinstance(error, RankRefusedError):
-                raise type(error)(f"{error}{run.usable()}") from error
-            run.restarts += 1
-            report(f"starting again: {error}", run.updates / steps)
-        except RunCancelledError as error:
-            raise RunCancelledError(f"{error}{run.usable()}") from error
+    sharing = _sharing(background, policy, max_slowdown)
+    jobs = None if sharing is None or background is None else Queue(lines_of(background, plan), plan.gpus)
+    with ExitStack() as stack:
+        host = None
+        if jobs is not None and sharing is not None:
+            # Longer than an attempt: a lost rank is no reason to end them.
+            host = stack.enter_context(_host(jobs, place, plan, sharing, stack.enter_context(private_folder())))
+        run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place, sharing, host)
+        while True:
+            try:
+                run.attempt()
+                break
+            except RankFailedError as error:
+                if run.restarts == restarts or isinstance(error, RankRefusedError):
+                    raise type(error)(f"{error}{run.usable()}") from error
+                run.restarts += 1
+                if host is not None:
+                    host.foreground_lost()
+                report(f"starting again: {error}", run.updates / steps)
+            except RunCancelledError as error:
+                raise RunCancelledError(f"{error}{run.usable()}") from error
+    report("done", 1.0)
+    return run.record()
+
+
+def _sharing(
+    background: Background | None, policy: Policy | Sharing | None, max_slowdown: float | None
+) -> Sharing | None:
+    """None where there is no background."""
+    if background is None:
+        if max_slowdown is not None or policy not in (None, "none"):
+            raise InvalidValueError("policy and max_slowdown are about a background job (give background=)")
+        return None
+    return find_sharing("priority" if policy is None else policy, max_slowdown)
+
+
+def _host(jobs: Queue, place: Place, plan: Plan, sharing: Sharing, folder: Path) -> Host:
+    if not isinstance(place, ThisMachine):
+        raise InvalidValueError(
+            "background jobs of a training run on one machine, that of the launcher (train without background=, or "
+            "submit them to a cluster: deeppool cluster submit --background)"
+        )
+    return Host(jobs, place, plan.gpus, plan.device, sharing, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +170,8 @@ class _Run:
     report: Progress
     look: _Look | None
     place: Place
+    sharing: Sharing | None
+    host: Host | None
     updates: int = 0
     restarts: int = 0
     resumed_from: str | None = None
@@ -140,13 +187,13 @@ class _Run:
         with private_folder() as folder:
             self.report("starting", 0.0)
             try:
-                with Ranks(self.plan, self.job, folder, self.place) as ranks:
+                boards = None if self.host is None else self.host.boards
+                with Ranks(self.plan, self.job, folder, self.place, self.sharing, boards) as ranks:
                     self._train(ranks, folder)
             finally:
                 # No rank is left that could still be writing one.
                 if self.folder is not None:
                     checkpoint.discard_partial(self.folder)
-        self.report("done", 1.0)
 
     def _train(self, ranks: Ranks, folder: Path) -> None:
         ranks.wait_until_ready()
@@ -192,7 +239,7 @@ class _Run:
         if self.folder is not None:
             until = min(until, self.updates + self.every - self.updates % self.every)
         count = min(until - self.updates, CHUNK)
-        self.last = ranks.train(count, self._hear, told=True)
+        self.last = ranks.train(count, self._hear, told=True, beside=self.host is not None)
         self.times += [max(times) for times in zip(*(answer["times"] for answer in self.last), strict=True)][1:]
         self.updates += count
         if self.folder is not None and (self.updates == self.steps or self.updates % self.every == 0):
@@ -227,6 +274,8 @@ class _Run:
         self.report(f"update {told['step']} of {self.steps}, loss {format_loss(loss)}", told["step"] / self.steps)
         if self.on_metrics is not None:
             self.on_metrics(metrics)
+        for what in () if self.host is None else self.host.news():
+            self.report(what, told["step"] / self.steps)
 
     def _loss(self, heard: list[Message]) -> float | None:
         """The mean over the global batches; None where fp16 overflowed, and the update was left out."""
@@ -283,6 +332,8 @@ class _Run:
             proposal=self.proposal,
             switched=self.switched,
             timeline=timeline(plan, self.last, -1),
+            governors=governor_results(self.sharing, self.last),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
+            background=() if self.host is None else self.host.outcomes(),
         )

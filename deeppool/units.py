@@ -1,4 +1,10 @@
-"""Seconds and bytes in, readable text out."""
+"""Seconds and bytes in, readable text out; and sizes that people write, read."""
+
+import re
+
+from deeppool.errors import InvalidValueError
+
+_SIZES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 
 
 def format_seconds(seconds: float) -> str:
@@ -15,6 +21,14 @@ def format_bytes(count: float) -> str:
         if abs(count) >= scale:
             return f"{count / scale:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def parse_bytes(text: str) -> float:
+    """``40GB``, decimal as on data sheets, or ``37.5GiB``, binary as drivers show it, in bytes."""
+    found = re.fullmatch(r"(\d+\.?\d*)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in _SIZES:
+        raise InvalidValueError(f"a size of memory is, for example, 40GB or 37.5GiB, got '{text}'")
+    return float(found[1]) * _SIZES[found[2]]
 
 
 def format_bit_rate(bytes_per_second: float) -> str:

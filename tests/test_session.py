@@ -13,12 +13,15 @@ from deeppool.cluster import find_cluster
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import RunRecord, summarise
 from deeppool.planning.plan import Plan
+from deeppool.scheduling.governor import DENSE, is_alone
+from deeppool.sharing import POLICIES
 from tests.figures.records import two_layer_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
 EXAMPLE = "examples.two_branch:two_branch"
 GLOBAL_BATCH = 4
+STEPS = 5
 FOREGROUND = ("forward", "backward", "reshard", "sync", "update")
 
 
@@ -40,9 +43,17 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
-    """A run beside a background job, and its progress."""
+    """A run beside a background job, with all that a policy has, and its progress."""
     progress: list[tuple[str, float]] = []
-    record = dp.launch(plan, background=EXAMPLE, steps=3, on_progress=lambda *report: progress.append(report))
+    record = dp.launch(
+        plan,
+        background=EXAMPLE,
+        policy="feedback",
+        max_slowdown=0.05,
+        background_batch=2,
+        steps=STEPS,
+        on_progress=lambda *report: progress.append(report),
+    )
     return record, progress
 
 
@@ -53,7 +64,7 @@ def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
 def test_the_foreground_is_measured_as_often_as_was_asked_in_every_condition(collocated) -> None:
     front = collocated[0].foreground
     for phase in (front, front.alone, front.alone_asleep):
-        assert phase.iteration_time.count == 3
+        assert phase.iteration_time.count == STEPS
         assert 0 < phase.iteration_time.p50 <= phase.iteration_time.p99
         assert phase.throughput == pytest.approx(GLOBAL_BATCH / phase.iteration_time.mean)
         assert len(phase.idle_share) == 2
@@ -62,11 +73,35 @@ def test_the_foreground_is_measured_as_often_as_was_asked_in_every_condition(col
 
 
 @pytest.mark.processes
+def test_the_foreground_computes_the_same_numbers_beside_a_background_as_alone(collocated, plan: Plan) -> None:
+    """Bit by bit: what the governor learns from and the three phases with a foreground are as many iterations."""
+    alone = dp.launch(plan, steps=DENSE + 3 * STEPS).foreground
+    beside = collocated[0].foreground
+    assert (beside.first_loss, beside.last_loss) == (alone.first_loss, alone.last_loss)
+
+
+@pytest.mark.processes
+def test_each_rank_says_what_its_governor_found(collocated) -> None:
+    record, _ = collocated
+    assert record.sharing == dataclasses.replace(POLICIES["feedback"], max_slowdown=0.05)
+    assert len(record.governors) == record.ranks == 2
+    beside = range(DENSE + STEPS)
+    for governor in record.governors:
+        # Of a pair alone the second counts.
+        assert governor.alone == sum(is_alone(number) and is_alone(number - 1) for number in beside)
+        assert governor.collocated == sum(not is_alone(number) for number in beside)
+        assert governor.error > 0
+        assert 0 < governor.share <= 1
+    assert "governor     rank 1: slowdown " in str(record)
+    assert "feedback 0.1, max_slowdown 0.05)" in str(record)
+
+
+@pytest.mark.processes
 def test_the_harvest_is_what_the_background_did_of_what_it_does_alone(collocated) -> None:
     record, _ = collocated
     back, alone = record.background, record.foreground.alone
     assert back.ended == "stopped"
-    assert back.model == EXAMPLE
+    assert (back.model, back.batch) == (EXAMPLE, 2)
     assert back.alone_throughput > 0
     assert back.throughput >= 0
     assert back.harvest == pytest.approx(back.throughput / back.alone_throughput)
@@ -127,7 +162,7 @@ def test_progress_never_goes_back(collocated) -> None:
 def test_a_record_is_a_file_and_says_what_it_ran_on(collocated, tmp_path: Path) -> None:
     record, _ = collocated
     assert dp.load(dp.save(record, tmp_path / "run.json")) == record
-    assert (record.policy, record.ranks, record.device, record.backend) == ("priority", 2, "cpu", "gloo")
+    assert (record.policy, record.ranks, record.device, record.backend) == ("feedback", 2, "cpu", "gloo")
     assert "BatchNorm" in " ".join(record.notes)
     text = str(record)
     for part in (
@@ -164,7 +199,14 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("arguments", "phrase"),
     [
-        ({"policy": "wild", "background": EXAMPLE}, "policy must be one of none, naive, nice, priority, got 'wild'"),
+        (
+            {"policy": "wild", "background": EXAMPLE},
+            "policy must be one of none, naive, nice, priority, paced, feedback, or a Sharing, got 'wild'",
+        ),
+        ({"max_slowdown": 0.01}, "max_slowdown 0.01 binds a background, and policy 'none' has none"),
+        ({"max_slowdown": -1.0, "background": EXAMPLE}, "max_slowdown must lie between 0 and inf, got -1"),
+        ({"background_batch": 0, "background": EXAMPLE}, "background_batch must be at least 1"),
+        ({"background_batch": 2}, "background_batch must be at least 1 and is for a background"),
         ({"policy": "priority"}, "policy 'priority' needs a background job"),
         ({"seconds": 3.0, "steps": 2}, "give seconds or steps, not both: got 3 s and 2 steps"),
         ({"seconds": 0.0}, "seconds must be positive"),

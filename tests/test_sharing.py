@@ -3,7 +3,7 @@
 import pytest
 
 from deeppool.errors import InvalidValueError
-from deeppool.sharing import POLICIES, Sharing
+from deeppool.sharing import POLICIES, Sharing, find_sharing, policy_name
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,21 @@ def test_each_policy_adds_one_mechanism() -> None:
     assert POLICIES["none"] is None
     assert POLICIES["priority"] == Sharing(priority="lowest")
     assert POLICIES["paced"] == Sharing(pieces=2, in_flight=0.001)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_is_found_by_its_name_and_has_it_whatever_bound_it_holds(name) -> None:
+    assert find_sharing(name) == POLICIES[name]
+    assert policy_name(find_sharing(name)) == name
+    if name != "none":
+        bound = find_sharing(name, 0.03)
+        assert bound.max_slowdown == 0.03
+        assert policy_name(bound) == name
+
+
+def test_mechanisms_of_your_own_are_a_policy_without_a_name() -> None:
+    mine = Sharing(priority="normal", share=0.2)
+    assert find_sharing(mine) == mine
+    assert policy_name(mine) == "custom"
+    assert not mine.in_pieces
+    assert find_sharing(mine, 0.01).in_pieces

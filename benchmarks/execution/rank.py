@@ -16,6 +16,7 @@ from deeppool import documents
 from deeppool.child import Commands
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import find_device
+from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
@@ -51,7 +52,7 @@ class Comparison:
             self.trainer = Trainer(
                 captured,
                 stages_of(plan),
-                self.rank,
+                ProcessGroup(),
                 Training(optimizer=sgd, synchronise_batch_norm=False),
                 overlap_sync=plan.overlap_sync,
             )

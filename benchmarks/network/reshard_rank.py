@@ -11,6 +11,7 @@ from deeppool.child import Commands
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import find_device
 from deeppool.execution.exchange import Exchange, Move
+from deeppool.execution.peers import ProcessGroup
 
 
 def move(exchange, shard, source, destination, like):
@@ -30,7 +31,7 @@ def main():
         dist.init_process_group(
             "gloo", init_method=Path(setup["rendezvous"]).as_uri(), rank=rank, world_size=setup["ranks"]
         )
-    exchange = Exchange(rank, torch.device("cpu"))
+    exchange = Exchange(ProcessGroup(), torch.device("cpu"))
     times = [[] for _ in setup["cases"]]
     # Round after round through all cases: a second in which the machine is busy does not fall on one of them.
     for _ in range(setup["rounds"]):

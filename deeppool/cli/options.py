@@ -5,10 +5,41 @@ from typing import Annotated, Literal
 
 import typer
 
+from deeppool.errors import InvalidValueError
+from deeppool.units import parse_bytes
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Policy = Literal["none", "naive", "nice", "priority"]
+Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
+PolicyOption = Annotated[
+    Policy | None,
+    typer.Option(
+        help="How the background shares a core: as an equal (naive), at nice 19 (nice), at the lowest priority "
+        "(priority, the default), so and in short pieces of which few are in flight (paced), or with those kept from "
+        "operators of the foreground that suffer (feedback); none runs no background."
+    ),
+]
+SlowdownOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Bound on the foreground's mean slowdown, for example 0.01 for 1 %: the background gets the share of the "
+        "time at which it holds.",
+    ),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(help="Samples of a step of the background (4 unless given); a smaller batch keeps less in flight."),
+]
+EmulateOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="RANK",
+        help="Run this rank of the plan alone, on one GPU or core, as it would run among all of them: transfers and "
+        "the other ranks are modelled waits.",
+    ),
+]
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -57,7 +88,6 @@ MemoryOption = Annotated[
         metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB; the cluster says it unless given."
     ),
 ]
-SIZES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
@@ -69,13 +99,11 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def memory_size(text: str | None) -> float | None:
-    """``40GB``, decimal as on data sheets, or ``37.5GiB``, binary as drivers show it, in bytes."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+\.?\d*)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in SIZES:
-        raise typer.BadParameter(f"--memory takes a size such as 40GB or 37.5GiB, got '{text}'")
-    return float(found[1]) * SIZES[found[2]]
+    """``40GB`` or ``37.5GiB`` in bytes."""
+    try:
+        return None if text is None else parse_bytes(text)
+    except InvalidValueError:
+        raise typer.BadParameter(f"--memory takes a size such as 40GB or 37.5GiB, got '{text}'") from None
 
 
 def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | None:

@@ -8,7 +8,16 @@ import typer
 
 from deeppool.cli.crew import crew
 from deeppool.cli.inputs import read_plan, warn
-from deeppool.cli.options import AsJson, Policy, ShapeOption, default_cluster, shape
+from deeppool.cli.options import (
+    AsJson,
+    BatchOption,
+    EmulateOption,
+    PolicyOption,
+    ShapeOption,
+    SlowdownOption,
+    default_cluster,
+    shape,
+)
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
 
@@ -26,12 +35,10 @@ def run(
     seconds: Annotated[
         float | None, typer.Option(help="Seconds to measure, instead of steps (30 unless given).")
     ] = None,
-    policy: Annotated[
-        Policy | None,
-        typer.Option(
-            help="How the background shares a core: as an equal (naive), at nice 19, or at the lowest priority."
-        ),
-    ] = None,
+    policy: PolicyOption = None,
+    max_slowdown: SlowdownOption = None,
+    background_batch: BatchOption = None,
+    emulate_rank: EmulateOption = None,
     input_shape: ShapeOption = None,
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, when a MODEL is given.")] = 16,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
@@ -45,12 +52,18 @@ def run(
     Ctrl-C ends every process. On several nodes, the same command on each of them under torchrun: see deeppool train.
 
     Example: deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json
+
+    With a bound: deeppool run plan.json --background resnet18 --policy feedback --max-slowdown 0.01
+
+    One GPU that stands for eight: deeppool run plan8.json --emulate-rank 0 --background resnet18
     """
     from deeppool import documents
     from deeppool.figures.trace import write_trace
     from deeppool.session import launch
 
     with crew() as started:
+        if started and emulate_rank is not None:
+            raise RunError("--emulate-rank runs one process on one machine (start it without torchrun)")
         for path in (output, trace):
             if path is not None:
                 documents.check_writable(path)
@@ -62,8 +75,11 @@ def run(
                     chosen,
                     background=background,
                     policy=policy,
+                    max_slowdown=max_slowdown,
+                    background_batch=background_batch,
                     steps=steps,
                     seconds=seconds,
+                    emulate_rank=emulate_rank,
                     place=started.place(chosen.device, chosen.gpus) if started else None,
                     on_progress=report,
                 )

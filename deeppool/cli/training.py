@@ -2,19 +2,24 @@
 
 import importlib
 import os
+import re
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deeppool.cli.crew import crew
-from deeppool.cli.options import AsJson
+from deeppool.cli.options import AsJson, PolicyOption, SlowdownOption
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
 
 if TYPE_CHECKING:
+    from deeppool.collocation.queue import BackgroundJob
     from deeppool.execution.training import TrainingJob
+    from deeppool.planning.plan import Plan
 
 
 def train(
@@ -27,6 +32,29 @@ def train(
     checkpoint_every: Annotated[int, typer.Option(help="Updates between two checkpoints.")] = 100,
     keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = 2,
     restarts: Annotated[int, typer.Option(help="How often to start again after a rank died or hung.")] = 0,
+    background: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JOB|MODEL",
+            help="To train in the gaps, on one rank: package.module:callable that returns a deeppool.TrainingJob, or a "
+            "model's name. Give it several times for a queue.",
+        ),
+    ] = None,
+    background_batch: Annotated[int, typer.Option(help="Samples of a step of a background job.")] = 4,
+    background_steps: Annotated[
+        int | None, typer.Option(help="Updates of each background job; none: until the training ends.")
+    ] = None,
+    background_checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder with one folder of checkpoints for each background job, which goes on.")
+    ] = None,
+    background_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Most that a background job may hold, for example 2GB.")
+    ] = None,
+    background_restarts: Annotated[
+        int, typer.Option(help="How often to start a background job again after it crashed or hung.")
+    ] = 0,
+    policy: PolicyOption = None,
+    max_slowdown: SlowdownOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -36,6 +64,11 @@ def train(
     with a plan for another number of ranks.
 
     Example: deeppool train plan.json examples.own_training:job --steps 200 --checkpoints checkpoints
+
+    Other trainings can run in the gaps that the plan leaves idle: each rank's free place takes the next background job.
+
+    Example: deeppool train plan.json examples.own_training:job --steps 200 --background examples.own_training:job
+    --background-memory 2GB --background-restarts 1 --background-checkpoints others
 
     On several nodes, the same command on each of them, under torchrun, for a plan of as many ranks:
 
@@ -64,6 +97,17 @@ def train(
                     keep=keep,
                     restarts=restarts,
                     place=started.place(plan.device, plan.gpus) if started else None,
+                    background=find_background(
+                        background or [],
+                        plan,
+                        batch=background_batch,
+                        steps=background_steps,
+                        checkpoints=background_checkpoints,
+                        memory=background_memory,
+                        restarts=background_restarts,
+                    ),
+                    policy=policy,
+                    max_slowdown=max_slowdown,
                     on_progress=report,
                 )
             except KeyboardInterrupt:
@@ -80,18 +124,47 @@ def find_job(reference: str) -> "TrainingJob":
     """The job that a user's callable returns. The current folder is importable."""
     from deeppool.execution.training import TrainingJob
 
+    found = _call(reference)
+    if not isinstance(found, TrainingJob):
+        raise InvalidValueError(f"job '{reference}' returned a {type(found).__name__}, expected a deeppool.TrainingJob")
+    return found
+
+
+def find_background(
+    references: Sequence[str],
+    plan: "Plan",
+    *,
+    batch: int,
+    steps: int | None,
+    checkpoints: Path | None,
+    memory: str | None,
+    restarts: int,
+) -> "list[BackgroundJob] | None":
+    """Background jobs by their models' names or their callables, each with a folder of checkpoints of its own."""
+    from deeppool.collocation.queue import BackgroundJob, filler
+    from deeppool.execution.training import TrainingJob
+
+    jobs = []
+    for number, reference in enumerate(references):
+        job = _call(reference) if ":" in reference else None
+        if not isinstance(job, TrainingJob):
+            job = replace(filler(reference, plan), batch=batch)
+        folder = None if checkpoints is None else checkpoints / f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', reference)}"
+        jobs.append(BackgroundJob(job, batch=batch, steps=steps, checkpoints=folder, memory=memory, restarts=restarts))
+    return jobs or None
+
+
+def _call(reference: str) -> Any:
+    """What ``package.module:callable`` returns."""
     module, colon, attribute = reference.partition(":")
     if not colon:
         raise InvalidValueError(f"JOB must be package.module:callable, got '{reference}'")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)()
+        return getattr(importlib.import_module(module), attribute)()
     except Exception as error:  # the user's module may raise anything
         raise InvalidValueError(
             f"cannot make job '{reference}': {type(error).__name__}: {error} "
             f"(is {os.getcwd()} the folder that holds it?)"
         ) from error
-    if not isinstance(found, TrainingJob):
-        raise InvalidValueError(f"job '{reference}' returned a {type(found).__name__}, expected a deeppool.TrainingJob")
-    return found

@@ -1,60 +1,24 @@
 """The process of a background job: trains or rests, as it is told.
 
-Commands: ``setup`` (once), ``train``, which goes on until the next command or for as many steps as it says,
-``rest``, ``exit``. Answers: ``ready`` with the priority that the operating system granted; after ``train`` the
-log of its steps, when the last step is done, or the next command has come and the step under way is done;
-``resting`` after ``rest``.
+Commands: ``setup`` (once); ``train``, which goes on until the next command or for as many steps as it says; ``rest``;
+``serve``, which goes on to the job's own end or until the next command, with checkpoints; ``exit``. Answers: ``ready``
+with the priority that the operating system granted; ``trained`` after ``train``, with the log of its steps, when the
+last step is done, or the next command has come and the step under way is done; ``resting`` after ``rest``;
+``progress`` now and then while it serves, and ``left`` when that is over; ``failed`` before it ends by an exception.
 """
 
+import contextlib
 import math
 import sys
-import time
+from pathlib import Path
 
-import torch
-
-from deeppool.child import Commands
+from deeppool.child import Commands, Message
+from deeppool.device.control_group import join_background
 from deeppool.device.cpu import lower_priority, pin_to_core
-from deeppool.errors import DeeppoolError
-from deeppool.graph.capture import capture
-from deeppool.graph.synthetic import SyntheticTask
-from deeppool.job import Job
+from deeppool.sharing import Sharing
 
-
-class Background:
-    """One background job in this process."""
-
-    def __init__(self, job: Job) -> None:
-        """Builds the model and its data, and takes one step to warm up."""
-        torch.set_num_threads(1)
-        # The captured program computes the loss that fits the model, and knows how many tokens and classes there are.
-        captured = capture(job.model, job.input_shape or None, seed=job.seed)
-        self.program = captured.program
-        self.task = SyntheticTask(captured, job.batch, job.seed)
-        self.optimizer = torch.optim.SGD(self.program.parameters(), lr=job.learning_rate, momentum=job.momentum)
-        self.batch = job.batch
-        self.steps = 0
-        self.step()
-
-    def step(self) -> float:
-        """One forward, backward and update."""
-        loss = self.program(*self.task.shard(self.steps, 0, self.batch))
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.steps += 1
-        return float(loss.detach())
-
-
-def train(background: Background, commands: Commands, steps: float, ahead: float) -> None:
-    """Steps until the next command, but so many at most; then tells when each step ended, its CPU time and its loss.
-
-    ``ahead`` is what the launcher's clock shows more than this machine's.
-    """
-    log = [(time.perf_counter() + ahead, time.process_time(), 0.0)]
-    while not commands.pending() and len(log) <= steps:
-        loss = background.step()
-        log.append((time.perf_counter() + ahead, time.process_time(), loss))
-    commands.answer("trained", log=log)
+WORST_OOM_SCORE = "1000"
+"""The kernel ends a background before it ends a rank when memory runs out."""
 
 
 def main() -> None:
@@ -63,17 +27,42 @@ def main() -> None:
     setup = commands.next()
     if setup["core"] is not None:
         pin_to_core(setup["core"])
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(WORST_OOM_SCORE)
+    # A job that starts at the lowest priority beside a busy core may never be ready, so where it is waited for, it
+    # starts as an equal. Where it is not, importing torch and capturing the model shall not cost the foreground.
+    priority = _yield_core(setup) if setup.get("serves") else None
+    from deeppool.collocation.guest import Guest
+    from deeppool.execution.failure import describe
+
     try:
-        background = Background(Job(**{**setup["job"], "input_shape": tuple(setup["job"]["input_shape"])}))
-    except DeeppoolError as error:
-        sys.exit(str(error))
-    # Only now: a job that starts at the lowest priority beside a busy core may never be ready.
-    commands.answer("ready", priority=lower_priority(setup["policy"]))
-    while (message := commands.next())["command"] != "exit":
-        if message["command"] == "train":
-            train(background, commands, message.get("steps", math.inf), message.get("clock", 0.0))
-        else:
-            commands.answer("resting")
+        guest = Guest(setup, commands)
+        if priority is None:
+            # Warm before it is measured.
+            guest.step()
+            priority = _yield_core(setup)
+        guest.pace(priority)
+        commands.answer("ready", priority=priority)
+        while (message := commands.next())["command"] != "exit":
+            if message["command"] == "train":
+                log = guest.train(message.get("steps", math.inf), message.get("clock", 0.0))
+                commands.answer("trained", log=log)
+            elif message["command"] == "serve":
+                commands.answer("left", **guest.serve(message))
+            else:
+                commands.answer("resting")
+    except Exception as error:
+        told = describe(error, f"step {guest.updates + 1}" if "guest" in locals() else "its start")
+        commands.answer("failed", **told)
+        sys.exit(told["text"])
+
+
+def _yield_core(setup: Message) -> str:
+    """Takes the place of a background on its core, and says which."""
+    sharing = Sharing(**setup["sharing"])
+    if sharing.share is not None and "rank" in setup:
+        return join_background(Path(setup["folder"]).name, setup["rank"], sharing.share)
+    return lower_priority(sharing.priority)
 
 
 if __name__ == "__main__":

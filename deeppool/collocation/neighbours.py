@@ -5,16 +5,18 @@ A background job that dies is noted and left behind; the foreground goes on.
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deeppool.child import ChildDiedError, Message, Process, close_all, receive
-from deeppool.job import Job
+from deeppool.collocation.queue import BackgroundJob
 from deeppool.place import Place
-from deeppool.sharing import Policy
+from deeppool.sharing import Sharing
 from deeppool.timeline import Span
 
 START_SECONDS = 300.0
@@ -37,14 +39,15 @@ class Work:
 class Neighbours:
     """One background process per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, job: Job, place: Place, ranks: int, policy: Policy) -> None:
+    def __init__(self, job: BackgroundJob, place: Place, ranks: int, sharing: Sharing, work: Mapping[str, Any]) -> None:
         """Starts a process beside each rank.
 
         Args:
             job: what each of them trains.
             place: where the ranks are; the files of the job were handed over to it.
             ranks: how many there are.
-            policy: see :data:`deeppool.sharing.POLICIES`.
+            sharing: how they share the cores with the ranks.
+            work: what :func:`deeppool.collocation.queue.hand_over` said of the job.
         """
         self.job = job
         self.priority = "unknown"
@@ -54,7 +57,16 @@ class Neighbours:
             for rank in range(ranks):
                 child = place.start(rank, "deeppool.collocation.background", f"background job of rank {rank}")
                 self._living[rank] = child
-                child.send("setup", job=asdict(job), core=place.slot(rank).core, policy=policy)
+                slot = place.slot(rank)
+                child.send(
+                    "setup",
+                    **work,
+                    own=slot.folder,
+                    rank=rank,
+                    core=slot.core,
+                    folder=slot.folder,
+                    sharing=asdict(sharing),
+                )
         except BaseException:
             self.close()
             raise
@@ -70,7 +82,7 @@ class Neighbours:
             if message is not None:
                 self.priority = message["priority"]
         if not self._living:
-            raise ChildDiedError(f"the background job {self.job.model} cannot start: {self.ended}")
+            raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
 
     def begin(self, command: str) -> dict[int, float]:
         """Sends ``train`` or ``rest`` to all that live; returns their CPU seconds so far."""
@@ -92,7 +104,7 @@ class Neighbours:
             work.steps += steps_done(log, ended, cpu[rank])
             work.losses += [loss for _, _, loss in log[1:]]
             work.spans += [
-                Span(rank, "background", f"{self.job.model} step", before, after)
+                Span(rank, "background", f"{self.job.name} step", before, after)
                 for (before, *_), (after, *_) in itertools.pairwise(log)
                 if before < ended
             ]
@@ -101,7 +113,9 @@ class Neighbours:
     def _receive(self, rank: int, timeout: float) -> Message | None:
         child = self._living[rank]
         try:
-            return receive(child, timeout)
+            message = receive(child, timeout)
+            # It says why it failed, and then ends with the same words.
+            return receive(child, timeout) if message["event"] == "failed" else message
         except ChildDiedError as error:
             self.ended = str(error)
             child.kill()
@@ -126,14 +140,17 @@ class Neighbours:
 class Spinners:
     """One idle-priority spinner per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, place: Place, ranks: int) -> None:
+    def __init__(self, place: Place, ranks: int, sharing: Sharing) -> None:
         """Starts one beside each rank; :meth:`spinning` sets them spinning."""
         self._children: list[Process] = []
         try:
             for rank in range(ranks):
                 child = place.start(rank, "deeppool.collocation.spinner", f"spinner of rank {rank}")
                 self._children.append(child)
-                child.send("setup", core=place.slot(rank).core)
+                slot = place.slot(rank)
+                # Only beside the rank in its control group is the lowest priority the lowest.
+                run = None if sharing.share is None else Path(slot.folder).name
+                child.send("setup", core=slot.core, rank=rank, run=run)
         except BaseException:
             self.close()
             raise

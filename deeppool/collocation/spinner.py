@@ -1,6 +1,6 @@
 """A process that keeps one core awake at the lowest priority there is, for the foreground's baseline.
 
-Always at the lowest priority, whatever the background's policy: a baseline beside a spinner of equal
+Always at the lowest priority, whatever the background's: a baseline beside a spinner of equal
 priority would hide what such a background costs. Commands: ``setup`` (once), ``spin``, which goes on until
 the next command, ``rest``, ``exit``. Answers ``ready`` and ``resting``.
 """
@@ -8,6 +8,7 @@ the next command, ``rest``, ``exit``. Answers ``ready`` and ``resting``.
 import time
 
 from deeppool.child import Commands
+from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import lower_priority, pin_to_core
 
 SPIN_SECONDS = 0.001
@@ -24,10 +25,12 @@ def spin(commands: Commands) -> None:
 def main() -> None:
     """Obeys the launcher until it is told to exit."""
     commands = Commands()
-    core = commands.next()["core"]
-    if core is not None:
-        pin_to_core(core)
-    lower_priority("priority")
+    setup = commands.next()
+    if setup["core"] is not None:
+        pin_to_core(setup["core"])
+    if setup["run"] is not None:
+        join_foreground(setup["run"], setup["rank"])
+    lower_priority("lowest")
     commands.answer("ready")
     while (command := commands.next()["command"]) != "exit":
         if command == "spin":

@@ -20,6 +20,7 @@ from deeppool.documents import Record
 from deeppool.job import Job, Metrics
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
+from deeppool.sharing import Sharing
 
 CHUNK_SECONDS = 1.0
 """Between two looks at what a background process has done."""
@@ -122,7 +123,8 @@ class Driver:
         for rank in range(len(seats)):
             process = place.start(rank, "deeppool.collocation.background", "the background job", inbox)
             done[process] = 0
-            process.send("setup", job=asdict(work.job), core=place.slot(rank).core, policy="priority")
+            slot = place.slot(rank)
+            process.send("setup", job=asdict(work.job), core=slot.core, folder=slot.folder, sharing=asdict(Sharing()))
         seconds = dict.fromkeys(done, CHUNK_SECONDS)
         while work.steps is None or min(done.values()) < work.steps:
             process, message = inbox.get()

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deeppool.errors import InvalidValueError
+from deeppool.sharing import Priority
 
 if TYPE_CHECKING:
     import torch
 
     from deeppool.device.common import Precision
+
+LOWEST = "SCHED_IDLE"
+"""What :func:`lower_priority` calls the priority that takes no core from anybody."""
 
 
 class CpuDevice:
@@ -117,20 +121,15 @@ def pin_to_core(core: int) -> bool:
     return True
 
 
-def lower_priority(policy: str) -> str:
-    """Gives this process a background's priority, and says which it got.
-
-    Args:
-        policy: ``priority`` for the lowest that the system permits (SCHED_IDLE, else nice 19),
-            ``nice`` for nice 19, ``naive`` for none.
-    """
-    if policy == "priority" and hasattr(os, "SCHED_IDLE"):
+def lower_priority(priority: Priority) -> str:
+    """Gives this process a background's priority, and says which it got: the lowest is SCHED_IDLE, else nice 19."""
+    if priority == "lowest" and hasattr(os, "SCHED_IDLE"):
         try:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            return "SCHED_IDLE"
+            return LOWEST
         except OSError:
             pass
-    if policy in ("priority", "nice"):
+    if priority in ("lowest", "nice"):
         os.nice(19)
         return "nice 19"
     return "normal"

@@ -2,6 +2,9 @@
 
 stages         Plan → stages: consecutive layers on the same GPUs
 flow           which values go to which stage, and back
+peers          the other ranks: real ones, or none
+turns          when one rank may go on, by the plan's schedule
+emulated       other ranks that are not there
 exchange       performs a reshard's transfers
 gradient_sync  sums gradients over the ranks that computed them
 graphed        stages as CUDA graphs
@@ -11,8 +14,10 @@ precision      autocast, and the types that travel
 dropout        masks that depend on the sample and not on the plan
 batch_norm     statistics over all shards of a batch
 update         clipping, loss scaling, the optimizer's step
+work           what a process trains: model, rule and samples
 data           which samples a rank reads
 checkpoint     a training's state on disk
+governing      what a rank tells and orders the background beside it
 worker         the process of a rank
 pulse          a rank's sign of life: what it does, and whether it waits
 failure        what a rank tells of the exception that ends it

@@ -8,9 +8,9 @@ variance", The American Statistician 37, 1983). torch's own SyncBatchNorm does t
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from deeppool.execution.peers import Group
 from deeppool.graph.extract import Segment
 
 
@@ -19,16 +19,14 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, eps: float, group: dist.ProcessGroup
+        ctx: Any, x: torch.Tensor, eps: float, group: Group
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         dims = [0, *range(2, x.dim())]
         count = x.numel() // x.shape[1]
         mean = x.mean(dims)
         squares = (x - _column(mean, x)).square().sum(dims)
         mine = torch.cat([mean.new_full((1,), count), mean, squares])
-        shards = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(shards, mine, group=group)
-        told = torch.stack(shards)
+        told = torch.stack(group.gather(mine))
         counts, (means, deviations) = told[:, :1], told[:, 1:].chunk(2, dim=1)
         total = counts.sum()
         mean = (counts * means).sum(0) / total
@@ -45,7 +43,7 @@ class _Normalise(torch.autograd.Function):
         normal, scale, total = ctx.saved_tensors
         dims = [0, *range(2, normal.dim())]
         sums = torch.cat([gradient.sum(dims), (gradient * normal).sum(dims)])
-        dist.all_reduce(sums, group=ctx.group)
+        ctx.group.all_reduce(sums).wait()
         mean, along = (sums / total).chunk(2)
         return (gradient - _column(mean, normal) - normal * _column(along, normal)) * _column(scale, normal), None, None
 
@@ -53,7 +51,7 @@ class _Normalise(torch.autograd.Function):
 class BatchNormOfGroup(nn.Module):
     """Stands in for one BatchNorm operator in training."""
 
-    def __init__(self, momentum: float, eps: float, group: dist.ProcessGroup) -> None:
+    def __init__(self, momentum: float, eps: float, group: Group) -> None:
         """Takes the operator's constants and the ranks that hold shards of its batch."""
         super().__init__()
         self.momentum, self.eps, self.group = momentum, eps, group
@@ -81,7 +79,7 @@ class BatchNormOfGroup(nn.Module):
         return result.to(x.dtype)
 
 
-def synchronise_batch_norm(segment: Segment, group: dist.ProcessGroup) -> None:
+def synchronise_batch_norm(segment: Segment, group: Group) -> None:
     """Puts a :class:`BatchNormOfGroup` in the place of every BatchNorm operator of a stage that trains."""
     graph = segment.module.graph
     for node in list(graph.nodes):

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import Transfer, reshard
+from deeppool.execution.peers import Passage, Peers, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Move:
 class Arrival:
     """A rank's shard of a value in its new layout, whose samples may be under way."""
 
-    def __init__(self, shard: torch.Tensor | None, works: Sequence[dist.Work] = ()) -> None:
+    def __init__(self, shard: torch.Tensor | None, works: Sequence[Work] = ()) -> None:
         """``works`` bring the samples that are missing; None as shard: the rank has none."""
         self._shard, self._works = shard, works
 
@@ -46,14 +46,13 @@ class Arrival:
 class Exchange:
     """One rank's side of all reshards of an iteration.
 
-    Every rank starts the same reshards in the same order. Receives are posted before sends, because gloo
-    queues a receiver's readiness behind outgoing payload; sends are awaited at the end of the iteration.
+    Every rank starts the same reshards in the same order; sends are awaited at the end of the iteration.
     """
 
-    def __init__(self, rank: int, device: torch.device) -> None:
+    def __init__(self, peers: Peers, device: torch.device) -> None:
         """Starts with nothing under way."""
-        self.rank, self.device = rank, device
-        self._sending: list[tuple[dist.Work, list[dist.P2POp]]] = []
+        self._peers, self.rank, self.device = peers, peers.rank, device
+        self._sending: list[tuple[Work, list[Passage]]] = []
 
     def start(self, moves: Sequence[Move]) -> list[Arrival]:
         """This rank's shards in the destination layouts; all values travel as one batch."""
@@ -61,26 +60,24 @@ class Exchange:
         # Per pair of ranks, both sides list the transfers in the same order: that is how they find each other.
         receiving = [
             [
-                dist.P2POp(dist.irecv, _rows(result, move.destination.shard(self.rank), transfer), transfer.source)
+                (_rows(result, move.destination.shard(self.rank), transfer), transfer.source)
                 for transfer in self._mine(move)
                 if transfer.destination == self.rank
             ]
             for move, result in zip(moves, results, strict=True)
         ]
         sending = [
-            dist.P2POp(
-                dist.isend, _rows(move.shard, move.source.shard(self.rank), transfer).contiguous(), transfer.destination
-            )
+            (_rows(move.shard, move.source.shard(self.rank), transfer).contiguous(), transfer.destination)
             for move in moves
             for transfer in self._mine(move)
             if transfer.source == self.rank
         ]
-        operations = [*itertools.chain.from_iterable(receiving), *sending]
-        works = dist.batch_isend_irecv(operations) if operations else []
+        posted = list(itertools.chain.from_iterable(receiving))
+        works = self._peers.exchange(posted, sending) if posted or sending else []
         for move, result in zip(moves, results, strict=True):
             self._keep(move, result)
-        if len(works) < len(operations):
-            # NCCL answers with one work for the whole batch.
+        if len(works) < len(posted) + len(sending):
+            # One for the whole batch.
             self._sending += [(work, sending) for work in works]
             return [Arrival(result, works if own else ()) for result, own in zip(results, receiving, strict=True)]
         coming = iter(works)

@@ -9,7 +9,8 @@ and is waited for when all backwards are done.
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
+
+from deeppool.execution.peers import Group, Peers, Work
 
 ALONE_BYTES = 4 * 2**20
 """A larger gradient is a bucket of its own, which saves copying it; below, latency counts for more."""
@@ -23,12 +24,12 @@ Shared = tuple[Sequence[torch.nn.Parameter], tuple[int, ...]]
 class Bucket:
     """Gradients that travel together, of one dtype."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], group: dist.ProcessGroup) -> None:
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Group) -> None:
         """Nothing is under way yet."""
         self.parameters, self._group = parameters, group
         self.missing = len(parameters)
         """Gradients that the stage's backward has still to make."""
-        self._travelling: tuple[dist.Work, torch.Tensor] | None = None
+        self._travelling: tuple[Work, torch.Tensor] | None = None
 
     @property
     def started(self) -> bool:
@@ -43,9 +44,7 @@ class Bucket:
         flat = (
             self._gradients()[0] if len(self.parameters) == 1 else torch.cat([g.flatten() for g in self._gradients()])
         )
-        work = dist.all_reduce(flat, group=self._group, async_op=True)
-        assert work is not None, "torch returns None only to ranks outside the group"
-        self._travelling = work, flat
+        self._travelling = self._group.all_reduce(flat), flat
 
     def finish(self) -> None:
         """Waits, and puts the sums where the gradients were."""
@@ -69,24 +68,24 @@ class GradientSync:
     """One rank's side of all all-reduces of an update."""
 
     def __init__(
-        self, rank: int, rank_sets: Sequence[tuple[int, ...]], shared: Sequence[Sequence[Shared]], *, overlap: bool
+        self, peers: Peers, rank_sets: Sequence[tuple[int, ...]], shared: Sequence[Sequence[Shared]], *, overlap: bool
     ) -> None:
-        """Makes a process group for each set of two or more ranks; every rank makes the same ones in the same order.
+        """Makes a group for each set of two or more ranks; every rank makes the same ones in the same order.
 
         Args:
-            rank: this one.
+            peers: all ranks.
             rank_sets: of whom there shall be groups.
             shared: per stage the parameters whose gradients are complete once its backward is done.
             overlap: whether all-reduces start while the stage's backward runs.
         """
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {
-            ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
+        self._groups: dict[tuple[int, ...], Group] = {
+            ranks: peers.group(ranks) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
         }
         self._buckets = [
             [
                 bucket
                 for parameters, ranks in sets
-                if rank in ranks and len(ranks) > 1
+                if peers.rank in ranks and len(ranks) > 1
                 for bucket in buckets(parameters, self._groups[ranks])
             ]
             for sets in shared
@@ -102,7 +101,7 @@ class GradientSync:
             if overlap
         ]
 
-    def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+    def group(self, ranks: tuple[int, ...]) -> Group:
         """Of two or more ranks."""
         return self._groups[ranks]
 
@@ -131,7 +130,7 @@ class GradientSync:
         for hook in self._hooks:
             hook.remove()
         for ranks in list(self._groups):
-            dist.destroy_process_group(self._groups.pop(ranks))
+            self._groups.pop(ranks).close()
 
     def _arrived(self, parameter: torch.nn.Parameter) -> None:
         """Notes a gradient, and starts the buckets that are complete, in their order: it is the same on all ranks."""
@@ -141,7 +140,7 @@ class GradientSync:
             self._open.pop(0).start()
 
 
-def buckets(parameters: Sequence[torch.nn.Parameter], group: dist.ProcessGroup) -> list[Bucket]:
+def buckets(parameters: Sequence[torch.nn.Parameter], group: Group) -> list[Bucket]:
     """Those of parameters in the order of their layers; the last layer's comes first."""
     found: list[Bucket] = []
     filling: dict[torch.dtype, list[torch.nn.Parameter]] = {}

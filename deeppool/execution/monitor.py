@@ -1,4 +1,4 @@
-"""What the ranks measured → one timeline, and times per stage.
+"""What the ranks measured → one timeline, times per stage, and what their governors found.
 
 A rank that waits for another one spends the wait inside its own transfer. All ranks of one machine share
 one clock, so a transfer's span is cut where the last participant entered it: before that the rank was
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from deeppool.child import Message
 from deeppool.execution.stages import Stage
-from deeppool.job import StageTimes
+from deeppool.job import GovernorResult, StageTimes
 from deeppool.planning.plan import Plan
+from deeppool.sharing import Sharing
 from deeppool.timeline import Span, SpanKind, Timeline
 
 RankSpan = tuple[int, SpanKind, int, str, float, float]
@@ -42,8 +43,9 @@ def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan
 def timeline(plan: Plan, answers: Sequence[Message], iteration: int, background: Sequence[Span] = ()) -> Timeline:
     """One measured iteration, from the start of its first span; ``background`` is on the ranks' clock."""
     spans = iteration_spans(answers, iteration)
-    origin = min(start for *_, start, _ in spans)
-    end = max(end for *_, end in spans)
+    # An emulated rank may have nothing to compute.
+    origin = min((start for *_, start, _ in spans), default=0.0)
+    end = max((end for *_, end in spans), default=0.0)
     foreground = [Span(rank, kind, name, start - origin, stop - origin) for rank, kind, _, name, start, stop in spans]
     beside = [
         Span(x.gpu, x.kind, x.name, max(x.start, origin) - origin, min(x.end, end) - origin)
@@ -80,3 +82,11 @@ def stage_times(
         )
         for index, stage in enumerate(stages)
     )
+
+
+def governor_results(sharing: Sharing | None, answers: Sequence[Message]) -> tuple[GovernorResult, ...]:
+    """What the governor of each rank had found when it last trained; nothing where there was nothing to find."""
+    if sharing is None or not sharing.learns:
+        return ()
+    found = [answer["governor"] for answer in answers]
+    return tuple(GovernorResult(**{**told, "banned": tuple(told["banned"])}) for told in found if told is not None)

@@ -15,6 +15,7 @@ from deeppool.job import Job
 from deeppool.place import Place
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import RankGroup
+from deeppool.sharing import Sharing
 
 START_SECONDS = 300.0
 """For importing torch, building and capturing the model, and meeting the others."""
@@ -42,7 +43,16 @@ OnStep = Callable[[Message], None]
 class Ranks:
     """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, plan: Plan, job: Job | TrainingJob, folder: Path, place: Place) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        job: Job | TrainingJob,
+        folder: Path,
+        place: Place,
+        sharing: Sharing | None = None,
+        boards: Path | None = None,
+        emulate: int | None = None,
+    ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
         Args:
@@ -50,6 +60,10 @@ class Ranks:
             job: the model and its training.
             folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
             place: where the ranks shall be.
+            sharing: how a background shares a device with each of them; None: there is none.
+            boards: folder in which ranks and background meet, where that is not the one of the run: a background
+                that outlives a rank finds the next one there.
+            emulate: the one rank that shall run, as if all others did too; None: all of them do.
 
         Raises:
             RunError: the plan needs more than there is.
@@ -59,16 +73,25 @@ class Ranks:
         place.check(plan.model, RUNTIME_BYTES + state)
         self._disk_seconds = DISK_SECONDS + state / SLOW_DISK
         self._slowest: float | None = None
+        self._emulated = emulate is not None
         self.group = RankGroup(place)
         documents.write(plan, folder / PLAN)
         work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         if isinstance(job, TrainingJob):
             save_job(job, folder)
+        work["sharing"] = None if sharing is None else asdict(sharing)
+        work["boards"] = None if boards is None else str(boards)
         place.hand_over(folder)
         try:
-            for rank in range(plan.gpus):
+            for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):
                 self.group.start("deeppool.execution.worker").send(
-                    "setup", rank=rank, ranks=plan.gpus, **work, **asdict(place.slot(rank))
+                    "setup",
+                    rank=rank,
+                    ranks=plan.gpus,
+                    position=position,
+                    emulated=emulate is not None,
+                    **work,
+                    **asdict(place.slot(position)),
                 )
         except BaseException:
             self.group.close()
@@ -78,13 +101,16 @@ class Ranks:
         """Returns when every rank has captured the model and met the others."""
         self.group.collect("ready", START_SECONDS, "while it started", meeting=MEETING_SECONDS)
 
-    def train(self, steps: int, on_step: OnStep | None = None, *, told: bool = False) -> list[Message]:
+    def train(
+        self, steps: int, on_step: OnStep | None = None, *, told: bool = False, beside: bool = False
+    ) -> list[Message]:
         """Trains some updates on all ranks; returns each rank's measurements.
 
         Args:
             steps: updates.
             on_step: see :data:`OnStep`.
             told: whether every rank tells of every step, not rank 0 alone.
+            beside: whether the background runs meanwhile, so that it must be governed.
         """
 
         def on_message(message: Message) -> None:
@@ -93,7 +119,8 @@ class Ranks:
                 if on_step is not None:
                     on_step(message)
 
-        self.group.send("train", steps=steps, told=told)
+        # Rank 0 tells of its steps unasked; it may not be the one that is there.
+        self.group.send("train", steps=steps, told=told or self._emulated, beside=beside)
         return self.group.collect("done", self._patience, "while it trained", on_message)
 
     def _patience(self) -> float:

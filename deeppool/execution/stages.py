@@ -1,9 +1,11 @@
 """Plan → stages: the units in which ranks run layers, and the values that flow between them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deeppool.collectives.layout import Layout
 from deeppool.planning.plan import Plan
+from deeppool.planning.schedule import Order, order_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +19,31 @@ class Stage:
 
 
 def stages_of(plan: Plan) -> tuple[Stage, ...]:
-    """Stages in the order in which every rank meets them."""
-    runs: list[list[int]] = []
-    for index, layer in enumerate(plan.layers):
-        if runs and plan.layers[runs[-1][-1]].gpus == layer.gpus:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
+    """Stages in the order in which every rank meets them: that of the plan's schedule, lane by lane.
+
+    A stage ends where lanes begin or meet: one that went on would keep a lane waiting for the others.
+    """
     return tuple(
-        Stage(_name(plan, run), tuple(run), Layout(plan.layers[run[0]].gpus, plan.global_batch)) for run in runs
+        Stage(_name(plan, run), run, Layout(plan.layers[run[0]].gpus, plan.global_batch))
+        for run in _runs(plan, order_of(plan.tree, plan.gpu_sets))
     )
 
 
-def _name(plan: Plan, run: list[int]) -> str:
+def _runs(plan: Plan, order: Order) -> Iterator[tuple[int, ...]]:
+    run: list[int] = []
+    for step in order:
+        if run and (not isinstance(step, int) or plan.layers[step].gpus != plan.layers[run[-1]].gpus):
+            yield tuple(run)
+            run = []
+        if isinstance(step, int):
+            run.append(step)
+        else:
+            for lane in step:
+                yield from _runs(plan, lane)
+    if run:
+        yield tuple(run)
+
+
+def _name(plan: Plan, run: tuple[int, ...]) -> str:
     first, last = plan.layers[run[0]].name, plan.layers[run[-1]].name
     return first if first == last else f"{first} … {last}"

@@ -15,9 +15,9 @@ transfer in the same order, whatever order autograd would choose. A rank outside
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import fx
 
 from deeppool.device.common import Precision
@@ -27,6 +27,7 @@ from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
 from deeppool.execution.gradient_sync import GradientSync, Shared
 from deeppool.execution.graphed import forwards
+from deeppool.execution.peers import Peers
 from deeppool.execution.precision import autocast, boundary_types
 from deeppool.execution.stages import Stage
 from deeppool.execution.training import Training
@@ -41,37 +42,50 @@ RawSpan = tuple[SpanKind, int, str, float, float]
 """Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
 
 
+class Watcher(Protocol):
+    """Is told of each part of an iteration: on a foreground it takes note, in a background it may hold it back."""
+
+    def begin(self, kind: SpanKind, stage: int) -> None:
+        """The part is about to begin."""
+
+    def end(self) -> None:
+        """It has ended."""
+
+
 class Trainer:
-    """Runs iterations; owns the process groups and the optimizer of one rank."""
+    """Runs iterations; owns the groups of ranks and the optimizer of one rank."""
 
     def __init__(
         self,
         captured: CapturedModel,
         stages: Sequence[Stage],
-        rank: int,
+        peers: Peers,
         training: Training,
         precision: Precision = "fp32",
         *,
         overlap_sync: bool = False,
     ) -> None:
-        """Every rank must make one, in the same order with other users of torch.distributed.
+        """Every rank must make one, in the same order with other users of its peers.
 
         Args:
             captured: the model, and its loss.
             stages: all of the plan, in order.
-            rank: this one.
+            peers: all ranks, and which of them this one is.
             training: the rule.
             precision: of products and convolutions.
             overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
         """
         self.stages = stages
-        self.rank, self.ranks = rank, dist.get_world_size()
+        self._peers = peers
+        self.rank = rank = peers.rank
+        self.ranks = peers.ranks
         self._precision = precision
         self.iterations = 0
         """Global batches that were trained on."""
         self.spans: list[RawSpan] = []
         self.doing: tuple[str, int, float] | None = None
         """Kind of work, stage, and start as in a span; for another thread to read."""
+        self.watcher: Watcher | None = None
         self.segments = [extract(captured, stage.layers) for stage in stages]
         self._types = boundary_types(captured, self.segments, precision)
         self._routes = Routes(stages, self.segments)
@@ -79,11 +93,11 @@ class Trainer:
         self._data = {node: position for position, node in enumerate(placeholders)}
         parameters = dict(captured.program.named_parameters())
         self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
-        self._exchange = Exchange(rank, self._device)
+        self._exchange = Exchange(peers, self._device)
         self._owners = _owners(captured, stages)
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
         shared = _shared(captured, stages, self._owners)
-        self._sync = GradientSync(rank, [*self._owners.values(), *together], shared, overlap=overlap_sync)
+        self._sync = GradientSync(peers, [*self._owners.values(), *together], shared, overlap=overlap_sync)
         self._draw = Draw(training.seed)
         for segment, stage in zip(self.segments, stages, strict=True):
             replace_dropout(segment, self._draw)
@@ -103,7 +117,7 @@ class Trainer:
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
             self.first_owned += rest
-        self.update = Update(parameters, self._owners, rank, training, scaled=precision == "fp16")
+        self.update = Update(parameters, self._owners, peers, training, scaled=precision == "fp16")
 
     def iterate(self, batches: Sequence[Batch]) -> float:
         """As many forwards and backwards as go into an update, and the update.
@@ -111,6 +125,7 @@ class Trainer:
         Returns this rank's part of the mean loss over the global batches.
         """
         self.spans = []
+        self._peers.begin()
         loss = self.gradients(batches)
         # Nothing keeps a rank without layers in step: a span of it would lie before the iteration of the others.
         if self.update.optimizer is not None:
@@ -118,10 +133,11 @@ class Trainer:
                 self.update.step()
         else:
             self.update.step()
+        self._peers.end()
         return loss
 
     def close(self) -> None:
-        """Leaves the process groups; every rank does, in the same order with other users of torch.distributed."""
+        """Leaves the groups; every rank does, in the same order with other users of its peers."""
         self._sync.close()
 
     def gradients(self, batches: Sequence[Batch]) -> float:
@@ -146,6 +162,7 @@ class Trainer:
             if len(shard):
                 inputs = self._inputs(index, flow, batch)
                 self._draw.samples = shard
+                self._peers.await_turn("forward", index)
                 with self._span("forward", index, stage.name), autocast(self._device.type, self._precision):
                     outputs = self._forwards[index](*inputs)
                 kept[index] = (inputs, outputs)
@@ -181,6 +198,7 @@ class Trainer:
             if index in kept:
                 inputs, outputs = kept.pop(index)
                 arrived = flow.gradients(index)
+                self._peers.await_turn("backward", index)
                 with self._span("backward", index, self.stages[index].name):
                     self._run_backward(index, outputs, arrived)
                 gradients = {
@@ -222,11 +240,17 @@ class Trainer:
 
     @contextmanager
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
+        if self.watcher is not None:
+            self.watcher.begin(kind, stage)
+        self._peers.enter(kind, stage)
         started = time.perf_counter()
         self.doing = (kind, stage, started)
         yield
+        met = self._peers.leave(kind, stage)
         self.doing = None
-        self.spans.append((kind, stage, name, started, time.perf_counter()))
+        self.spans.append((kind, stage, name, max(started, met), time.perf_counter()))
+        if self.watcher is not None:
+            self.watcher.end()
 
 
 def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 
+from deeppool.execution.peers import Peers
 from deeppool.execution.training import Training
 
 
@@ -50,7 +50,7 @@ class Update:
         self,
         parameters: Mapping[str, torch.nn.Parameter],
         owners: Mapping[str, tuple[int, ...]],
-        rank: int,
+        peers: Peers,
         training: Training,
         *,
         scaled: bool,
@@ -60,18 +60,19 @@ class Update:
         Args:
             parameters: of the model, by name.
             owners: per name the ranks that hold its summed gradient, ascending.
-            rank: this one.
+            peers: all ranks.
             training: the rule.
             scaled: whether the loss is, as fp16 needs it.
         """
-        mine = [(name, parameters[name]) for name, ranks in owners.items() if rank in ranks]
+        self._peers = peers
+        mine = [(name, parameters[name]) for name, ranks in owners.items() if peers.rank in ranks]
         # A rank that the plan gives no layer with parameters has nothing to update.
         self.optimizer = training.optimizer(mine) if mine else None
         self.schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
         self.scale = LossScale(enabled=scaled)
         self._clip_norm = training.clip_norm
         self._parameters = [parameter for _, parameter in mine]
-        self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == rank]
+        self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == peers.rank]
 
     def step(self) -> None:
         """Scales, clips, and takes a step; all ranks enter together."""
@@ -96,7 +97,7 @@ class Update:
         for parameter in self._counted:
             if parameter.grad is not None:
                 total += parameter.grad.norm(dtype=torch.float64).square()
-        dist.all_reduce(total)
+        self._peers.all_reduce(total)
         return math.sqrt(float(total)) / self.scale.factor if total >= 0 else math.nan
 
     def _multiply(self, factor: float) -> None:

@@ -8,10 +8,7 @@ checkpoint's folder, ``switch`` with another plan, ``exit``. Answers: ``ready``,
 import os
 import platform
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,23 +22,25 @@ import torch.distributed as dist
 
 from deeppool import documents
 from deeppool.child import Commands, Message
-from deeppool.device.common import find_device
+from deeppool.device.common import Device, find_device
+from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
-from deeppool.execution.data import ShardReader
+from deeppool.execution.emulated import Emulated
 from deeppool.execution.failure import MEETING, describe
+from deeppool.execution.governing import Governing
+from deeppool.execution.peers import Peers, ProcessGroup
 from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Training, load_job
-from deeppool.graph.capture import CapturedModel, Loss, capture
-from deeppool.graph.inputs import torch_dtype
-from deeppool.graph.synthetic import SyntheticTask
-from deeppool.graph.workloads import load_model
-from deeppool.job import Job
+from deeppool.execution.training import load_job
+from deeppool.execution.turns import turns_of
+from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
+from deeppool.job import job_from
 from deeppool.planning.plan import Plan
+from deeppool.sharing import Sharing
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer for the others gives up. The launcher notices much sooner which of them hangs."""
@@ -61,8 +60,6 @@ COMMANDS = {
     "load": "reading a checkpoint",
     "switch": "changing its plan",
 }
-SOCKET_PATH, LOADER_PATH = 108, 40
-"""Bytes that the path of a socket may have, and those of them that multiprocessing adds to its folder's."""
 RESTING = "waiting for a command"
 
 
@@ -70,8 +67,9 @@ class Rank:
     """One rank of a live run."""
 
     def __init__(self, setup: Message, pulse: Pulse) -> None:
-        """Pins the process, joins the process group, captures the model and checks it against the plan."""
+        """Pins the process, captures the model and checks it against the plan, and meets the other ranks."""
         self.rank: int = setup["rank"]
+        self.peers: Peers
         self.updates = 0
         pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
@@ -82,25 +80,15 @@ class Rank:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
         self.arithmetic = device.arithmetic(plan.precision)
-        work = (
-            _synthetic_job(setup["job"], folder, plan, self.place)
-            if "job" in setup
-            else _own_job(folder, plan, self.place)
-        )
-        if setup["interface"] is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
-        pulse.enter(MEETING, waits=True)
-        with device.unbound():
-            dist.init_process_group(
-                device.backend,
-                init_method=setup["rendezvous"],
-                rank=self.rank,
-                world_size=setup["ranks"],
-                timeout=COLLECTIVE_TIMEOUT,
-            )
+        work = self._work = _work(setup, folder, plan, self.place)
+        if setup["emulated"]:
+            self.peers = _emulate(self.rank, plan, self.place)
+        else:
+            pulse.enter(MEETING, waits=True)
+            self.peers = _meet(setup, device)
         self.training = work.training
-        self._work = work
         self.trainer = self._trainer(plan)
+        self._governing = _governing(setup)
         pulse.look = self.doing
 
     def doing(self) -> Doing | None:
@@ -117,7 +105,7 @@ class Rank:
             return Trainer(
                 self._work.captured,
                 stages_of(plan),
-                self.rank,
+                self.peers,
                 self._work.training,
                 plan.precision,
                 overlap_sync=plan.overlap_sync,
@@ -128,16 +116,21 @@ class Rank:
         times, losses, stage_times = [], [], []
         # Another machine's clock: all answers are on the launcher's.
         ahead = message.get("clock", 0.0)
-        dist.barrier()
+        governing = self._governing if message["beside"] else None
+        self.peers.barrier()
         cpu, started = time.process_time(), time.perf_counter()
         ended = started
         for _ in range(message["steps"]):
             before = ended
+            if governing is not None:
+                governing.begin(self.trainer)
             scale = self.trainer.update.scale.factor
             losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
+            if governing is not None:
+                governing.end(times[-1], self.trainer.spans)
             stage_times.append([(*what, start + ahead, end + ahead) for *what, start, end in self.trainer.spans])
             if self.rank == 0 or message["told"]:
                 # Below 1 it is no overflow that a smaller scale could cure.
@@ -152,6 +145,8 @@ class Rank:
                     skipped=skipped,
                     **told,
                 )
+        if governing is not None:
+            governing.rest(self.trainer)
         return {
             "times": times,
             "losses": losses,
@@ -159,6 +154,7 @@ class Rank:
             "wall": ended - started,
             "cpu": time.process_time() - cpu,
             "spans": stage_times,
+            "governor": None if governing is None else governing.found(self.trainer.stages),
         }
 
     def save(self, message: Message, commands: Commands) -> dict[str, Any]:
@@ -203,56 +199,47 @@ class Rank:
         return {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What a rank trains."""
-
-    captured: CapturedModel
-    training: Training
-    samples: Callable[[int, range], tuple[torch.Tensor, ...]]
-    """Of an iteration: each input, and the targets."""
+def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> Work:
+    if "job" in setup:
+        return synthetic_work(job_from(setup["job"]), place, folder, plan)
+    keep_sockets_in(folder)
+    return own_work(load_job(folder), plan.global_batch, place, plan)
 
 
-def _own_job(folder: Path, plan: Plan, place: torch.device) -> _Work:
-    """The user's training. What its loaders of data leave on disk goes with the run, also if they are killed."""
-    if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
-        tempfile.tempdir = str(folder)
-    job = load_job(folder)
-    module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
-    reader = ShardReader(job.dataset(), plan.global_batch, job.seed, job.loader_workers)
-    return _Work(_capture(module.to(place), plan, job.loss), job, reader.shard)
-
-
-def _synthetic_job(told: Message, folder: Path, plan: Plan, place: torch.device) -> _Work:
-    """SGD on a task that any classifier can learn."""
-    job = Job(**{**told, "input_shape": tuple(told["input_shape"])})
-    captured = _capture(load_model(job.model, job.seed, folder).to(place), plan)
-    task = SyntheticTask(captured, plan.global_batch, job.seed)
-
-    def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=job.momentum)
-
-    def samples(iteration: int, shard: range) -> tuple[torch.Tensor, ...]:
-        return task.shard(iteration, shard.start, shard.stop)
-
-    return _Work(captured, Training(optimizer=optimizer, seed=job.seed), samples)
-
-
-def _capture(module: torch.nn.Module, plan: Plan, loss: Loss | None = None) -> CapturedModel:
-    """The model as the plan sees it."""
-    captured = capture(
-        module,
-        {given.name: given.shape for given in plan.inputs},
-        input_dtype={given.name: torch_dtype(given) for given in plan.inputs},
-        loss=loss,
-        granularity=plan.granularity,
-    )
-    if captured.graph.fingerprint != plan.graph_fingerprint:
-        raise RunError(
-            f"model {plan.model} has changed since the plan was made: its graph is {captured.graph.fingerprint}, "
-            f"the plan's {plan.graph_fingerprint} (profile and plan it again)"
+def _meet(setup: Message, device: Device) -> Peers:
+    """Joins the process group of all ranks."""
+    if setup["interface"] is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
+    with device.unbound():
+        dist.init_process_group(
+            device.backend,
+            init_method=setup["rendezvous"],
+            rank=setup["rank"],
+            world_size=setup["ranks"],
+            timeout=COLLECTIVE_TIMEOUT,
         )
-    return captured
+    return ProcessGroup()
+
+
+def _emulate(rank: int, plan: Plan, place: torch.device) -> Peers:
+    """All other ranks of a plan."""
+
+    def settle() -> None:
+        # Of this stream alone: a background's goes on.
+        if place.type == "cuda":
+            torch.cuda.current_stream(place).synchronize()
+
+    return Emulated(rank, plan.gpus, turns_of(plan, stages_of(plan), rank), settle=settle)
+
+
+def _governing(setup: Message) -> Governing | None:
+    """Where a background runs beside this rank."""
+    if setup["sharing"] is None:
+        return None
+    sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
+    if sharing.share is not None:
+        join_foreground(folder.name, setup["position"])
+    return Governing(sharing, folder, setup["position"])
 
 
 def main() -> None:
@@ -275,7 +262,7 @@ def main() -> None:
                 pulse.enter(COMMANDS[message["command"]])
                 commands.answer("done", **obey[message["command"]](message, commands))
                 pulse.enter(RESTING, waits=True)
-        dist.destroy_process_group()
+        rank.peers.close()
     except Exception as error:
         commands.answer("failed", **describe(error, pulse.doing.what))
         sys.exit(1)

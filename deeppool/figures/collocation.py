@@ -134,7 +134,4 @@ def _headings(run: RunRecord) -> list[str]:
 
 def _subtitle(run: RunRecord) -> str:
     granted = "" if run.background is None else f" ({escape(run.background.priority)})"
-    return (
-        f"<b>measured</b> with {run.ranks} ranks on {run.cores} cores of {escape(run.device_name)} ({run.backend}), "
-        f"policy {run.policy}{granted}, {run.date[:10]}"
-    )
+    return f"<b>measured</b> with {escape(run.where)}, policy {run.policy}{granted}, {run.date[:10]}"

@@ -144,7 +144,7 @@ def _panels(source: Source) -> list[Panel]:
         case Simulation():
             return [Panel(source.timeline, source.timeline.title)]
         case RunRecord():
-            where = f"with {source.ranks} ranks on {source.cores} cores of {escape(source.device_name)}"
+            where = f"with {escape(source.where)}"
             planned, live = source.plan_timeline, source.timeline
             return [Panel(planned, planned.title, "by the plan"), Panel(live, live.title, where)]
         case Timeline():

@@ -21,10 +21,11 @@ import numpy as np
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.job import RunRecord, TrainingRecord
 from deeppool.planning.plan import Plan
+from deeppool.planning.schedule import in_sequence, order_of
 from deeppool.profiling.table import Measurement, Profile
 
 NOISE = 0.03
-"""Relative. Rounds of one unchanged foreground differ by up to 2.5 % from each other (benchmarks/cpu-collocation)."""
+"""Relative. Rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
 
 LiveTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
 """A run or a training by the plan; or forward and backward seconds by layer, at the batches that the plan gives it."""
@@ -153,12 +154,17 @@ def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[LiveTime]:
             f"the run is of {run.model}, batch {run.global_batch} on {run.ranks} ranks, the plan of {plan.model}, "
             f"batch {plan.global_batch} on {plan.gpus} GPUs (give the plan that was run)"
         )
+    if isinstance(run, RunRecord) and run.emulated_rank is not None:
+        raise PlanError(
+            f"the run emulated rank {run.emulated_rank} of {run.ranks}, so it measured that rank's layers alone "
+            "(run the plan on all ranks)"
+        )
     if run.cores < run.ranks:
         raise PlanError(
             f"the run's {run.ranks} ranks shared {run.cores} cores, so its times say nothing about {run.ranks} GPUs "
             f"(run on a machine with {run.ranks} cores, or plan for {run.cores})"
         )
-    waiting = list(range(len(plan.layers)))
+    waiting = list(in_sequence(order_of(plan.tree, plan.gpu_sets)))
     found = []
     for stage in run.stages:
         layers = tuple(index for index in waiting if plan.layers[index].gpus == stage.gpus)[: stage.layers]

@@ -88,6 +88,16 @@ def order_of(part: Series | Block | Knot | None, gpus: Gpus) -> Order:
     return (*chain.from_iterable(steps), *order_of(part.tail, gpus))
 
 
+def in_sequence(order: Order) -> Iterator[int]:
+    """All layers of an order, lane by lane."""
+    for step in order:
+        if isinstance(step, int):
+            yield step
+        else:
+            for lane in step:
+                yield from in_sequence(lane)
+
+
 def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overlap_sync: bool) -> Schedule:
     """Runs one iteration; complexity O(layers x different sets of GPUs).
 

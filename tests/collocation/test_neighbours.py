@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.collocation.neighbours import Neighbours, Work, steps_done
+from deeppool.collocation.queue import BackgroundJob, hand_over
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.place import ThisMachine
+from deeppool.sharing import Sharing
 from tests.children import runs
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
@@ -67,6 +69,11 @@ def test_steps_done_lies_between_those_finished_and_one_more(durations: list[flo
 # -- processes --------------------------------------------------------------------------------------
 
 
+def neighbours(job: Job, here: ThisMachine, sharing: Sharing) -> Neighbours:
+    background = BackgroundJob(job)
+    return Neighbours(background, here, 1, sharing, hand_over(background, Path(here.slot(0).folder)))
+
+
 def background_processes() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
     return [child for child in children if runs(child, "collocation.background")]
@@ -98,16 +105,16 @@ def here(tmp_path: Path) -> ThisMachine:
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
 def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: ThisMachine) -> None:
     core = usable_cores()[0]
-    with Neighbours(JOB, here, 1, "priority") as neighbours:
-        neighbours.wait_until_ready()
+    with neighbours(JOB, here, Sharing()) as beside:
+        beside.wait_until_ready()
         (process,) = background_processes()
-        assert neighbours.priority == "SCHED_IDLE"
+        assert beside.priority == "SCHED_IDLE"
         assert is_idle_class(process.pid)
         assert process.cpu_affinity() == [core]
 
         before = cpu_of_threads(process)
         started = time.perf_counter()
-        neighbours.begin("train")
+        beside.begin("train")
         wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=60)
         used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
         # A priority belongs to a thread; torch may have started some of its own before it was lowered.
@@ -116,19 +123,20 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
         assert busy == {core}
 
         work = Work()
-        neighbours.measure(work, started)
+        beside.measure(work, started)
     assert work.steps > 0
     assert work.seconds > 0.5
     assert all(map(math.isfinite, work.losses))
     assert {span.kind for span in work.spans} == {"background"}
-    assert neighbours.ended == "stopped"
+    assert beside.ended == "stopped"
     assert not process.is_running()
 
 
 @pytest.mark.processes
 def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> None:
     mine = psutil.Process().nice()
-    with Neighbours(JOB, here, 1, "nice") as nice, Neighbours(JOB, here, 1, "naive") as naive:
+    as_nice, as_equal = Sharing(priority="nice"), Sharing(priority="normal")
+    with neighbours(JOB, here, as_nice) as nice, neighbours(JOB, here, as_equal) as naive:
         nice.wait_until_ready()
         naive.wait_until_ready()
         found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
@@ -139,6 +147,6 @@ def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> No
 @pytest.mark.processes
 def test_a_background_job_that_cannot_start_says_why(here: ThisMachine) -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)
-    with Neighbours(job, here, 1, "naive") as neighbours, pytest.raises(RunError, match=r"cannot start: .* channels"):
-        neighbours.wait_until_ready()
+    with neighbours(job, here, Sharing()) as beside, pytest.raises(RunError, match=r"cannot start: .* channels"):
+        beside.wait_until_ready()
     assert background_processes() == []

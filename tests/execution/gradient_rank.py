@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
+from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
@@ -74,7 +75,7 @@ def run_rank(
     captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype, granularity=granularity)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
     trainer = Trainer(
-        captured, stages, rank, Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+        captured, stages, ProcessGroup(), Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     )
     inputs, targets = make_batch(name, batch, dtype)
     loss = trainer.gradients([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])

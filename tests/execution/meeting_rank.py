@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
+from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
@@ -84,7 +85,7 @@ def run_rank(rank: int, folder: str, sets: dict[str, tuple[int, ...]], patience:
         for index, layer in enumerate(layers)
     ]
     training = Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    trainer = Trainer(captured, stages, rank, training)
+    trainer = Trainer(captured, stages, ProcessGroup(), training)
     generator = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(BATCH, 8, generator=generator), torch.randint(4, (BATCH,), generator=generator)
     trainer.iterate([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])

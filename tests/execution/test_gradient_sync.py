@@ -1,7 +1,5 @@
 """Which gradients travel together, and when they start."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -19,20 +17,29 @@ class Arrived:
         """It is there."""
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
-    """What is all-reduced; the other rank contributes the same again."""
-    travelled = []
+class Pair:
+    """Two ranks, of which the other contributes to every sum what this one does."""
 
-    def all_reduce(tensor: torch.Tensor, group: object, async_op: bool) -> Arrived:
-        travelled.append(tensor.clone())
+    rank, ranks = 0, 2
+
+    def __init__(self) -> None:
+        self.sent: list[torch.Tensor] = []
+
+    def group(self, ranks: tuple[int, ...]) -> "Pair":
+        return self
+
+    def all_reduce(self, tensor: torch.Tensor) -> Arrived:
+        self.sent.append(tensor.clone())
         tensor *= 2
         return Arrived()
 
-    monkeypatch.setattr("torch.distributed.new_group", lambda ranks: ranks)
-    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda group: None)
-    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
-    yield travelled
+    def close(self) -> None:
+        """The group ends."""
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
 
 
 def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -56,57 +63,55 @@ def test_gradients_of_two_types_do_not_share_a_bucket() -> None:
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_gradient_that_never_comes_counts_as_zeros_and_is_not_overtaken(
-    sent: list[torch.Tensor], overlap: bool, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 0)  # each gradient is a bucket
     first, second, unused = parameters(3, 3, 2)
-    sync = GradientSync(0, [RANKS], [[([first, second, unused], RANKS)]], overlap=overlap)
+    sync = GradientSync(pair, [RANKS], [[([first, second, unused], RANKS)]], overlap=overlap)
     started_before_first = []
-    first.register_hook(lambda gradient: started_before_first.append(len(sent)))
+    first.register_hook(lambda gradient: started_before_first.append(len(pair.sent)))
     sync.expect(0)
     ((first + 1) * second).sum().backward()
     sync.start(0)
     sync.finish(0)
     # Its bucket comes first, on all ranks.
     assert started_before_first == [0]
-    assert [len(tensor) for tensor in sent] == [2, 3, 3]
+    assert [len(tensor) for tensor in pair.sent] == [2, 3, 3]
     assert first.grad.tolist() == [0.0] * 3
     assert second.grad.tolist() == [2.0] * 3
     assert unused.grad.tolist() == [0.0] * 2
     sync.close()
 
 
-def test_an_overlapped_bucket_starts_once_its_gradients_are_there(
-    sent: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_overlapped_bucket_starts_once_its_gradients_are_there(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 0)
     first, second = parameters(3, 3)
-    sync = GradientSync(0, [RANKS], [[([first, second], RANKS)]], overlap=True)
+    sync = GradientSync(pair, [RANKS], [[([first, second], RANKS)]], overlap=True)
     for update in range(2):
-        sent.clear()
+        pair.sent.clear()
         first.grad = second.grad = None
         sync.expect(0)
         (second * 2).sum().backward()
-        assert len(sent) == 1, update
+        assert len(pair.sent) == 1, update
         (first * 3).sum().backward()
-        assert len(sent) == 2
+        assert len(pair.sent) == 2
         sync.start(0)
         sync.finish(0)
         assert (first.grad.tolist(), second.grad.tolist()) == ([6.0] * 3, [4.0] * 3)
     sync.close()
     first.grad = None
     (first * 3).sum().backward()
-    assert len(sent) == 2, "a closed sync hears of gradients still"
+    assert len(pair.sent) == 2, "a closed sync hears of gradients still"
 
 
-def test_gradients_of_earlier_batches_do_not_count(sent: list[torch.Tensor]) -> None:
+def test_gradients_of_earlier_batches_do_not_count(pair: Pair) -> None:
     (only,) = parameters(3)
-    sync = GradientSync(0, [RANKS], [[([only], RANKS)], []], overlap=True)
+    sync = GradientSync(pair, [RANKS], [[([only], RANKS)], []], overlap=True)
     only.sum().backward()
     sync.expect(1)
     only.sum().backward()
-    assert not sent
+    assert not pair.sent
     sync.expect(0)
     only.sum().backward()
-    assert [tensor.tolist() for tensor in sent] == [[3.0] * 3]
+    assert [tensor.tolist() for tensor in pair.sent] == [[3.0] * 3]
     sync.close()

@@ -11,6 +11,7 @@ from deeppool.collectives.layout import Layout
 from deeppool.device.common import Precision
 from deeppool.device.cuda import cuda_problem
 from deeppool.execution import graphed
+from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
@@ -32,7 +33,7 @@ def train(precision: Precision) -> tuple[list[float], dict[str, torch.Tensor], T
     halves = (tuple(range(count // 2)), tuple(range(count // 2, count)))
     stages = [Stage(str(half), half, Layout((0,), RULE.batch)) for half in halves]
     training = Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
-    trainer = Trainer(captured, stages, 0, training, precision)
+    trainer = Trainer(captured, stages, ProcessGroup(), training, precision)
     generator = torch.Generator().manual_seed(1)
     losses = []
     for _ in range(3):

@@ -11,6 +11,7 @@ from torch import nn
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import Precision
 from deeppool.execution import gradient_sync
+from deeppool.execution.peers import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
@@ -119,7 +120,9 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> Non
     for rule in rules:
         captured = capture(make_model(rule), SHAPE, input_dtype=rule.dtype)
         parts = stages(rule, len(captured.graph.layers), ranks)
-        trainer = Trainer(captured, parts, rank, training(rule), rule.precision, overlap_sync=rule.overlap_sync)
+        trainer = Trainer(
+            captured, parts, ProcessGroup(), training(rule), rule.precision, overlap_sync=rule.overlap_sync
+        )
         losses = []
         for update in range(UPDATES):
             batches = [make_batch(rule, update * rule.accumulation + number) for number in range(rule.accumulation)]

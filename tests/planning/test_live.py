@@ -71,7 +71,7 @@ def test_a_stage_that_took_twice_as_long_doubles_the_times_of_its_layers_and_of_
     stages = stages_of(made)
     slow = data.draw(st.integers(0, len(stages) - 1))
     corrected = correct(profile, made, run_with(made, lambda index: (2.0, 2.0) if index == slow else (1.0, 1.0)))
-    assert corrected.layers == stages[slow].layers
+    assert corrected.layers == tuple(sorted(stages[slow].layers))
     for index in range(len(made.layers)):
         old, new = profile.time(index, batch), corrected.profile.time(index, batch)
         factor = 2 if index in stages[slow].layers else 1

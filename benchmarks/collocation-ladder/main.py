@@ -1,0 +1,165 @@
+"""What does each mechanism of collocation cost the foreground, and what does the background get?
+
+Runs one plan with each of them in turn, several rounds, so that a machine that grows slower does so for all of them.
+Prints two tables of medians with the smallest and largest round, the mechanisms and what the engine costs by itself,
+and saves every record.
+
+    python benchmarks/collocation-ladder/main.py -o results.json
+    python benchmarks/collocation-ladder/main.py -o check.json --quick       seconds, and no numbers worth keeping
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import deeppool as dp
+from deeppool import documents
+from deeppool.cluster import find_cluster
+from deeppool.execution.ranks import Ranks
+from deeppool.job import Job, RunRecord
+from deeppool.place import ThisMachine
+from deeppool.planning.plan import Plan
+from deeppool.rank_group import private_folder
+from deeppool.sharing import POLICIES, Sharing
+
+BATCH, SMALLER = 4, 1
+EQUAL = Sharing(priority="normal")
+TURN = 10
+"""Iterations with the engine, and as many without it, by turns."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One row."""
+
+    sharing: Sharing
+    batch: int = BATCH
+
+
+# As in figure 11 of DeepPool's paper: each adds one mechanism to those above it.
+LADDER = {
+    "naive": Rung(EQUAL),
+    "+ priority": Rung(Sharing()),
+    "+ pacing": Rung(POLICIES["paced"]),
+    "+ feedback": Rung(POLICIES["feedback"]),
+    "+ smaller batch": Rung(POLICIES["feedback"], SMALLER),
+    "+ bound 1 %": Rung(replace(POLICIES["feedback"], max_slowdown=0.01), SMALLER),
+}
+# By itself: the background has the foreground's priority, but for nice.
+ALONE = {
+    "nice": Rung(Sharing(priority="nice")),
+    "share 10 %": Rung(Sharing(priority="normal", share=0.1)),
+    "gaps only": Rung(replace(EQUAL, gaps_only=True)),
+    "pacing": Rung(replace(EQUAL, pieces=2, in_flight=0.001)),
+    "feedback 10 %": Rung(replace(EQUAL, feedback=0.1)),
+    "smaller batch": Rung(EQUAL, SMALLER),
+}
+# The trade-off: what is lost in front against what is gained behind.
+BOUNDS = {f"bound {100 * bound:g} %": Rung(replace(EQUAL, max_slowdown=bound)) for bound in (0.01, 0.03, 0.1, 0.3)}
+RUNGS = {**LADDER, **ALONE, **BOUNDS}
+
+COLUMNS: dict[str, Callable[[RunRecord], float | None]] = {
+    "foreground slowdown": lambda run: 100 * run.foreground.slowdown,
+    "p99 inflation": lambda run: (
+        100 * (run.foreground.iteration_time.p99 / run.foreground.alone.iteration_time.p99 - 1)
+    ),
+    "idle when alone": lambda run: 100 * statistics.mean(run.foreground.alone.idle_share),
+    "background harvest": lambda run: 100 * run.background.harvest if run.background else None,
+    "harvest of idle": lambda run: 100 * run.background.harvest_of_idle if run.background else None,
+    "governor's estimate": lambda run: worst(run, "slowdown"),
+    "share in the end": lambda run: 100 * min(found.share for found in run.governors) if run.governors else None,
+}
+
+
+def worst(run: RunRecord, name: str) -> float | None:
+    """Percent, of the rank where it is largest."""
+    found = [getattr(governor, name) for governor in run.governors]
+    return 100 * max(found) if found and None not in found else None
+
+
+def main() -> None:
+    """Measures, prints the tables, saves the records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for all records")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=40.0, help="measuring time of one run")
+    parser.add_argument("--background", default="resnet18")
+    parser.add_argument("--quick", action="store_true", help="one round of a second, to see that all of it runs")
+    arguments = parser.parse_args()
+    documents.check_writable(arguments.output)
+    rounds, seconds = (1, 1.0) if arguments.quick else (arguments.rounds, arguments.seconds)
+    plan = make_plan()
+    print(dp.environment(), plan, sep="\n", file=sys.stderr)
+    runs: dict[str, list[RunRecord]] = {name: [] for name in RUNGS}
+    for number in range(rounds):
+        for name, rung in RUNGS.items():
+            run = dp.launch(
+                plan,
+                background=arguments.background,
+                policy=rung.sharing,
+                background_batch=rung.batch,
+                seconds=seconds,
+            )
+            runs[name].append(run)
+            print(f"round {number + 1}, {name}\n{run}", file=sys.stderr)
+    cost = overhead(plan, 2 if arguments.quick else 20)
+    records = {name: [documents.to_json(run) for run in found] for name, found in runs.items()}
+    documents.write_text(json.dumps({"runs": records, "overhead": cost}), arguments.output)
+    print(table(runs))
+    print(f"\nengine alone, percent of an iteration: {spread(cost)}")
+
+
+def make_plan() -> Plan:
+    """ResNet-18 on two ranks, of which the second leaves the second half of the layers to the first.
+
+    Set by hand, so that it is the same on every machine: a rank works, waits for the other one at the end, and helps.
+    """
+    profile = dp.profile("resnet18", (3, 64, 64), device="cpu", batch_sizes=[4, 8])
+    found = dp.plan(profile, find_cluster("loopback", 2), global_batch=8)
+    half = len(found.layers) // 2
+    layers = tuple(
+        replace(layer, gpus=(0, 1), gpu_count=2) if index < half else replace(layer, gpus=(0,), gpu_count=1)
+        for index, layer in enumerate(found.layers)
+    )
+    return replace(found, layers=layers, iteration_time=sum(layer.time for layer in layers))
+
+
+def overhead(plan: Plan, rounds: int) -> list[float]:
+    """What board and governor cost a foreground without a background: percent of an iteration, per round."""
+    everything = replace(POLICIES["feedback"], max_slowdown=0.01)
+    place = ThisMachine(plan.device, plan.gpus)
+    job = Job(plan.model, plan.input_shape, plan.global_batch)
+    with private_folder() as folder, Ranks(plan, job, folder, place, everything) as ranks:
+        ranks.wait_until_ready()
+        ranks.train(TURN)
+        found = []
+        for number in range(rounds):
+            order = (True, False) if number % 2 else (False, True)
+            seconds = {beside: statistics.median(ranks.train(TURN, beside=beside)[0]["times"]) for beside in order}
+            found.append(100 * (seconds[True] / seconds[False] - 1))
+    return found
+
+
+def table(runs: dict[str, list[RunRecord]]) -> str:
+    """Median (smallest … largest) over the rounds, in percent."""
+    rows = [f"| mechanisms | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name, found in runs.items():
+        cells = [spread([column(run) for run in found]) for column in COLUMNS.values()]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def spread(values: list[float | None]) -> str:
+    """Median (smallest … largest); nothing where one is not known."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return ""
+    return f"{statistics.median(known):.1f} ({min(known):.1f} … {max(known):.1f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Holds a background back before each of its pieces, as its gate and the foreground's orders say.
+
+A step of the background is a list of pieces; on a CPU one is in flight at a time, so what a piece uses of the core is
+what the device is held for.
+
+While it is held back it waits in one of two ways. At the lowest priority it looks again and again: nobody is kept from
+the core, and a core that sleeps in its gaps would make the foreground slower than one that is kept awake. At any other
+priority looking takes the core from the foreground, so it sleeps in between.
+"""
+
+import time
+from collections.abc import Callable
+
+from deeppool.board import Board
+from deeppool.scheduling.gate import Gate
+from deeppool.scheduling.orders import Operator, Orders
+from deeppool.sharing import Sharing
+from deeppool.timeline import SpanKind
+
+NAP = 0.0005
+"""Seconds between two looks: a quarter of a piece."""
+LATEST = 0.25
+"""Weight of the latest time of a piece in what is expected of the next one."""
+
+
+class Throttle:
+    """A watcher of a background's trainer that lets each part begin when its gate admits it."""
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        board: Board,
+        hurries: Callable[[], bool] = lambda: False,
+        *,
+        spins: bool,
+        clock: Callable[[], float] = time.perf_counter,
+        used: Callable[[], float] = time.thread_time,
+        nap: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Nothing has run yet.
+
+        Args:
+            sharing: the mechanisms.
+            board: of the rank beside which it runs.
+            hurries: asked again and again while it is held back; True lets it through: it was told to stop, and does
+                so after this step.
+            spins: whether it keeps the core awake while it waits, as it may at the lowest priority.
+            clock: seconds.
+            used: seconds that this thread has had a core.
+            nap: waits for so many seconds.
+        """
+        self._gate = Gate(sharing)
+        self._board, self._hurries, self._spins = board, hurries, spins
+        self._clock, self._used, self._nap = clock, used, nap
+        self._expected: dict[Operator, float] = {}
+        self._piece: Operator = ("forward", 0)
+        self._before = 0.0
+
+    def begin(self, kind: SpanKind, stage: int) -> None:
+        """Returns when the part may begin."""
+        self._piece = kind, stage
+        expected = self._expected.get(self._piece, 0.0)
+        asked = now = self._clock()
+        while not self._gate.admits(now, Orders(*self._board.orders), self._board.doing, expected):
+            if self._hurries():
+                break
+            if not self._spins:
+                self._nap(NAP)
+            now = self._clock()
+        self._board.count(held=now - asked)
+        self._gate.launched(now, expected)
+        self._before = self._used()
+
+    def end(self) -> None:
+        """The part has ended."""
+        seconds = self._used() - self._before
+        self._gate.finished(self._clock(), seconds)
+        known = self._expected.get(self._piece, seconds)
+        self._expected[self._piece] = known + LATEST * (seconds - known)
+        self._board.count(steps=self._piece[0] == "update", pieces=1, busy=seconds)

@@ -1,0 +1,105 @@
+"""Control groups of Linux: a core divided between two processes by weight.
+
+The scheduler shares a core between groups first, by their weights, and inside a group between its processes. So a
+weight means something only where both neighbours are in groups of their own, and a priority only where both are in the
+same: SCHED_IDLE in one group takes half of a core from a process in another. (Linux,
+Documentation/scheduler/sched-design-CFS, section 7; Documentation/admin-guide/cgroup-v2, "CPU")
+"""
+
+import contextlib
+import math
+import os
+import time
+from pathlib import Path
+
+ORDINARY_SHARES, LEAST_SHARES = 1024, 2
+"""``cpu.shares`` of version 1."""
+ORDINARY_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 100, 1, 10_000
+"""``cpu.weight`` of version 2."""
+NICE_STEP = 1.25
+"""The weight of a process over that of one a nice level below."""
+LEAVING_SECONDS = 1.0
+"""For processes that were killed to be gone from their group."""
+
+
+def home() -> Path | None:
+    """Where this process may make groups that weigh on the CPU; None where it may not, or this is not Linux."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, mount, kind, options, *_ = line.split()
+            if kind == "cgroup" and "cpu" in options.split(","):
+                path = next(path for controllers, path in own.items() if "cpu" in controllers.split(","))
+                return _writable(Path(mount + path))
+            if kind == "cgroup2" and "cpu" in (Path(mount) / "cgroup.controllers").read_text().split():
+                # Groups with processes have no children of weight, so the new ones stand beside this process's own.
+                here = Path(mount + own[""])
+                beside = here if here == Path(mount) else here.parent
+                enabled = (beside / "cgroup.subtree_control").read_text().split()
+                return _writable(beside) if "cpu" in enabled else None
+    return None
+
+
+def _writable(group: Path) -> Path | None:
+    return group if os.access(group, os.W_OK) and os.access(group / "cgroup.procs", os.W_OK) else None
+
+
+def join(name: str, weight: float) -> bool:
+    """Moves this process, and what it starts, into a group, made if it is not there; False where it may not.
+
+    Args:
+        name: of the group; begins with the name of the run's private folder, whose keeper removes it.
+        weight: that the group shall have; 1 is what every group has from the start.
+    """
+    where = home()
+    if where is None:
+        return False
+    group = where / name
+    try:
+        group.mkdir(exist_ok=True)
+        if (group / "cpu.shares").exists():
+            (group / "cpu.shares").write_text(str(max(LEAST_SHARES, round(weight * ORDINARY_SHARES))))
+        else:
+            wanted = round(weight * ORDINARY_WEIGHT)
+            (group / "cpu.weight").write_text(str(min(max(LEAST_WEIGHT, wanted), MOST_WEIGHT)))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def remove(where: Path | None, run: str) -> None:
+    """Takes down the groups of a run, whose processes have ended.
+
+    Args:
+        where: what :func:`home` said.
+        run: how their names begin.
+    """
+    deadline = time.monotonic() + LEAVING_SECONDS
+    for group in [] if where is None else where.glob(f"{run}-*"):
+        while group.exists() and time.monotonic() < deadline:
+            try:
+                group.rmdir()
+            except OSError:
+                time.sleep(0.01)
+
+
+def join_background(run: str, rank: int, share: float) -> str:
+    """Gives this process, a background, a share of its core against the foreground; says how.
+
+    Args:
+        run: name of the private folder.
+        rank: beside which it runs.
+        share: of the core, in (0, 1), while both want it. The foreground's weight is that of any group.
+    """
+    weight = share / (1 - share)
+    if join(f"{run}-{rank}-background", weight):
+        return f"{100 * share:g} % in a control group"
+    level = min(max(0, round(-math.log(weight) / math.log(NICE_STEP))), 19)
+    os.nice(level)
+    return f"nice {level}, no control group may be made here"
+
+
+def join_foreground(run: str, rank: int) -> bool:
+    """Moves this process to where the foreground of a rank is, so that weights and priorities count beside it."""
+    return join(f"{run}-{rank}-foreground", 1.0)

@@ -1,0 +1,63 @@
+"""A foreground rank's side of sharing its device: it says what it does, and what the background beside it may do."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deeppool.board import Board
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import RawSpan, Trainer
+from deeppool.scheduling.governor import Governor
+from deeppool.scheduling.orders import FREE, Operator
+from deeppool.sharing import Sharing
+
+
+class Governing:
+    """The governor of one rank, and the board on which its orders stand."""
+
+    def __init__(self, sharing: Sharing, folder: Path, position: int) -> None:
+        """Opens the rank's board, and wipes off what a rank before this one, that was lost, left on it.
+
+        Args:
+            sharing: the mechanisms.
+            folder: of the boards; the background opens them there.
+            position: of this rank's place in the run; its number, but for one that runs for all.
+        """
+        self._governor = Governor(sharing)
+        self._board = Board(folder, position)
+        self._board.withdraw()
+        self._orders = FREE
+        self._iterations = 0
+        """Governed ones, on every rank the same: those alone coincide."""
+
+    def begin(self, trainer: Trainer) -> None:
+        """An iteration of the trainer begins, beside the background."""
+        trainer.watcher = self._board
+        self._orders = self._governor.begin(self._iterations)
+        self._iterations += 1
+        self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
+
+    def end(self, seconds: float, spans: Sequence[RawSpan]) -> None:
+        """It took so long, and so did its parts."""
+        operators: dict[Operator, float] = defaultdict(float)
+        for kind, stage, _, started, ended in spans:
+            operators[kind, stage] += ended - started
+        self._governor.end(seconds, operators)
+
+    def rest(self, trainer: Trainer) -> None:
+        """For now that was the last: the background may do as it likes."""
+        trainer.watcher = None
+        self._board.withdraw()
+
+    def found(self, stages: Sequence[Stage]) -> dict[str, Any]:
+        """What is known by now: fields of :class:`deeppool.job.GovernorResult`."""
+        estimate = self._governor.slowdown
+        return {
+            "slowdown": None if estimate is None else estimate.mean,
+            "error": None if estimate is None else estimate.error,
+            "alone": 0 if estimate is None else estimate.alone,
+            "collocated": 0 if estimate is None else estimate.collocated,
+            "share": self._orders.share,
+            "banned": [f"{kind} of {stages[stage].name}" for kind, stage in sorted(self._orders.banned)],
+        }

@@ -1,0 +1,150 @@
+"""Background jobs that do all that a job should not, one after another beside one training that does not notice."""
+
+import re
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import deeppool as dp
+from deeppool import documents
+from deeppool.collocation import containment
+from deeppool.collocation import host as host_module
+from deeppool.execution import ranks as ranks_module
+from deeppool.execution.checkpoint import latest, weights
+from deeppool.job import TrainingRecord
+from deeppool.planning.plan import Plan
+from tests.children import children, gone
+from tests.collocation import misbehaving
+from tests.collocation.misbehaving import BATCH, NoNumbers, faulty, plain_loop, plain_training, training
+from tests.collocation.test_guest import serve, start
+from tests.strategies import profile_from_times
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.usefixtures("in_the_checkout"),
+    pytest.mark.timeout(400),
+]
+STEPS = 6
+MIB = 2**20
+BUDGET, LEAK = 1000 * MIB, 900 * MIB
+GOAL = 12
+
+
+class Patient(Dataset):
+    """The foreground's data, which are slow: the third update has its samples when a file is there."""
+
+    def __init__(self, awaited: Path) -> None:
+        self.data, self.awaited, self.read = misbehaving.dataset(), awaited, 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.read += 1
+        while self.read > 2 * BATCH and not self.awaited.exists():
+            time.sleep(0.05)
+        return self.data[position]
+
+
+def one_rank() -> Plan:
+    graph = plain_training().capture().graph
+    return dp.plan(profile_from_times(graph, [lambda b: 1e-3 * b] * len(graph.layers)), 1, BATCH)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def record(folder: Path, told: list[str]) -> TrainingRecord:
+    pids = folder / "pids"
+    jobs = [
+        dp.BackgroundJob(training(partial(NoNumbers, 3)), batch=BATCH, checkpoints=folder / "nan", checkpoint_every=1),
+        dp.BackgroundJob(faulty(partial(misbehaving.fill_memory, LEAK)), batch=BATCH, memory=BUDGET),
+        dp.BackgroundJob(faulty(misbehaving.run_in_circles), batch=BATCH, checkpoints=folder / "hang"),
+        dp.BackgroundJob(
+            faulty(misbehaving.die, step=8, once=folder / "once"),
+            batch=BATCH,
+            steps=GOAL,
+            checkpoints=folder / "good",
+            checkpoint_every=3,
+            restarts=1,
+        ),
+        dp.BackgroundJob(faulty(partial(misbehaving.ignore_signals, pids), step=2), batch=BATCH),
+        dp.BackgroundJob(training(), batch=BATCH),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(containment, "CIRCLING_SECONDS", 1.0)
+        patch.setattr(host_module, "SHORT_LEAVE_SECONDS", 1.0)
+        # The foreground waits for the last job.
+        patch.setattr(ranks_module, "LEAST_PATIENCE", 300.0)
+        return dp.train(
+            one_rank(),
+            plain_training(partial(Patient, pids)),
+            steps=STEPS,
+            background=jobs,
+            on_progress=lambda what, share: told.append(what),
+        )
+
+
+def test_the_foreground_does_not_notice(record: TrainingRecord) -> None:
+    assert [metrics.loss for metrics in record.metrics] == plain_loop(plain_training().model, STEPS)
+    assert record.restarts == 0
+
+
+def test_each_fault_is_told(record: TrainingRecord, told: list[str]) -> None:
+    no_number, full, circling, crashed, ignoring, waiting = record.background
+    assert (no_number.ended, no_number.steps, no_number.last_loss) == ("its loss is nan after step 3", 3, None)
+    assert re.fullmatch(
+        r"evicted: it held [\d.]+ (MiB|GiB) of 1000.0 MiB; it did not leave by itself, and was killed", full.ended
+    )
+    assert full.faults == ()
+    assert re.fullmatch(r"hangs: it has used \d+ s of CPU time without a step, after step \d", circling.ended)
+    assert circling.faults == (circling.ended,)
+    assert (crashed.ended, crashed.restarts, crashed.faults) == ("finished", 1, ("was killed by signal 11",))
+    assert (ignoring.ended, ignoring.restarts) == ("stopped with the foreground", 0)
+    assert (waiting.ended, waiting.rank, waiting.steps) == ("waiting", None, 0)
+    assert {outcome.rank for outcome in record.background[:5]} == {0}
+    for outcome in record.background:
+        assert str(outcome) in str(record)
+    assert any("its loss is nan after step 3" in what for what in told)
+
+
+def test_a_restarted_job_is_the_same_training(record: TrainingRecord, folder: Path, tmp_path: Path) -> None:
+    crashed = record.background[3]
+    assert crashed.steps == GOAL
+    # At least those after the checkpoint of the sixth step.
+    assert crashed.samples >= (GOAL - 6) * BATCH
+    serve(start(training(), tmp_path), tmp_path / "whole", steps=GOAL)
+    expected = weights(latest(tmp_path / "whole"))
+    found = weights(latest(folder / "good"))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def test_no_checkpoint_is_made_of_what_is_no_number(record: TrainingRecord, folder: Path) -> None:
+    assert latest(folder / "nan").name == "step-000002"
+    assert record.background[0].checkpoint == str(folder / "nan" / "step-000002")
+    assert all(value.isfinite().all() for value in weights(latest(folder / "nan")).values())
+
+
+def test_all_that_a_job_started_ends_with_the_run(record: TrainingRecord, folder: Path) -> None:
+    started = [int(word) for word in (folder / "pids").read_text().split()]
+    assert len(started) == 3
+    assert children() == []
+    assert not any(psutil.pid_exists(pid) and not gone(psutil.Process(pid)) for pid in started)
+
+
+def test_a_record_with_background_jobs_is_read_back(record: TrainingRecord, tmp_path: Path) -> None:
+    assert documents.read(dp.save(record, tmp_path / "record.json"), TrainingRecord) == record

@@ -1,0 +1,97 @@
+"""Cutting a step into pieces: as few as fit the limit, and the same training, bit by bit."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from deeppool.collocation import pieces
+from deeppool.collocation.pieces import cut, in_pieces
+from deeppool.execution.peers import Alone
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training
+from deeppool.graph.capture import CapturedModel, capture
+from examples.two_branch import TwoBranch
+from tests.execution.gradient_rank import Branches
+
+SECONDS = st.integers(1, 10).map(float)
+TIMES = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=8)
+BATCH = 6
+
+
+def every_cut(count: int) -> Iterator[list[range]]:
+    """All ways to cut layers in order into runs."""
+    for size in range(count):
+        for places in itertools.combinations(range(1, count), size):
+            yield [range(start, stop) for start, stop in itertools.pairwise([0, *places, count])]
+
+
+def fits(times: list[tuple[float, float]], run: range, limit: float) -> bool:
+    return len(run) == 1 or all(sum(times[layer][part] for layer in run) <= limit for part in (0, 1))
+
+
+@given(times=TIMES, limit=st.integers(1, 25).map(float))
+def test_there_are_as_few_pieces_as_fit_the_limit(times: list[tuple[float, float]], limit: float) -> None:
+    runs = cut(times, limit)
+    assert [layer for run in runs for layer in run] == list(range(len(times)))
+    assert all(fits(times, run, limit) for run in runs)
+    fitting = [len(way) for way in every_cut(len(times)) if all(fits(times, run, limit) for run in way)]
+    assert len(runs) == min(fitting)
+
+
+class Job:
+    """A training on random samples; SGD with momentum, so that a wrong step shows in all that follow."""
+
+    def __init__(self, model: type[nn.Module]) -> None:
+        torch.manual_seed(0)
+        self.model = model()
+        self.captured: CapturedModel = capture(self.model, (3, 8, 8))
+        generator = torch.Generator().manual_seed(1)
+        self.images = torch.randn(BATCH, 3, 8, 8, generator=generator)
+        self.targets = torch.randint(10, (BATCH,), generator=generator)
+
+    def samples(self, chosen: range) -> tuple[torch.Tensor, ...]:
+        return self.images[chosen.start : chosen.stop], self.targets[chosen.start : chosen.stop]
+
+    def trainer(self, stages: Sequence[Stage]) -> Trainer:
+        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9))
+        return Trainer(self.captured, stages, Alone(), rule)
+
+    def uncut(self) -> tuple[Stage, ...]:
+        return (pieces._stage(self.captured, range(len(self.captured.graph.layers)), BATCH),)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("model", [Branches, TwoBranch])
+@pytest.mark.parametrize("limit", [1e-9, 1e-4, 1e9])
+def test_a_step_in_pieces_is_the_uncut_step(
+    model: type[nn.Module], limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", limit)
+    job, other = Job(model), Job(model)
+    before, random = job.state(), torch.get_rng_state()
+    stages = in_pieces(job.captured, BATCH, job.trainer)
+    if limit == 1e-9:
+        assert len(stages) == len(job.captured.graph.layers)
+    if limit == 1e9:
+        assert len(stages) == 1
+    # Measuring leaves no trace: no gradient, no statistics of BatchNorm, no random numbers drawn.
+    assert all(torch.equal(value, before[name]) for name, value in job.state().items())
+    assert all(parameter.grad is None for parameter in job.model.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+
+    cut_trainer, uncut_trainer = job.trainer(stages), other.trainer(other.uncut())
+    for _ in range(3):
+        assert cut_trainer.gradients([job.samples]) == uncut_trainer.gradients([other.samples])
+        for mine, theirs in zip(job.model.parameters(), other.model.parameters(), strict=True):
+            assert torch.equal(mine.grad, theirs.grad)
+        cut_trainer.update.step()
+        uncut_trainer.update.step()
+    assert all(torch.equal(value, other.state()[name]) for name, value in job.state().items())

@@ -1,0 +1,111 @@
+"""Shares of a core by weight: they hold, and their groups are gone with the run, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deeppool.device import control_group
+from deeppool.device.cpu import usable_cores
+from deeppool.rank_group import private_folder
+
+HOME = control_group.home()
+permitted = pytest.mark.skipif(HOME is None, reason="control groups may not be made here")
+
+BURN = """
+import sys, time
+from deeppool.device import control_group
+from deeppool.device.cpu import pin_to_core
+run, share, core = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+print(control_group.join_background(run, 0, share) if share else control_group.join_foreground(run, 0), flush=True)
+pin_to_core(core)
+sys.stdin.readline()
+deadline = time.perf_counter() + 1.5
+while time.perf_counter() < deadline:
+    pass
+print(time.process_time(), flush=True)
+sys.stdin.readline()
+"""
+LAUNCH = """
+import subprocess, sys
+from deeppool.rank_group import private_folder
+with private_folder() as folder:
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[1], folder.name, "0.5", "0"], stdin=subprocess.PIPE)
+    print(folder, flush=True)
+    child.wait()
+"""
+
+
+def burner(run: str, share: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BURN, run, str(share), str(usable_cores()[0])]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def groups(run: str) -> list[Path]:
+    assert HOME is not None
+    return sorted(HOME.glob(f"{run}-*"))
+
+
+@permitted
+@pytest.mark.processes
+def test_a_background_gets_its_share_of_the_core_while_both_want_it() -> None:
+    with private_folder() as folder, burner(folder.name, 0) as front, burner(folder.name, 0.2) as back:
+        assert (line(front), line(back)) == ("True", "20 % in a control group")
+        for process in (front, back):
+            go(process)
+        used, mine = float(line(front)), float(line(back))
+        for process in (front, back):
+            go(process)
+        # Python's own start, before they competed, is a few hundredths of a second of each.
+        assert mine / (used + mine) == pytest.approx(0.2, abs=0.1)
+        assert len(groups(folder.name)) == 2
+    assert groups(folder.name) == []
+
+
+@permitted
+@pytest.mark.processes
+def test_groups_are_gone_after_the_launcher_was_killed() -> None:
+    command = [sys.executable, "-c", LAUNCH, BURN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as launcher:
+        assert launcher.stdout is not None
+        said = {launcher.stdout.readline().strip(), launcher.stdout.readline().strip()}
+        (folder,) = (Path(found) for found in said if found.startswith(os.sep))
+        wait_until(lambda: len(groups(folder.name)) == 1, 30)
+        os.kill(launcher.pid, signal.SIGKILL)
+    wait_until(lambda: not groups(folder.name) and not folder.exists(), 30)
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.5, 0), (0.2, 6), (0.1, 10), (0.01, 19), (0.8, 0)])
+def test_where_no_group_may_be_made_the_nearest_nice_level_stands_in(
+    share: float, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux weighs nice levels by 1.25 each: 6 levels make 1/3.8, for a share of 0.2, that is a weight of 1/4."""
+    levels: list[int] = []
+    monkeypatch.setattr(control_group, "home", lambda: None)
+    monkeypatch.setattr(os, "nice", levels.append)
+    told = control_group.join_background("run", 0, share)
+    assert levels == [level]
+    assert told == f"nice {level}, no control group may be made here"
