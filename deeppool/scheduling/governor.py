@@ -17,20 +17,15 @@ __all__ = ["Estimate", "Governor", "Operator", "Orders", "is_alone"]
 
 BLOCK = 4
 """Iterations alone in a row. The first may still find pieces in flight and a cold cache: it is not measured."""
-DENSE = 16
-"""Iterations at the start, of which every other block is alone."""
-RARE = 256
-"""Iterations of which one block is alone later: 1.6 %."""
+DENSE = 24
+"""Iterations at the start, of which every other block is alone: what is learned there must last for a while."""
+RARE = 200
+"""Iterations of which one block is alone later: 2 %."""
 
 
 def is_alone(iteration: int) -> bool:
-    """Whether an iteration is without background: dense at first, then from 32, 64, 128 and every multiple of 256."""
-    if iteration < DENSE:
-        return iteration % (2 * BLOCK) < BLOCK
-    if iteration < RARE:
-        # From the last power of two.
-        return iteration >= 2 * DENSE and iteration - (1 << iteration.bit_length() - 1) < BLOCK
-    return iteration % RARE < BLOCK
+    """Whether an iteration is without background."""
+    return iteration % (2 * BLOCK if iteration < DENSE else RARE) < BLOCK
 
 
 class Governor:

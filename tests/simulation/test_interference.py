@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeppool import figures, files
@@ -42,6 +42,7 @@ def measured(**changes):
 INSIDE = st.tuples(st.floats(*INTENSITIES), st.floats(*DURATIONS))
 
 
+@settings(deadline=None)
 @given(INSIDE, INSIDE)
 def test_between_the_measured_classes_rates_are_linear_in_the_logarithms(one, other):
     rates = measured().rates("lowest")
