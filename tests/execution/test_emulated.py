@@ -117,7 +117,7 @@ def oracle(made, layers):
     return schedule(order_of(made.tree, gpus), gpus, layers, overlap_sync=made.overlap_sync).iteration_time
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(plans())
 def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every_rank(made):
     for rank in range(made.gpus):
@@ -126,7 +126,7 @@ def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every
             assert emulated.iterate(predicted(made)) == pytest.approx(made.iteration_time, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(plans(), st.data())
 def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedule_makes_of_it(made, data):
     rank = data.draw(st.integers(0, made.gpus - 1))
