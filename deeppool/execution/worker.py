@@ -77,6 +77,7 @@ class Rank:
         if setup["core"] is not None:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
+        self.stream = device.stream("high")
         self.arithmetic = device.arithmetic(plan.precision)
         work = (
             _synthetic_job(setup["job"], folder, plan, self.place)
@@ -109,7 +110,7 @@ class Rank:
         return Doing(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
-        with self._device.unbound():
+        with self._device.unbound(), self.stream.current():
             return Trainer(
                 self._work.captured,
                 stages_of(plan),
@@ -265,7 +266,7 @@ def main() -> None:
             "load": rank.load,
             "switch": rank.switch,
         }
-        with rank.arithmetic:
+        with rank.arithmetic, rank.stream.current():
             pulse.enter(RESTING, waits=True)
             while (message := commands.next())["command"] != "exit":
                 pulse.enter(COMMANDS[message["command"]])
