@@ -1,0 +1,106 @@
+"""Slowdown feedback: which operators of the foreground suffer so much that nothing may run beside them.
+
+DeepPool (section 5) times each operator and pauses collocation during those that suffer, all-reduces above all.
+A ban ends by itself and the operator is tried again; each further ban lasts twice as long, and a good trial
+halves the next. A ban that does not help ends early: an operator that waits for a slow rank elsewhere is slow
+whatever runs beside it.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from deeppool.scheduling.orders import Operator
+from deeppool.scheduling.slowdown import spread
+
+KEPT = 9
+"""Times of an operator of each kind; the latest count."""
+ENOUGH = 3
+"""Times of each kind before anything is concluded."""
+TRIAL = 8
+"""Times beside the background, without harm, that make a good trial."""
+FLOOR = 50e-6
+"""Seconds of slowdown that ban nothing: short operators are as noisy as that."""
+CONFIDENCE = 3.0
+"""Standard errors by which two medians differ clearly."""
+FIRST_BAN, LONGEST_BAN = 16, 2048
+"""Iterations."""
+
+
+def _times() -> deque[float]:
+    return deque(maxlen=KEPT)
+
+
+@dataclass(slots=True)
+class _History:
+    """What is known of one operator."""
+
+    alone: deque[float] = field(default_factory=_times)
+    beside: deque[float] = field(default_factory=_times)
+    """With a background that was free to run beside it; since the last ban."""
+    apart: deque[float] = field(default_factory=_times)
+    """With a background, but banned; since this ban began."""
+    banned_until: int = 0
+    excused_until: int = 0
+    """A ban has not helped; no other before this iteration."""
+    length: int = FIRST_BAN
+    """Of the next ban."""
+
+
+class Feedback:
+    """Learns from every iteration, and names the operators that are banned."""
+
+    def __init__(self, tolerance: float) -> None:
+        """Takes the slowdown of an operator from which on it is banned: 0.1 is 10 %."""
+        self._tolerance = tolerance
+        self._known: dict[Operator, _History] = {}
+
+    def banned(self, iteration: int) -> frozenset[Operator]:
+        """Operators beside which nothing may run in this iteration."""
+        return frozenset(operator for operator, known in self._known.items() if iteration < known.banned_until)
+
+    def alone(self, operators: Mapping[Operator, float]) -> None:
+        """What each operator took in an iteration without a background."""
+        for operator, seconds in operators.items():
+            self._known.setdefault(operator, _History()).alone.append(seconds)
+
+    def collocated(self, iteration: int, operators: Mapping[Operator, float]) -> None:
+        """What each took in an iteration with one, banned or not as :meth:`banned` says of it."""
+        for operator, seconds in operators.items():
+            known = self._known.setdefault(operator, _History())
+            if iteration < known.banned_until:
+                known.apart.append(seconds)
+                self._review(known, iteration)
+            else:
+                known.beside.append(seconds)
+                self._judge(known, iteration)
+
+    def _judge(self, known: _History, iteration: int) -> None:
+        """Bans an operator that suffers."""
+        if min(len(known.alone), len(known.beside)) < ENOUGH or iteration < known.excused_until:
+            return
+        bearable = (1 + self._tolerance) * median(known.alone) + FLOOR
+        if median(known.beside) > bearable and _differ(known.beside, known.alone):
+            known.banned_until = iteration + 1 + known.length
+            known.length = min(2 * known.length, LONGEST_BAN)
+            known.apart.clear()
+        elif len(known.beside) >= TRIAL:
+            known.length = max(known.length // 2, FIRST_BAN)
+
+    def _review(self, known: _History, iteration: int) -> None:
+        """Lifts a ban that does not help; a ban that ends is followed by a fresh trial."""
+        if len(known.apart) == ENOUGH and median(known.apart) > (1 + self._tolerance) * median(known.alone) + FLOOR:
+            gained = median(known.beside) - median(known.apart)
+            if gained < 0.5 * (median(known.beside) - median(known.alone)):
+                known.banned_until = iteration + 1
+                known.excused_until = iteration + 1 + known.length
+        if iteration + 1 >= known.banned_until:
+            known.beside.clear()
+
+
+def _differ(these: deque[float], those: deque[float]) -> bool:
+    """Whether two medians differ by more than noise explains; a median's variance is pi/2 that of a mean."""
+    error = math.sqrt(math.pi / 2 * (spread(these) ** 2 / len(these) + spread(those) ** 2 / len(those)))
+    return abs(median(these) - median(those)) > CONFIDENCE * error

@@ -1,0 +1,49 @@
+"""When a piece of the background may be launched: asked before each piece, inside the background."""
+
+from deeppool.scheduling.orders import Operator, Orders
+from deeppool.scheduling.pacing import Duty, Pacer
+from deeppool.sharing import Sharing
+
+COMPUTING = frozenset({"forward", "backward", "update"})
+"""Kinds of operators in which the foreground computes; in the others it mostly waits for other ranks."""
+
+
+class Gate:
+    """The mechanisms of a :class:`~deeppool.sharing.Sharing` that hold launches back. The time is an argument."""
+
+    def __init__(self, sharing: Sharing) -> None:
+        """Nothing is in flight."""
+        self._gaps_only = sharing.gaps_only
+        self._pacer = Pacer(sharing.pieces, sharing.in_flight)
+        self._duty = Duty()
+
+    @property
+    def in_flight(self) -> int:
+        """Pieces that were launched and have not finished."""
+        return self._pacer.in_flight
+
+    def admits(self, now: float, orders: Orders, doing: Operator | None, expected: float) -> bool:
+        """Whether a piece may be launched now.
+
+        Args:
+            now: seconds, on a clock that never goes back.
+            orders: the foreground's, for its present iteration.
+            doing: what the foreground does now; None: nothing.
+            expected: seconds that the piece will hold the device.
+        """
+        # Asked even of a closed gate: the share is earned with time, whatever else holds the piece back.
+        earned = self._duty.admits(now, orders.share, expected)
+        if not (earned and orders.open) or doing in orders.banned:
+            return False
+        if self._gaps_only and doing is not None and doing[0] in COMPUTING:
+            return False
+        return self._pacer.admits(expected)
+
+    def launched(self, now: float, expected: float) -> None:
+        """A piece was launched; ``expected`` as it was admitted."""
+        self._pacer.launched(expected)
+        self._duty.spend(expected)
+
+    def finished(self, now: float, seconds: float) -> None:
+        """The oldest piece in flight has ended; it held the device for so many seconds."""
+        self._duty.spend(seconds - self._pacer.finished())

@@ -1,0 +1,88 @@
+"""What the background may do in each iteration of the foreground; one beside every rank of the foreground.
+
+Two loops, each by itself: feedback bans operators that suffer, a controller holds the bound on the mean slowdown.
+Both compare with iterations alone. Which those are depends on the number of the iteration and nothing else, so they
+coincide on all ranks without a message: a rank waits for the others, and is alone only when all are.
+"""
+
+from collections.abc import Mapping
+
+from deeppool.scheduling.controller import Controller
+from deeppool.scheduling.feedback import Feedback
+from deeppool.scheduling.orders import FREE, Operator, Orders
+from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown, spread
+from deeppool.sharing import Sharing
+
+__all__ = ["Estimate", "Governor", "Operator", "Orders", "is_alone"]
+
+DENSE = 16
+"""Iterations at the start, of which every other pair is alone."""
+RARE = 128
+"""Iterations of which one pair is alone later: 1.6 %."""
+
+
+def is_alone(iteration: int) -> bool:
+    """Whether an iteration is one of a pair without background.
+
+    A pair, as the first of it may still find pieces in flight and a cold cache; the second is measured.
+    Dense at first, then at 16, 32, 64 and 128, then at every multiple of 128.
+    """
+    if iteration < DENSE:
+        return iteration % 4 < 2
+    if iteration < RARE:
+        return iteration - (1 << iteration.bit_length() - 1) < 2
+    return iteration % RARE < 2
+
+
+class Governor:
+    """Decides for one rank; it learns between :meth:`begin` and :meth:`end` of each iteration."""
+
+    def __init__(self, sharing: Sharing) -> None:
+        """Without feedback and a bound it forbids nothing and measures nothing."""
+        self._feedback = None if sharing.feedback is None else Feedback(sharing.feedback)
+        self._controller = None if sharing.max_slowdown is None else Controller(sharing.max_slowdown)
+        self._baseline = Baseline()
+        self._slowdown = Slowdown()
+        self._iteration = 0
+        self._orders = FREE
+
+    def begin(self, iteration: int) -> Orders:
+        """Orders for an iteration; its number counts from the start of the run and is the same on every rank."""
+        self._iteration = iteration
+        if self._feedback is None and self._controller is None:
+            return FREE
+        banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
+        if self._controller is not None and banned != self._orders.banned:
+            self._controller.forget()
+        share = 1.0 if self._controller is None else self._controller.share
+        self._orders = Orders(not is_alone(iteration), share, banned)
+        return self._orders
+
+    def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:
+        """The iteration is over: what it took, and each operator in it."""
+        if self._orders is FREE:
+            return
+        if self._orders.open:
+            self._collocated(seconds, operators)
+        elif is_alone(self._iteration - 1):
+            self._baseline.add(seconds)
+            self._slowdown.alone(self._baseline)
+            if self._feedback is not None:
+                self._feedback.alone(operators)
+
+    def _collocated(self, seconds: float, operators: Mapping[Operator, float]) -> None:
+        if self._feedback is not None:
+            self._feedback.collocated(self._iteration, operators)
+        known = self._baseline.times
+        if not known:
+            return
+        slowdown = seconds / self._baseline.mean - 1
+        self._slowdown.collocated(slowdown)
+        if self._controller is not None:
+            noise = spread(known) / self._baseline.mean
+            self._controller.collocated(slowdown, len(known), noise)
+
+    @property
+    def slowdown(self) -> Estimate | None:
+        """Of the collocated iterations so far against those alone; None until two of each are known."""
+        return self._slowdown.estimate
