@@ -17,14 +17,14 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
     errors   units   documents   network   cluster   timeline   sharing   job   device   env
-    cancellation   child   board   vigil   blame   place   rank_group   torchrun
+    telemetry   cancellation   child   board   vigil   blame   place   rank_group   torchrun
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deeppool import figures
+    from deeppool import figures, widgets
     from deeppool.cluster import Cluster, Link, find_cluster
     from deeppool.coordinator.client import Coordinator
     from deeppool.env import environment
@@ -77,6 +77,7 @@ _HOMES = {
     "simulate": "deeppool.simulation.replay",
     "start": "deeppool.live_run",
     "train": "deeppool.training_run",
+    "widgets": "deeppool",
 }
 
 __all__ = [
@@ -107,6 +108,7 @@ __all__ = [
     "simulate",
     "start",
     "train",
+    "widgets",
 ]
 
 
@@ -114,8 +116,8 @@ def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used, so that importing deeppool stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"deeppool has no '{name}'; it has {', '.join(__all__)}")
-    if name == "figures":
-        return importlib.import_module("deeppool.figures")
+    if _HOMES[name] == "deeppool":
+        return importlib.import_module(f"deeppool.{name}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -16,8 +16,8 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline | sharing < job < device < env | cancellation"
-    " < child | board < vigil < blame < place < rank_group < torchrun",
+    "errors < units < documents | network < cluster | timeline | sharing < job < device < env"
+    " | telemetry | cancellation < child | board < vigil < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems

@@ -1,0 +1,24 @@
+"""A process that does what it is told, and says what it used: ``allocate BYTES``, ``burn SECONDS`` of CPU, ``end``."""
+
+import os
+import sys
+import time
+
+
+def main() -> None:
+    held = []
+    if len(sys.argv) > 1:
+        os.sched_setaffinity(0, {int(sys.argv[1])})
+    print(time.process_time(), flush=True)
+    for line in sys.stdin:
+        order, _, amount = line.partition(" ")
+        if order == "allocate":
+            held.append(b"x" * int(amount))
+        began = time.process_time()
+        while order == "burn" and time.process_time() < began + float(amount):
+            pass
+        print(time.process_time() - began, flush=True)
+
+
+if __name__ == "__main__":
+    main()
