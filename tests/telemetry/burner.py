@@ -1,12 +1,13 @@
-"""A process that does what it is told, and says what it used: ``allocate BYTES``, ``burn SECONDS`` of CPU, ``end``."""
+"""A process that says how much CPU time it used: ``allocate`` or ``reserve BYTES``, ``burn SECONDS`` of CPU time."""
 
+import mmap
 import os
 import sys
 import time
 
 
 def main() -> None:
-    held = []
+    held: list[object] = []
     if len(sys.argv) > 1:
         os.sched_setaffinity(0, {int(sys.argv[1])})
     print(time.process_time(), flush=True)
@@ -14,6 +15,8 @@ def main() -> None:
         order, _, amount = line.partition(" ")
         if order == "allocate":
             held.append(b"x" * int(amount))
+        if order == "reserve":
+            held.append(mmap.mmap(-1, int(amount)))
         began = time.process_time()
         while order == "burn" and time.process_time() < began + float(amount):
             pass

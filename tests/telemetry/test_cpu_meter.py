@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -21,8 +21,8 @@ MODULE = "tests.telemetry.burner"
 class Burner:
     """The other end of the module of that name."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", MODULE, *arguments]
+    def __init__(self, *arguments: str, parents: Sequence[str] = ()) -> None:
+        command = [*parents, sys.executable, "-m", MODULE, *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.start_up = self._answer()
 
@@ -42,8 +42,8 @@ class Burner:
 def start(in_the_checkout: None) -> Iterator[Callable[..., Burner]]:
     started: list[Burner] = []
 
-    def begin(*arguments: str) -> Burner:
-        started.append(Burner(*arguments))
+    def begin(*arguments: str, parents: Sequence[str] = ()) -> Burner:
+        started.append(Burner(*arguments, parents=parents))
         return started[-1]
 
     yield begin
@@ -60,7 +60,9 @@ def of(burner: Burner, samples: tuple[ProcessSample, ...]) -> ProcessSample:
 def test_cpu_and_memory_of_a_process_are_what_it_used(start: Callable[..., Burner]) -> None:
     burner = start()
     meter = ProcessMeter()
+    burner.do("reserve", 500_000_000)
     before = of(burner, meter.read())
+    assert before.memory < 200_000_000, "memory that was never written is not there"
     burner.do("allocate", 200_000_000)
     after = of(burner, meter.read())
     assert after.memory - before.memory == pytest.approx(200_000_000, rel=0.02)
@@ -89,6 +91,11 @@ def test_this_process_comes_first_and_one_that_has_ended_is_gone(start: Callable
     burner.process.kill()
     burner.process.wait()
     assert burner.process.pid not in {sample.pid for sample in meter.read()}
+
+
+def test_a_process_of_a_process_belongs_to_the_run(start: Callable[..., Burner]) -> None:
+    start(parents=["sh", "-c", '"$0" "$@"; true'])
+    assert len(ProcessMeter().read()) == 3
 
 
 def test_a_core_was_busy_at_least_as_long_as_a_process_burned_on_it(start: Callable[..., Burner]) -> None:

@@ -1,5 +1,6 @@
 """The thread that samples, and the record it leaves. The GPU's part is a made-up library: it tests the parsing only."""
 
+import ctypes
 import itertools
 import logging
 import threading
@@ -110,12 +111,14 @@ def test_a_record_is_a_file_and_back(tmp_path: Path) -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """pynvml's own structures and errors, over functions that answer what this dictionary holds."""
-    said = {"energy": iter([5_000, 7_500]), "gpm": 1, "sm": 37.5, "counters": 0, "freed": 0}
+    said = {"energy": iter([5_000, 7_500, 9_000]), "gpm": 1, "sm": 37.5, "between": [], "counters": 0, "freed": 0}
 
     def metrics(request: Any) -> Any:
         assert (request.version, request.numMetrics) == (pynvml.NVML_GPM_METRICS_GET_VERSION, 1)
         assert request.metrics[0].metricId == pynvml.NVML_GPM_METRIC_SM_UTIL
         request.metrics[0].value = said["sm"]
+        pair = (request.sample1, request.sample2)
+        said["between"].append([ctypes.cast(sample, ctypes.c_void_p).value for sample in pair])
         return request
 
     def refuse(*_: Any) -> None:
@@ -128,6 +131,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
         return counted
 
+    addresses = itertools.count(start=1)
+
+    def allocate() -> Any:
+        return ctypes.cast(ctypes.c_void_p(next(addresses)), pynvml.c_nvmlGpmSample_t)
+
     answers = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
@@ -139,7 +147,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "nvmlDeviceGetPowerUsage": refuse,
         "nvmlDeviceGetTotalEnergyConsumption": lambda handle: next(said["energy"]),
         "nvmlGpmQueryDeviceSupport": lambda handle: SimpleNamespace(isSupportedDevice=said["gpm"]),
-        "nvmlGpmSampleAlloc": pynvml.c_nvmlGpmSample_t,
+        "nvmlGpmSampleAlloc": allocate,
         "nvmlGpmSampleGet": count("counters"),
         "nvmlGpmMetricsGet": metrics,
         "nvmlGpmSampleFree": count("freed"),
@@ -154,9 +162,11 @@ def test_readings_of_a_gpu_have_our_units_and_what_it_refuses_is_unknown(driver:
         assert nvml.names == ("NVIDIA H200",)
         meter = GpuMeter(nvml, nvml.handles[0])
         assert meter.read() == GpuSample(memory=2**30, utilisation=0.8, sm_activity=0.375, power=None, energy=2.5)
+        assert meter.read().energy == 4.0
         meter.close()
         meter.close()
-    assert (driver["counters"], driver["freed"]) == (2, 2)
+    assert driver["between"] == [[1, 2], [2, 1]], "since the last reading"
+    assert (driver["counters"], driver["freed"]) == (3, 2)
 
 
 def test_a_gpu_without_performance_monitors_has_no_activity(driver: dict[str, Any]) -> None:
