@@ -104,8 +104,9 @@ class Device(Protocol):
         """Each work as something that repeats without launching its kernels one by one: a CUDA graph.
 
         It keeps the priority of the stream that is current now, whatever stream repeats it. Stamps made inside are
-        made anew by each repetition. The works share their memory, so what one left is gone when another ran: one call
-        per job. The CPU launches nothing, and gives the works themselves.
+        made anew by each repetition. All works are run in order some times first, then captured in that order. They
+        share their memory, so what one frees is overwritten when another runs: one call per job. The CPU launches
+        nothing, and gives the works themselves.
         """
         ...
 

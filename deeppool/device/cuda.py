@@ -93,12 +93,13 @@ class CudaDevice:
         captured = []
         surrounding = torch.cuda.current_stream()
         with captures_as_current() as stream:
-            for work in works:
-                stream.wait_stream(surrounding)
-                with torch.cuda.stream(stream):
-                    for _ in range(WARM_UPS):
+            stream.wait_stream(surrounding)
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    for work in works:
                         work()
-                surrounding.wait_stream(stream)
+            surrounding.wait_stream(stream)
+            for work in works:
                 graph = torch.cuda.CUDAGraph()
                 # Other threads of the process, such as NCCL's, go on meanwhile.
                 with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
