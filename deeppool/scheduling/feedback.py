@@ -18,14 +18,14 @@ from deeppool.scheduling.slowdown import spread
 KEPT = 9
 """Times of an operator of each kind; the latest count."""
 ENOUGH = 3
-"""Times of each kind before anything is concluded."""
+"""Times of each kind before anything is concluded; one, where it looks like what the last ban was for."""
 TRIAL = 8
 """Times beside the background, without harm, that make a good trial."""
 FLOOR = 50e-6
 """Seconds of slowdown that ban nothing: short operators are as noisy as that."""
 CONFIDENCE = 3.0
 """Standard errors by which two medians differ clearly."""
-FIRST_BAN, LONGEST_BAN = 16, 2048
+FIRST_BAN, LONGEST_BAN = 32, 4096
 """Iterations."""
 
 
@@ -43,6 +43,10 @@ class _History:
     apart: deque[float] = field(default_factory=_times)
     """With a background, but banned; since this ban began."""
     banned_until: int = 0
+    trial_until: int = 0
+    """First seen beside the background, or its ban has ended: before this iteration not much is known of it."""
+    suffered: float | None = None
+    """Seconds beside the background that the last ban was for."""
     excused_until: int = 0
     """A ban has not helped; no other before this iteration."""
     length: int = FIRST_BAN
@@ -61,6 +65,10 @@ class Feedback:
         """Operators beside which nothing may run in this iteration."""
         return frozenset(operator for operator, known in self._known.items() if iteration < known.banned_until)
 
+    def trying(self, iteration: int) -> bool:
+        """Whether some operator is on trial: its slowdown may be over soon, when it is banned."""
+        return any(iteration < known.trial_until for known in self._known.values())
+
     def alone(self, operators: Mapping[Operator, float]) -> None:
         """What each operator took in an iteration without a background."""
         for operator, seconds in operators.items():
@@ -74,30 +82,40 @@ class Feedback:
                 known.apart.append(seconds)
                 self._review(known, iteration)
             else:
+                if not known.beside:
+                    known.trial_until = iteration + ENOUGH
                 known.beside.append(seconds)
                 self._judge(known, iteration)
 
     def _judge(self, known: _History, iteration: int) -> None:
         """Bans an operator that suffers."""
-        if min(len(known.alone), len(known.beside)) < ENOUGH or iteration < known.excused_until:
+        if len(known.alone) < ENOUGH or iteration < known.excused_until:
             return
-        bearable = (1 + self._tolerance) * median(known.alone) + FLOOR
-        if median(known.beside) > bearable and _differ(known.beside, known.alone):
+        alone, beside = median(known.alone), median(known.beside)
+        again = known.suffered is not None and beside > (alone + known.suffered) / 2
+        sure = again or (len(known.beside) >= ENOUGH and _differ(known.beside, known.alone))
+        if sure and beside > self._bearable(alone):
+            known.suffered = beside
             known.banned_until = iteration + 1 + known.length
             known.length = min(2 * known.length, LONGEST_BAN)
+            known.trial_until = 0
+            # Once the ban has ended, a fresh trial.
+            known.beside.clear()
             known.apart.clear()
-        elif len(known.beside) >= TRIAL:
+        elif len(known.beside) == TRIAL:
+            known.suffered = None
             known.length = max(known.length // 2, FIRST_BAN)
 
     def _review(self, known: _History, iteration: int) -> None:
-        """Lifts a ban that does not help; a ban that ends is followed by a fresh trial."""
-        if len(known.apart) == ENOUGH and median(known.apart) > (1 + self._tolerance) * median(known.alone) + FLOOR:
-            gained = median(known.beside) - median(known.apart)
-            if gained < 0.5 * (median(known.beside) - median(known.alone)):
+        """Lifts a ban that does not help."""
+        if len(known.apart) == ENOUGH and known.suffered is not None:
+            alone, apart = median(known.alone), median(known.apart)
+            if apart > self._bearable(alone) and apart > (alone + known.suffered) / 2:
                 known.banned_until = iteration + 1
                 known.excused_until = iteration + 1 + known.length
-        if iteration + 1 >= known.banned_until:
-            known.beside.clear()
+
+    def _bearable(self, alone: float) -> float:
+        return (1 + self._tolerance) * alone + FLOOR
 
 
 def _differ(these: deque[float], those: deque[float]) -> bool:

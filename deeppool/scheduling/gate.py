@@ -31,11 +31,10 @@ class Gate:
             doing: what the foreground does now; None: nothing.
             expected: seconds that the piece will hold the device.
         """
+        gap = doing is None or doing[0] not in COMPUTING
         # Asked even of a closed gate: the share is earned with time, whatever else holds the piece back.
-        earned = self._duty.admits(now, orders.share, expected)
-        if not (earned and orders.open) or doing in orders.banned:
-            return False
-        if self._gaps_only and doing is not None and doing[0] in COMPUTING:
+        earned = self._duty.admits(now, orders.share, expected, gap=gap)
+        if not (earned and orders.open) or doing in orders.banned or (self._gaps_only and not gap):
             return False
         return self._pacer.admits(expected)
 

@@ -15,23 +15,22 @@ from deeppool.sharing import Sharing
 
 __all__ = ["Estimate", "Governor", "Operator", "Orders", "is_alone"]
 
+BLOCK = 4
+"""Iterations alone in a row. The first may still find pieces in flight and a cold cache: it is not measured."""
 DENSE = 16
-"""Iterations at the start, of which every other pair is alone."""
-RARE = 128
-"""Iterations of which one pair is alone later: 1.6 %."""
+"""Iterations at the start, of which every other block is alone."""
+RARE = 256
+"""Iterations of which one block is alone later: 1.6 %."""
 
 
 def is_alone(iteration: int) -> bool:
-    """Whether an iteration is one of a pair without background.
-
-    A pair, as the first of it may still find pieces in flight and a cold cache; the second is measured.
-    Dense at first, then at 16, 32, 64 and 128, then at every multiple of 128.
-    """
+    """Whether an iteration is without background: dense at first, then from 32, 64, 128 and every multiple of 256."""
     if iteration < DENSE:
-        return iteration % 4 < 2
+        return iteration % (2 * BLOCK) < BLOCK
     if iteration < RARE:
-        return iteration - (1 << iteration.bit_length() - 1) < 2
-    return iteration % RARE < 2
+        # From the last power of two.
+        return iteration >= 2 * DENSE and iteration - (1 << iteration.bit_length() - 1) < BLOCK
+    return iteration % RARE < BLOCK
 
 
 class Governor:
@@ -43,6 +42,8 @@ class Governor:
         self._controller = None if sharing.max_slowdown is None else Controller(sharing.max_slowdown)
         self._baseline = Baseline()
         self._slowdown = Slowdown()
+        self._settled = frozenset[Operator]()
+        """Bans at which the controller's evidence was found."""
         self._iteration = 0
         self._orders = FREE
 
@@ -52,8 +53,6 @@ class Governor:
         if self._feedback is None and self._controller is None:
             return FREE
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
-        if self._controller is not None and banned != self._orders.banned:
-            self._controller.forget()
         share = 1.0 if self._controller is None else self._controller.share
         self._orders = Orders(not is_alone(iteration), share, banned)
         return self._orders
@@ -64,7 +63,7 @@ class Governor:
             return
         if self._orders.open:
             self._collocated(seconds, operators)
-        elif is_alone(self._iteration - 1):
+        elif self._iteration % BLOCK:
             self._baseline.add(seconds)
             self._slowdown.alone(self._baseline)
             if self._feedback is not None:
@@ -78,7 +77,11 @@ class Governor:
             return
         slowdown = seconds / self._baseline.mean - 1
         self._slowdown.collocated(slowdown)
-        if self._controller is not None:
+        # An operator on trial, at the start or after a ban, is left to the feedback.
+        if self._controller is not None and not (self._feedback and self._feedback.trying(self._iteration)):
+            if self._orders.banned != self._settled:
+                self._settled = self._orders.banned
+                self._controller.forget()
             noise = spread(known) / self._baseline.mean
             self._controller.collocated(slowdown, len(known), noise)
 

@@ -6,8 +6,8 @@ A device finishes what was launched, so the foreground waits for what is in flig
 
 from collections import deque
 
-BURST = 0.01
-"""Seconds of unused share that are kept for later."""
+WINDOW = 0.1
+"""Seconds whose unused share is kept for later."""
 
 
 class Pacer:
@@ -45,22 +45,30 @@ class Pacer:
 class Duty:
     """A token bucket: seconds of the device that the background has earned and not used.
 
-    In any stretch of time it launches at most ``share x stretch + BURST`` seconds, or one piece more than
-    ``share x stretch`` where a piece is longer than the burst.
+    It is spent in the gaps of the foreground first: beside the foreground's computing goes only what the bucket
+    cannot keep for the next gap. The background launches at most ``share x WINDOW`` seconds and two pieces more than
+    ``share`` of any stretch of time with one share.
     """
 
     def __init__(self) -> None:
-        """Starts with a full bucket."""
-        self._earned = BURST
+        """Starts with nothing earned."""
+        self._earned = 0.0
+        self._share = 1.0
         self._now: float | None = None
 
-    def admits(self, now: float, share: float, expected: float) -> bool:
-        """Whether a piece is earned; one longer than the burst waits for a full bucket, and leaves a debt."""
+    def admits(self, now: float, share: float, expected: float, *, gap: bool) -> bool:
+        """Whether a piece may start; it leaves a debt where it is longer than what was earned."""
         if self._now is not None:
-            self._earned = min(BURST, self._earned + share * max(0.0, now - self._now))
-        self._now = now
-        return share >= 1 or self._earned >= min(expected, BURST)
+            self._earned += share * max(0.0, now - self._now)
+        if share != self._share:
+            # What another share had earned would hide for a while what this one costs.
+            self._earned = min(self._earned, 0.0)
+        self._now, self._share = now, share
+        kept = share * WINDOW
+        # A piece above what is kept, or whoever asks now and then would lose what overflows between.
+        self._earned = min(self._earned, kept + expected)
+        return share >= 1 or (self._earned > 0 if gap else self._earned >= kept)
 
     def spend(self, seconds: float) -> None:
         """A piece was launched, or, if negative, was shorter than expected."""
-        self._earned = min(BURST, self._earned - seconds)
+        self._earned -= seconds
