@@ -42,7 +42,7 @@ class CapturedStep:
             precision: of products and convolutions.
         """
         placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
-        self._data = dict(zip(placeholders, (tensor.clone() for tensor in data), strict=True))
+        self._data: Values = dict(zip(placeholders, (tensor.clone() for tensor in data), strict=True))
         self._batch = len(data[0])
         self._segments = [extract(captured, cut) for cut in cuts]
         self._model, self._optimizer, self._precision = captured.program, optimizer, precision
@@ -83,8 +83,7 @@ class CapturedStep:
 
     def loss(self) -> torch.Tensor:
         """Of the last step, on the device."""
-        loss: torch.Tensor = self._outputs[-1][-1].detach()
-        return loss
+        return self._outputs[-1][-1].detach()
 
     def _forward(self, index: int) -> None:
         if index == 0:
@@ -101,9 +100,8 @@ class CapturedStep:
     def _leaf(self, node: fx.Node) -> torch.Tensor:
         if node.op == "placeholder":
             return self._data[node]
-        leaf: torch.Tensor = self._values[node].detach()
-        leaf.requires_grad_(leaf.is_floating_point())
-        return leaf
+        value = self._values[node]
+        return value.detach().requires_grad_(value.requires_grad)
 
     def _backward(self, index: int) -> None:
         if index == len(self._segments) - 1:

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from deeppool.collocation.captured_step import CapturedStep
 from deeppool.device.common import Device, find_device
@@ -82,6 +83,19 @@ def test_pieces_train_as_the_whole_does(device: Device, seed: int) -> None:
     assert losses == pytest.approx(expected, rel=1e-12)
     for name, value in captured.source.state_dict().items():
         torch.testing.assert_close(value, state[name], rtol=1e-10, atol=1e-12)
+
+
+def test_a_piece_without_anything_to_train_has_no_backward() -> None:
+    torch.manual_seed(0)
+    captured = capture(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (2, 2))
+    optimizer = torch.optim.SGD(captured.program.parameters(), lr=0.1)
+    data = torch.randn(3, 2, 2), torch.tensor([0, 1, 0])
+    captured.program(*data).backward()
+    expected = captured.source.get_parameter("1.weight").grad
+    step = CapturedStep(captured, [range(1), range(1, 2)], data, optimizer)
+    for work in step.works[:-1]:
+        work()
+    torch.testing.assert_close(captured.source.get_parameter("1.weight").grad, expected)
 
 
 def test_warming_up_leaves_no_trace(device: Device) -> None:
