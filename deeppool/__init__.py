@@ -17,14 +17,14 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
     errors   units   documents   network   cluster   timeline   sharing   job   device   env
-    cancellation   nursery   child   board   vigil   blame   place   rank_group   torchrun
+    telemetry   cancellation   nursery   child   board   vigil   blame   place   rank_group   torchrun
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deeppool import figures
+    from deeppool import figures, widgets
     from deeppool.cluster import Cluster, Link, find_cluster
     from deeppool.collocation.queue import BackgroundJob
     from deeppool.coordinator.client import Coordinator
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
+    from deeppool.telemetry.sampler import Sampler
     from deeppool.training_run import train
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ _HOMES = {
     "Cluster": "deeppool.cluster",
     "Coordinator": "deeppool.coordinator.client",
     "Link": "deeppool.cluster",
+    "Sampler": "deeppool.telemetry.sampler",
     "StepsTable": "deeppool.planning.accuracy",
     "TrainingJob": "deeppool.execution.training",
     "capture": "deeppool.graph.capture",
@@ -79,6 +81,7 @@ _HOMES = {
     "simulate": "deeppool.simulation.replay",
     "start": "deeppool.live_run",
     "train": "deeppool.training_run",
+    "widgets": "deeppool",
 }
 
 __all__ = [
@@ -86,6 +89,7 @@ __all__ = [
     "Cluster",
     "Coordinator",
     "Link",
+    "Sampler",
     "StepsTable",
     "TrainingJob",
     "capture",
@@ -110,6 +114,7 @@ __all__ = [
     "simulate",
     "start",
     "train",
+    "widgets",
 ]
 
 
@@ -117,8 +122,8 @@ def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used, so that importing deeppool stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"deeppool has no '{name}'; it has {', '.join(__all__)}")
-    if name == "figures":
-        return importlib.import_module("deeppool.figures")
+    if _HOMES[name] == "deeppool":
+        return importlib.import_module(f"deeppool.{name}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, ClassVar
 
+from deeppool.device.abilities import GpuAbilities, gpu_abilities, mps
 from deeppool.device.cpu import processor_name, usable_cores
+from deeppool.device.nvml import Nvml
 from deeppool.units import format_bytes
 
 PACKAGES = ("deeppool", "torch", "torchvision", "plotly", "ipywidgets", "jupyterlab", "papermill", "nvidia-ml-py")
@@ -37,6 +39,10 @@ class Environment:
     memory: int
     """Bytes."""
     gpus: tuple[str, ...]
+    gpu_abilities: tuple[GpuAbilities, ...]
+    """In the same order: what each can do for two jobs that share it."""
+    mps: str | None
+    """NVIDIA's daemon through which several processes run on a GPU at once; None without a GPU."""
     gpu_problem: str | None
     """Why there are none."""
     background_priority: str
@@ -47,7 +53,8 @@ class Environment:
         rows: dict[str, Any] = {
             "python": f"{self.python} on {self.platform}",
             "processor": f"{self.processor}, {self.cores} cores, {format_bytes(self.memory)}",
-            "gpus": ", ".join(self.gpus) or f"none: {self.gpu_problem}",
+            "gpus": ("\n" + 21 * " ").join(map(str, self.gpu_abilities)) or f"none: {self.gpu_problem}",
+            **({} if self.mps is None else {"mps": self.mps}),
             "background priority": self.background_priority,
             "packages": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         }
@@ -55,12 +62,13 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Looks at this machine; loads neither torch nor a GPU library that is not there."""
+    """Looks at this machine; loads torch only to try what a GPU can do, where there is one."""
     import os
 
     import psutil
 
-    gpus, problem = _gpus()
+    with Nvml() as nvml:
+        gpus, problem, abilities = nvml.names, nvml.problem, gpu_abilities(nvml)
     return Environment(
         python=sys.version.split()[0],
         platform=platform.platform(),
@@ -68,24 +76,9 @@ def environment() -> Environment:
         cores=len(usable_cores()),
         memory=psutil.virtual_memory().total,
         gpus=gpus,
+        gpu_abilities=abilities,
+        mps=mps() if gpus else None,
         gpu_problem=problem,
         background_priority="SCHED_IDLE" if hasattr(os, "SCHED_IDLE") else "nice 19",
         versions=package_versions(*PACKAGES),
     )
-
-
-def _gpus() -> tuple[tuple[str, ...], str | None]:
-    """Names from NVIDIA's management library, or why it does not answer."""
-    try:
-        import pynvml
-    except ImportError:
-        return (), "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return (), f"no NVIDIA driver ({error})"
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles), None
-    finally:
-        pynvml.nvmlShutdown()

@@ -28,6 +28,7 @@ KINDS = {
     "shared-cluster": ("deeppool.planning.shared_cluster", "SharedCluster"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
+    "telemetry": ("deeppool.telemetry.record", "Telemetry"),
 }
 
 

@@ -16,8 +16,8 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline | sharing < job < device < env | cancellation"
-    " | nursery < child | board < vigil < blame < place < rank_group < torchrun",
+    "errors < units < documents | network < cluster | timeline | sharing < job < device < env"
+    " | telemetry | cancellation | nursery < child | board < vigil < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems
@@ -150,6 +150,7 @@ def test_a_public_name_is_at_its_home(name: str) -> None:
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        AttributeError, match="deeppool has no 'fit'; it has BackgroundJob, Cluster, Coordinator, Link, StepsTable"
+        AttributeError,
+        match="deeppool has no 'fit'; it has BackgroundJob, Cluster, Coordinator, Link, Sampler, StepsTable",
     ):
         deeppool.fit  # noqa: B018

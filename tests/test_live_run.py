@@ -161,7 +161,7 @@ def test_what_cannot_be_followed_and_arguments_that_do_not_fit_are_refused_at_on
 def test_a_panel_follows_its_run_to_the_end() -> None:
     steps = Steps()
     run = dp.start(steps.climb, 2)
-    bar, stop, said = run_panel(run).children
+    bar, stop, _, said = run_panel(run).children[0].children
     assert (bar.value, stop.disabled) == (0, False)
     steps.step()
     steps.step()
@@ -169,19 +169,34 @@ def test_a_panel_follows_its_run_to_the_end() -> None:
     wait_until(lambda: stop.disabled)
     assert (bar.value, bar.bar_style) == (1, "success")
     assert said.value.startswith("climb: done in ")
-    late = run_panel(run).children[0]
+    late = run_panel(run).children[0].children[0]
     assert (late.value, late.bar_style) == (1, "success")
 
 
 def test_the_button_of_a_panel_cancels_and_the_error_stands_beside_it() -> None:
     run = dp.start(wait_for_ever)
-    bar, stop, said = run_panel(run).children
+    bar, stop, _, said = run_panel(run).children[0].children
     stop.click()
     with pytest.raises(RunCancelledError):
         run.result(PATIENCE)
     wait_until(lambda: stop.disabled)
     assert bar.bar_style == "warning"
     assert "the run was cancelled" in said.value
+
+
+def test_a_panel_shows_the_devices_when_asked_until_the_run_ends() -> None:
+    steps = Steps()
+    run = dp.start(steps.climb, 1)
+    panel = run_panel(run)
+    (row,) = panel.children
+    devices = row.children[2]
+    devices.click()
+    assert devices.disabled
+    _, shown = panel.children
+    assert "dp-telemetry-panel" in shown._dom_classes
+    steps.step()
+    run.result(PATIENCE)
+    wait_until(lambda: not any(thread.name == "deeppool telemetry" for thread in threading.enumerate()))
 
 
 def test_a_view_that_fails_does_not_end_a_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,13 +1,17 @@
-"""Profiles of the evaluation's models on one GPU, in every mode, each with its check against the whole iteration.
+"""One GPU, in parts that each fill a call: profiles of the evaluation's models, collocation, pairs of kernels.
 
-Writes small JSON files: ``summary.json`` (environment, and per model and mode the checks, held-out errors and the
-seconds it took) and one profile per model. Starts no measurement after ``--minutes``; what was left out is named in
-the summary. Nothing here is a result until it ran on a GPU: ``--device cpu --quick`` only tries the script.
+``profiles``: in every mode, each with its check against the whole iteration. ``ladder``: a foreground alone and beside
+a background, one mechanism more at a time. ``pairs``: which kernel disturbs which, and whose priority a graph has.
+
+Writes small JSON files: ``summary.json`` (environment, and per part what was measured) and one profile per model.
+Starts no measurement after ``--minutes``; what was left out is named in the summary. Nothing here is a result until it
+ran on a GPU: ``--device cpu --quick`` only tries the script.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,10 @@ from typing import Any
 import torch
 
 import deeppool as dp
+from benchmarks.gpu import collocation, kernels
 from benchmarks.held_out import held_out
 from deeppool import documents
-from deeppool.device.common import Precision
+from deeppool.device.common import Precision, find_device
 from deeppool.errors import DeeppoolError
 from deeppool.graph.capture import CapturedModel
 from deeppool.profiling.table import Profile
@@ -55,40 +60,78 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the JSON files")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["profiles"], help="each fills a call")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="to be profiled")
     parser.add_argument("--minutes", type=float, default=9.0, help="after which no measurement starts")
     parser.add_argument("--quick", action="store_true", help="a small model at two sizes: does the script run?")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * arguments.minutes
-    modes = ON_CUDA if arguments.device == "cuda" else ON_CPU
     results: dict[str, Any] = {
         "environment": documents.to_json(dp.environment()),
         "device": arguments.device,
         "quick": arguments.quick,
-        "measurements": [],
-        "left_out": [],
     }
+    for part in arguments.parts:
+        # After each entry: a run that is cut short has what it measured.
+        for found in PARTS[part](arguments, end):
+            results[part] = found
+            documents.write_text(json.dumps(results, indent=1) + "\n", arguments.output / "summary.json")
+
+
+def profiles(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """What is known so far, again and again; so do all parts."""
+    modes = ON_CUDA if arguments.device == "cuda" else ON_CPU
+    found: dict[str, Any] = {"measurements": [], "left_out": []}
+    yield found
     for name in ["resnet18"] if arguments.quick else arguments.models:
         if time.monotonic() > end:
-            results["left_out"] += [f"{name} {mode.name}" for mode in modes]
+            found["left_out"] += [f"{name} {mode.name}" for mode in modes]
+            yield found
             continue
         try:
             model = capture(name, arguments.quick)
         except DeeppoolError as error:
-            results["measurements"].append({"model": name, "mode": None, "error": str(error)})
+            found["measurements"].append({"model": name, "mode": None, "error": str(error)})
+            yield found
             continue
         for mode in modes:
             if time.monotonic() > end:
-                results["left_out"].append(f"{name} {mode.name}")
-                continue
-            sizes, tried = ((1, 2, 4), (2,)) if arguments.quick else (SIZES, HELD_OUT)
-            results["measurements"].append(
-                measure(model, mode, arguments.device, sizes, tried, arguments.output, saved=mode == modes[0])
-            )
-            # After each: a run that is cut short has what it measured.
-            documents.write_text(json.dumps(results, indent=1) + "\n", arguments.output / "summary.json")
-    documents.write_text(json.dumps(results, indent=1) + "\n", arguments.output / "summary.json")
+                found["left_out"].append(f"{name} {mode.name}")
+            else:
+                sizes, tried = ((1, 2, 4), (2,)) if arguments.quick else (SIZES, HELD_OUT)
+                found["measurements"].append(
+                    measure(model, mode, arguments.device, sizes, tried, arguments.output, saved=mode == modes[0])
+                )
+            yield found
+
+
+def ladder(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """Collocation, one mechanism more at a time."""
+    device = find_device(arguments.device)
+    found: dict[str, Any] = {"measurements": [], "left_out": []}
+    yield found
+    for setting in collocation.QUICK if arguments.quick else collocation.SETTINGS:
+        if time.monotonic() > end:
+            found["left_out"].append(setting.foreground)
+        else:
+            found["measurements"].append(collocation.measure(setting, device, end))
+        yield found
+
+
+def pairs(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """Which kernel disturbs which, and whose priority a graph has; a minute."""
+    device = find_device(arguments.device)
+    found: dict[str, Any] = {"left_out": []}
+    for name, measured in (("priorities", kernels.priorities), ("interference", kernels.interference)):
+        if time.monotonic() > end:
+            found["left_out"].append(name)
+        else:
+            found[name] = measured(device, quick=arguments.quick)
+        yield found
+
+
+PARTS = {"profiles": profiles, "ladder": ladder, "pairs": pairs}
 
 
 def capture(name: str, quick: bool) -> CapturedModel:

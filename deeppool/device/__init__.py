@@ -4,5 +4,8 @@ common          Device: what the rest of the package sees
 cpu             cores, pinning, priorities of the operating system
 control_group   a core divided by weight
 cuda            NVIDIA GPUs
+sm_share        a part of a GPU for one job
+nvml            what the driver of GPUs says of them
+abilities       what each GPU can do for two jobs
 datasheet       the peaks of GPUs that are not here
 """

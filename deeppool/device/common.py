@@ -1,7 +1,9 @@
 """Device: where layers run, when they are done, and how long they took."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from deeppool.errors import DeviceUnavailableError, InvalidValueError
@@ -13,6 +15,43 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 """Of products and convolutions: 32 bits; 32 bits with TF32's short mantissa; 16 bits, under autocast."""
 AUTOCAST = ("bf16", "fp16")
+StreamPriority = Literal["high", "low"]
+"""Whose waiting blocks a device places first; what runs is never stopped for it."""
+CONNECTIONS = 32
+"""Hardware queues between host and GPU, the most there can be. With the 8 that CUDA makes by itself, two streams may
+share one, and the foreground's work then waits behind the background's."""
+
+
+class Stream(Protocol):
+    """A queue of work of a device: done in order, beside what other streams hold."""
+
+    priority: StreamPriority
+
+    def launch(self, work: Callable[[], None]) -> "Launch":
+        """Gives the device some work and returns; on a CPU the work is then done."""
+        ...
+
+    def current(self) -> AbstractContextManager[None]:
+        """This thread gives its work to this stream in the block, after what the surrounding stream was given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Work that a stream was given."""
+
+    device: "Device"
+    start: Any
+    end: Any
+    """Stamps of the device before and behind it."""
+
+    def done(self) -> bool:
+        """Asks, and never waits."""
+        return self.device.passed(self.end)
+
+    def seconds(self) -> float:
+        """That the device had it for, once it is done."""
+        return self.device.seconds(self.start, self.end)
 
 
 class Device(Protocol):
@@ -53,11 +92,21 @@ class Device(Protocol):
         """Between two stamps, once the device is done."""
         ...
 
+    def passed(self, stamp: Any) -> bool:
+        """Whether the device has got to a stamp; asks, and never waits."""
+        ...
+
+    def stream(self, priority: StreamPriority) -> Stream:
+        """A new one, for the device that was selected."""
+        ...
+
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Each work as something that repeats without launching its kernels one by one: a CUDA graph.
 
-        Stamps made inside are made anew by each repetition. The works share their memory, so what one left is
-        gone when another ran. The CPU launches nothing, and gives the works themselves.
+        It keeps the priority of the stream that is current now, whatever stream repeats it. Stamps made inside are
+        made anew by each repetition. All works are run in order some times first, then captured in that order. They
+        share their memory, so what one frees is overwritten when another runs: one call per job. The CPU launches
+        nothing, and gives the works themselves.
         """
         ...
 
@@ -90,6 +139,9 @@ def find_device(kind: str = "auto") -> Device:
 
     if kind not in ("auto", "cpu", "cuda"):
         raise InvalidValueError(f"device must be auto, cpu or cuda, got '{kind}'")
+    if kind != "cpu":
+        # Read when CUDA is initialised, which the next line does.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(CONNECTIONS))
     problem = cuda_problem() if kind != "cpu" else None
     if kind == "cuda" and problem:
         raise DeviceUnavailableError(f"cuda was asked for, {problem} (use --device cpu, or see: deeppool env)")

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deeppool.device.common import Launch, StreamPriority
 from deeppool.errors import InvalidValueError
 from deeppool.sharing import Priority
 
@@ -75,6 +76,14 @@ class CpuDevice:
         """Their difference."""
         return later - earlier
 
+    def passed(self, stamp: float) -> bool:
+        """What was given before is done."""
+        return True
+
+    def stream(self, priority: StreamPriority) -> "CpuStream":
+        """The calling thread: its priority is the operating system's affair (:func:`lower_priority`)."""
+        return CpuStream(self, priority)
+
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """The works themselves."""
         return works
@@ -93,6 +102,24 @@ class CpuDevice:
 
     def memory_use(self) -> None:
         """The operating system's allocator keeps no such count."""
+
+
+class CpuStream:
+    """The calling thread."""
+
+    def __init__(self, device: CpuDevice, priority: StreamPriority) -> None:
+        """Remembers the two."""
+        self._device, self.priority = device, priority
+
+    def launch(self, work: Callable[[], None]) -> Launch:
+        """Does the work."""
+        start = self._device.stamp()
+        work()
+        return Launch(self._device, start, self._device.stamp())
+
+    def current(self) -> AbstractContextManager[None]:
+        """It always is."""
+        return nullcontext()
 
 
 def processor_name() -> str:

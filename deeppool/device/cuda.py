@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from deeppool.device.common import Launch, StreamPriority
+
 if TYPE_CHECKING:
     import torch
 
@@ -72,23 +74,37 @@ class CudaDevice:
         """By the GPU's clock."""
         return float(earlier.elapsed_time(later)) / 1e3
 
+    def passed(self, stamp: "torch.cuda.Event") -> bool:
+        """An event's query. One inside a graph counts from the graph's last replay."""
+        return bool(stamp.query())
+
+    def stream(self, priority: StreamPriority) -> "CudaStream":
+        """One of torch's 32 of that priority on the selected GPU: the 33rd is the first again."""
+        import torch
+
+        lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, whatever its types say
+        return CudaStream(self, priority, torch.cuda.Stream(priority=highest if priority == "high" else lowest))
+
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Captures each work as one graph, all in one pool of memory."""
         import torch
 
         pool = torch.cuda.graph_pool_handle()
         captured = []
-        for work in works:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+        surrounding = torch.cuda.current_stream()
+        with captures_as_current() as stream:
+            stream.wait_stream(surrounding)
+            with torch.cuda.stream(stream):
                 for _ in range(WARM_UPS):
+                    for work in works:
+                        work()
+            surrounding.wait_stream(stream)
+            for work in works:
+                graph = torch.cuda.CUDAGraph()
+                # Other threads of the process, such as NCCL's, go on meanwhile.
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                     work()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                work()
-            captured.append(graph.replay)
+                captured.append(graph.replay)
         return tuple(captured)
 
     @contextmanager
@@ -121,3 +137,52 @@ class CudaDevice:
         now, highest = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return now, highest
+
+
+class CudaStream:
+    """A stream of torch on one GPU."""
+
+    def __init__(self, device: CudaDevice, priority: StreamPriority, handle: "torch.cuda.Stream") -> None:
+        """Wraps it."""
+        self._device, self.priority, self.handle = device, priority, handle
+
+    def launch(self, work: Callable[[], None]) -> Launch:
+        """Launches on the stream, from any thread, whichever GPU is selected in it."""
+        import torch
+
+        with torch.cuda.stream(self.handle):
+            start = self._device.stamp()
+            work()
+            return Launch(self._device, start, self._device.stamp())
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What follows the block waits, on the device, for what was given in it."""
+        import torch
+
+        surrounding = torch.cuda.current_stream(self.handle.device)
+        self.handle.wait_stream(surrounding)
+        with torch.cuda.stream(self.handle):
+            yield
+        surrounding.wait_stream(self.handle)
+
+
+@contextmanager
+def captures_as_current() -> Iterator["torch.cuda.Stream"]:
+    """Graphs captured in the block keep the priority and the multiprocessors of the current stream; gives the stream.
+
+    A graph's kernels have the priority of the stream that captured them, not of the one that replays them. torch by
+    itself captures on a stream of priority 0, the lowest, and ``make_graphed_callables`` can be told no other. Two jobs
+    must not capture on the same stream either: the workspace of cuBLAS belongs to it.
+    """
+    import torch
+
+    stream = torch.cuda.current_stream()
+    if stream == torch.cuda.default_stream():  # which cannot be captured
+        stream = torch.cuda.Stream()
+    before = torch.cuda.graph.default_capture_stream
+    torch.cuda.graph.default_capture_stream = stream
+    try:
+        yield stream
+    finally:
+        torch.cuda.graph.default_capture_stream = before

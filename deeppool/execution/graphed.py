@@ -1,7 +1,8 @@
 """Stages as CUDA graphs: at small batches a GPU waits for its launches longer than for its arithmetic.
 
 Each stage's forward and backward are captured once, by ``torch.cuda.make_graphed_callables``, for the shapes that the
-rank runs it with. Transfers and all-reduces stay outside. A stage is not captured
+rank runs it with, at the priority of the stream that is then current. Transfers and all-reduces stay outside. A stage
+is not captured
 
 - whose dropout draws a mask per sample, seeded by the host in every iteration;
 - whose BatchNorm is synchronised, since it would wait for other ranks inside a graph;
@@ -18,6 +19,7 @@ import torch
 from torch import fx, nn
 
 from deeppool.device.common import Precision
+from deeppool.device.cuda import captures_as_current
 from deeppool.execution.batch_norm import BatchNormOfGroup
 from deeppool.execution.dropout import SampleDropout
 from deeppool.execution.precision import autocast
@@ -69,7 +71,7 @@ def forwards(
     samples = tuple(_samples(segments[index], batches[index], types, device) for index in captured)
     # Warming up and capturing run the layers, and BatchNorm would remember samples that are none.
     buffers = {buffer: buffer.clone() for stage in captured.values() for buffer in stage.buffers()}
-    with autocast(device.type, precision, cache_enabled=False):
+    with captures_as_current(), autocast(device.type, precision, cache_enabled=False):
         # Together: their memory is shared in the order of all forwards, then all backwards.
         graphs = torch.cuda.make_graphed_callables(tuple(captured.values()), samples, allow_unused_input=True)
     for buffer, before in buffers.items():

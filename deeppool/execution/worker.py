@@ -79,6 +79,7 @@ class Rank:
         if setup["core"] is not None:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
+        self.stream = device.stream("high")
         self.arithmetic = device.arithmetic(plan.precision)
         work = self._work = _work(setup, folder, plan, self.place)
         if setup["emulated"]:
@@ -101,7 +102,7 @@ class Rank:
         return Doing(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
-        with self._device.unbound():
+        with self._device.unbound(), self.stream.current():
             return Trainer(
                 self._work.captured,
                 stages_of(plan),
@@ -256,7 +257,7 @@ def main() -> None:
             "load": rank.load,
             "switch": rank.switch,
         }
-        with rank.arithmetic:
+        with rank.arithmetic, rank.stream.current():
             pulse.enter(RESTING, waits=True)
             while (message := commands.next())["command"] != "exit":
                 pulse.enter(COMMANDS[message["command"]])

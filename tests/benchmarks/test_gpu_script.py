@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.gpu import run
+from benchmarks.gpu import collocation, kernels, run
 from deeppool import documents
 from deeppool.profiling import spread
 from deeppool.profiling.table import Profile
@@ -27,15 +27,16 @@ def script(tmp_path, monkeypatch):
 def test_dry_run_on_a_cpu_measures_every_mode_and_saves_a_profile(script):
     folder = script("--device", "cpu", "--quick")
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["device"], summary["quick"], summary["left_out"]) == ("cpu", True, [])
+    profiles = summary["profiles"]
+    assert (summary["device"], summary["quick"], profiles["left_out"]) == ("cpu", True, [])
     assert summary["environment"]["versions"]["torch"]
-    assert [(entry["model"], entry["mode"]) for entry in summary["measurements"]] == [
+    assert [(entry["model"], entry["mode"]) for entry in profiles["measurements"]] == [
         ("resnet18", "fp32-eager"),
     ]
-    for entry in summary["measurements"]:
+    for entry in profiles["measurements"]:
         assert [check["batch"] for check in entry["checks"]] == [1, 2, 4]
         assert all(check["iteration"] > 0 for check in entry["checks"])
-    assert [size["batch"] for size in summary["measurements"][0]["held_out"]] == [2]
+    assert [size["batch"] for size in profiles["measurements"][0]["held_out"]] == [2]
     profile = documents.read(folder / "resnet18-cpu-fp32-eager.json", Profile)
     assert (profile.device, profile.precision, profile.graphs) == ("cpu", "fp32", False)
     assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
@@ -43,13 +44,34 @@ def test_dry_run_on_a_cpu_measures_every_mode_and_saves_a_profile(script):
 
 def test_what_time_is_too_short_for_is_named(script):
     summary = json.loads((script("--device", "cpu", "--minutes", "-1") / "summary.json").read_text())
-    assert summary["measurements"] == []
-    assert len(summary["left_out"]) == len(run.MODELS) * len(run.ON_CPU)
+    profiles = summary["profiles"]
+    assert profiles["measurements"] == []
+    assert len(profiles["left_out"]) == len(run.MODELS) * len(run.ON_CPU)
 
 
 def test_what_cannot_be_measured_is_an_entry_and_does_not_end_the_others(script, monkeypatch):
     # CUDA graphs are refused on a CPU.
     monkeypatch.setattr(run, "ON_CPU", (run.Mode("fp32", True), run.Mode("fp32", False)))
-    failed, measured = json.loads((script("--device", "cpu", "--quick") / "summary.json").read_text())["measurements"]
+    summary = json.loads((script("--device", "cpu", "--quick") / "summary.json").read_text())
+    failed, measured = summary["profiles"]["measurements"]
     assert failed["error"] == "graphs are CUDA graphs, got device cpu (leave graphs out)"
     assert "checks" in measured
+
+
+def test_dry_run_on_a_cpu_climbs_the_ladder_and_tries_the_kernels(script):
+    summary = json.loads(
+        (script("--device", "cpu", "--quick", "--parts", "ladder", "pairs") / "summary.json").read_text()
+    )
+    (measured,) = summary["ladder"]["measurements"]
+    (gap,) = measured["gaps"]
+    assert [rung["rung"] for rung in gap["rungs"]] == list(collocation.LADDER)
+    for rung in gap["rungs"]:
+        assert rung["foreground"]["mean"] > 0
+        assert rung["background_samples_per_second_alone"] > 0
+        assert rung["harvest"] >= 0
+    problems = {rung["rung"]: rung["problem"] for rung in gap["rungs"] if rung["problem"]}
+    assert problems == {"+ SM share 25 %": "device cpu has no multiprocessors"}
+    kinds = len(kernels.QUICK_SIZES)
+    assert len({(pair["foreground"], pair["background"]) for pair in summary["pairs"]["interference"]}) == kinds**2
+    assert all(pair["share_of_alone"] > 0 for pair in summary["pairs"]["interference"])
+    assert len(summary["pairs"]["priorities"]) == 4

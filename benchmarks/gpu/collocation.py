@@ -1,0 +1,238 @@
+"""Two jobs on one device, a mechanism more at a time, as in figure 11 of DeepPool's paper.
+
+The foreground's iteration is some graphs of high priority, launched by this thread; the background's is many small ones
+behind a gate, launched by a lane. Each round runs the foreground alone and beside each rung, so that a device that
+grows slower does so for all of them. Times are the device's.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import deeppool as dp
+from deeppool.collocation.captured_step import CapturedStep
+from deeppool.collocation.lane import Lane, Piece, timed
+from deeppool.device.common import Device, Launch, Precision, Stream
+from deeppool.device.sm_share import sm_share
+from deeppool.graph.capture import CapturedModel
+from deeppool.graph.synthetic import SyntheticTask
+from deeppool.graph.workloads import find_workload
+from deeppool.scheduling.gate import Gate
+from deeppool.scheduling.governor import Governor
+from deeppool.scheduling.orders import FREE, Operator, Orders
+from deeppool.sharing import POLICIES, Sharing
+
+# Each adds a mechanism to those above it; the last two are not in the paper. True: a smaller background batch.
+LADDER: dict[str, tuple[Sharing, bool]] = {
+    "naive": (Sharing(priority="normal"), False),
+    "+ priority": (Sharing(), False),
+    "+ pacing": (POLICIES["paced"], False),
+    "+ feedback": (POLICIES["feedback"], False),
+    "+ smaller batch": (POLICIES["feedback"], True),
+    "+ SM share 25 %": (replace(POLICIES["feedback"], share=0.25), True),
+    "+ bound 1 %": (replace(POLICIES["feedback"], max_slowdown=0.01), True),
+}
+STAGES = 8
+"""Of the foreground: operators that the feedback tells apart."""
+POLL_SECONDS = 2e-5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Two jobs, and how long each is looked at."""
+
+    foreground: str
+    background: str = "resnet50"
+    batch: int = 4
+    """Of the foreground: small, as on each of many GPUs."""
+    background_batches: tuple[int, int] = (32, 8)
+    """Ordinary and smaller."""
+    precision: Precision = "bf16"
+    pieces: int = 32
+    """Into which forward and backward of the background are cut, each."""
+    gaps: tuple[float, ...] = (0.0, 0.01)
+    """Seconds without foreground after each iteration: what a burst-parallel plan leaves."""
+    iterations: int = 256
+    """In a row; a governor takes some tens to get to know the foreground."""
+    rounds: int = 2
+    alone_seconds: float = 1.0
+    """That a background is measured for by itself."""
+
+
+SETTINGS = tuple(Setting(model) for model in ("vgg16", "wide_resnet101_2", "inception_v3"))
+QUICK = (Setting("tiny", "tiny", 2, (2, 1), "fp32", 2, (0.0,), 20, 1, 0.05),)
+
+
+class Job:
+    """A training whose step is captured in pieces on a stream."""
+
+    def __init__(
+        self, name: str, batch: int, stages: int, precision: Precision, device: Device, stream: Stream
+    ) -> None:
+        place = device.torch_device()
+        captured = capture(name, place)
+        count = len(captured.graph.layers)
+        edges = sorted({round(edge) for edge in np.linspace(0, count, stages + 1)})
+        cuts = [range(first, last) for first, last in itertools.pairwise(edges)]
+        data = [tensor.to(place) for tensor in SyntheticTask(captured, batch, 0).shard(0, 0, batch)]
+        optimizer = torch.optim.SGD(captured.program.parameters(), lr=1e-3, momentum=0.9)
+        self.batch, self.stream, order = batch, stream, range(len(cuts))
+        with stream.current(), device.arithmetic(precision):
+            self.step = CapturedStep(captured, cuts, data, optimizer, precision)
+            self.works = self.step.capture(device)
+        device.synchronize()
+        self.operators: tuple[Operator, ...] = (
+            *(("forward", stage) for stage in order),
+            *(("backward", stage) for stage in reversed(order)),
+            ("update", len(cuts) - 1),
+        )
+
+
+def capture(name: str, place: torch.device) -> CapturedModel:
+    torch.manual_seed(0)
+    if name == "tiny":
+        return dp.capture(nn.Sequential(nn.Flatten(), *(nn.Linear(64, 64) for _ in range(6))).to(place), (64,))
+    workload = find_workload(name)
+    return dp.capture(workload.build().to(place), workload.inputs[0].shape)
+
+
+class Foreground:
+    """A job whose iterations are timed."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self.orders, self.gap = job, FREE, 0.0
+        self._launches: tuple[tuple[Operator, Launch], ...] = ()
+
+    def iterate(self) -> tuple[float, dict[Operator, float]]:
+        """Seconds of an iteration, and of each operator."""
+        self._launches = ()
+        for operator, work in zip(self._job.operators, self._job.works, strict=True):
+            self._launches = (*self._launches, (operator, self._job.stream.launch(work)))
+        first, last = self._launches[0][1], self._launches[-1][1]
+        while not last.done():
+            time.sleep(POLL_SECONDS)
+        if self.gap:
+            time.sleep(self.gap)
+        operators = {operator: launch.seconds() for operator, launch in self._launches}
+        return last.device.seconds(first.start, last.end), operators
+
+    def look(self) -> tuple[Orders, Operator | None]:
+        """For a lane: the orders, and the first operator that the device has not done."""
+        return self.orders, next((operator for operator, launch in self._launches if not launch.done()), None)
+
+
+@dataclass
+class Background:
+    """A rung's."""
+
+    pieces: tuple[Piece, ...]
+    lane: Lane
+    governor: Governor
+    batch: int
+    samples_alone: float
+    problem: str | None
+    times: list[float] = field(default_factory=list)
+    """Of the foreground beside it."""
+    seconds: float = 0.0
+
+    @property
+    def samples(self) -> float:
+        return self.lane.finished / len(self.pieces) * self.batch
+
+    def run(self, foreground: Foreground, iterations: int) -> None:
+        started = time.perf_counter()
+        with self.lane.running(self.pieces):
+            for _ in range(iterations):
+                foreground.orders = self.governor.begin(len(self.times))
+                seconds, operators = foreground.iterate()
+                self.governor.end(seconds, operators)
+                self.times.append(seconds)
+            self.seconds += time.perf_counter() - started
+            foreground.orders = FREE
+
+
+def measure(setting: Setting, device: Device, ends: float) -> dict[str, Any]:
+    """An entry of the summary; no rung starts after ``ends`` on the monotonic clock."""
+    jobs: dict[tuple[Any, ...], tuple[Job, str | None]] = {}
+    job = Job(setting.foreground, setting.batch, STAGES, setting.precision, device, device.stream("high"))
+    foreground = Foreground(job)
+    # All captures before anything runs beside anything.
+    for rung in LADDER.values():
+        background_job(rung, setting, device, jobs)
+    found = []
+    for gap in setting.gaps:
+        foreground.gap, alone = gap, list[float]()
+        rungs = {name: background(rung, setting, device, foreground, jobs) for name, rung in LADDER.items()}
+        for _ in range(setting.rounds):
+            alone += [foreground.iterate()[0] for _ in range(setting.iterations)]
+            for rung in rungs.values():
+                if time.monotonic() < ends:
+                    rung.run(foreground, setting.iterations)
+        entries = [entry(name, rung, summary(alone)) for name, rung in rungs.items() if rung.times]
+        left_out = [name for name, rung in rungs.items() if not rung.times]
+        found.append({"gap": gap, "alone": summary(alone), "rungs": entries, "left_out": left_out})
+    return {"setting": asdict(setting), "gaps": found}
+
+
+def background_job(
+    rung: tuple[Sharing, bool], setting: Setting, device: Device, jobs: dict[tuple[Any, ...], tuple[Job, str | None]]
+) -> tuple[Job, str | None]:
+    """Made once for each batch, priority and share; and what could not be had."""
+    sharing, smaller = rung
+    batch = setting.background_batches[smaller]
+    key = batch, sharing.priority, sharing.share
+    if key not in jobs:
+        problem = None
+        if sharing.share is not None:
+            part = sm_share(device, sharing.share)
+            stream, problem = part.stream, part.problem
+        else:
+            stream = device.stream("high" if sharing.priority == "normal" else "low")
+        jobs[key] = Job(setting.background, batch, setting.pieces, setting.precision, device, stream), problem
+    return jobs[key]
+
+
+def background(
+    rung: tuple[Sharing, bool],
+    setting: Setting,
+    device: Device,
+    foreground: Foreground,
+    jobs: dict[tuple[Any, ...], tuple[Job, str | None]],
+) -> Background:
+    job, problem = background_job(rung, setting, device, jobs)
+    pieces = timed(job.works, job.stream, device)
+    alone = Lane(job.stream, Gate(Sharing(pieces=2)), lambda: (FREE, None))
+    started = time.perf_counter()
+    with alone.running(pieces):
+        time.sleep(setting.alone_seconds)
+    samples = alone.finished / len(pieces) * job.batch / (time.perf_counter() - started)
+    lane = Lane(job.stream, Gate(rung[0]), foreground.look)
+    return Background(pieces, lane, Governor(rung[0]), job.batch, samples, problem)
+
+
+def entry(name: str, rung: Background, alone: dict[str, float]) -> dict[str, Any]:
+    beside, harvested = summary(rung.times), rung.samples / rung.seconds
+    return {
+        "rung": name,
+        "problem": rung.problem if rung.lane.error is None else str(rung.lane.error),
+        "foreground": beside,
+        "slowdown": beside["mean"] / alone["mean"] - 1,
+        "p99_inflation": beside["p99"] / alone["p99"] - 1,
+        "background_batch": rung.batch,
+        "background_samples_per_second": harvested,
+        "background_samples_per_second_alone": rung.samples_alone,
+        "harvest": harvested / rung.samples_alone,
+        "median_piece_seconds": statistics.median(piece.expected for piece in rung.pieces),
+    }
+
+
+def summary(times: Sequence[float]) -> dict[str, float]:
+    p50, p99 = np.quantile(times, [0.5, 0.99])
+    return {"p50": float(p50), "p99": float(p99), "mean": statistics.fmean(times)}

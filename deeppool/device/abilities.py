@@ -1,0 +1,84 @@
+"""What each GPU can do for two jobs that share it. The answers of a GPU were never seen: none was at hand."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deeppool.device.nvml import Nvml
+
+MPS_FOLDER = "/tmp/nvidia-mps"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAbilities:
+    """Of one GPU; each answer is ``yes``, what it is, or ``no:`` and why."""
+
+    name: str
+    cuda_graphs: str
+    stream_priorities: str
+    """From the lowest to the highest."""
+    green_contexts: str
+    """A share of the multiprocessors for one job (:mod:`deeppool.device.sm_share`)."""
+    gpm: str
+    """Performance monitors that tell how many multiprocessors are busy."""
+    mig: str
+    """Whether the GPU is cut into instances, which share nothing."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: CUDA graphs {self.cuda_graphs}; stream priorities {self.stream_priorities}; "
+            f"green contexts {self.green_contexts}; GPM {self.gpm}; MIG {self.mig}"
+        )
+
+
+def gpu_abilities(nvml: Nvml) -> tuple[GpuAbilities, ...]:
+    """Of all GPUs that the driver shows. Loads torch and initialises CUDA, unless there is none."""
+    seen = _seen_by_torch() if nvml.handles else {}
+    return tuple(_abilities(nvml, handle, name, seen) for handle, name in zip(nvml.handles, nvml.names, strict=True))
+
+
+def mps() -> str:
+    """Whether the daemon is there through which processes of several jobs run on a GPU at once."""
+    control = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_FOLDER)) / "control"
+    return f"running ({control})" if control.exists() else f"not running (there is no {control})"
+
+
+def _abilities(nvml: Nvml, handle: Any, name: str, seen: dict[str, int] | str) -> GpuAbilities:
+    support = nvml.ask("nvmlGpmQueryDeviceSupport", handle)
+    gpm = "yes" if support is not None and support.isSupportedDevice else "no: this GPU or its driver has none"
+    mode = nvml.ask("nvmlDeviceGetMigMode", handle)
+    mig = "no: this GPU has none" if mode is None else "on" if mode[0] else "off"
+    identity = str(nvml.ask("nvmlDeviceGetUUID", handle)).removeprefix("GPU-")
+    try:
+        if isinstance(seen, dict) and identity in seen:
+            return GpuAbilities(name, "yes", *_of_torch(seen[identity]), gpm, mig)
+        why = seen if isinstance(seen, str) else "torch does not see it (CUDA_VISIBLE_DEVICES?)"
+    except RuntimeError as error:  # CUDA's, for example of a GPU that another process has for itself
+        why = str(error).splitlines()[0]
+    return GpuAbilities(name, f"no: {why}", f"no: {why}", f"no: {why}", gpm, mig)
+
+
+def _seen_by_torch() -> dict[str, int] | str:
+    """UUID → index of the GPUs that torch sees, or why it sees none."""
+    from deeppool.device.common import find_device
+    from deeppool.device.cuda import cuda_problem
+
+    if find_device("auto").kind != "cuda":
+        return cuda_problem() or "torch does not see it"
+    import torch
+
+    return {str(torch.cuda.get_device_properties(i).uuid): i for i in range(torch.cuda.device_count())}
+
+
+def _of_torch(index: int) -> tuple[str, str]:
+    """Stream priorities and green contexts, by trying them."""
+    import torch
+
+    from deeppool.device.cuda import CudaDevice
+    from deeppool.device.sm_share import sm_share
+
+    with torch.cuda.device(index):
+        lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, whatever its types say
+        problem = sm_share(CudaDevice(), 0.5).problem
+    return f"{lowest} to {highest}", "yes" if problem is None else f"no: {problem}"

@@ -1,0 +1,55 @@
+"""NVIDIA's management library: what the driver says of the GPUs, without CUDA. Loads nothing where there is none."""
+
+from types import TracebackType
+from typing import Any
+
+
+class Nvml:
+    """The library, open until the end of the ``with`` block. All GPUs of the machine, in the driver's order."""
+
+    def __init__(self) -> None:
+        """Opens it, or notes in :attr:`problem` why that is impossible."""
+        self.handles: tuple[Any, ...] = ()
+        self.problem: str | None = None
+        self.api: Any = None
+        """The module ``pynvml``."""
+        try:
+            import pynvml
+        except ImportError:
+            self.problem = "nvidia-ml-py is not installed"
+            return
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self.problem = f"no NVIDIA driver ({error})"
+            return
+        self.api = pynvml
+        self.handles = tuple(pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount()))
+        if not self.handles:
+            self.problem = "the NVIDIA driver shows no GPU"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the GPUs."""
+        return tuple(str(self.api.nvmlDeviceGetName(handle)) for handle in self.handles)
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """What a function of the library returns; None where this GPU or driver does not know it."""
+        try:
+            return getattr(self.api, function)(*arguments)
+        except (self.api.NVMLError, AttributeError):
+            return None
+
+    def close(self) -> None:
+        """Any number of times."""
+        if self.api is not None:
+            self.api.nvmlShutdown()
+            self.api, self.handles = None, ()
+
+    def __enter__(self) -> "Nvml":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,56 @@
+"""A part of a GPU's multiprocessors for one job, by a green context: its work stays on them, others may use them too.
+
+The foreground's work is in the primary context and runs on all multiprocessors, so this bounds a background without
+taking anything from the foreground. Kernels of a graph keep the multiprocessors of the stream that captured them: a
+background captures a set of graphs for each share. Never run: no GPU was at hand.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from deeppool.device.common import Device, Stream
+from deeppool.errors import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class SmShare:
+    """What was asked for, or the next best."""
+
+    stream: Stream
+    """On the multiprocessors, at the lowest priority; where there is a problem, on all of them."""
+    multiprocessors: int | None
+    """Asked for; the driver rounds up to groups that it can give, of 8 on Hopper. None: all."""
+    problem: str | None
+    """Why the stream has all of them."""
+    context: Any = None
+    """Of the stream, which lives no longer than this."""
+
+
+def sm_share(device: Device, share: float) -> SmShare:
+    """A stream on so much of the selected GPU.
+
+    Raises:
+        InvalidValueError: the share is not inside (0, 1).
+    """
+    if not 0 < share < 1:
+        raise InvalidValueError(f"share must lie between 0 and 1, got {share:g}")
+    if device.kind != "cuda":
+        return SmShare(device.stream("low"), None, f"device {device.kind} has no multiprocessors")
+    import torch
+    from torch.cuda.green_contexts import SUPPORTED, GreenContext
+
+    from deeppool.device.cuda import CudaDevice, CudaStream
+
+    assert isinstance(device, CudaDevice)
+    if not SUPPORTED:
+        return SmShare(device.stream("low"), None, f"this torch ({torch.__version__}) is built without green contexts")
+    index = torch.cuda.current_device()
+    count = max(1, round(share * torch.cuda.get_device_properties(index).multi_processor_count))
+    try:
+        # torch warns, and makes one, where there is no primary context yet.
+        torch.cuda.synchronize(index)
+        context: Any = GreenContext.create(num_sms=count, device_id=index)
+        handle = context.Stream()
+    except RuntimeError as error:  # an old driver, or one that refuses: under MIG, for example
+        return SmShare(device.stream("low"), None, str(error).splitlines()[0])
+    return SmShare(CudaStream(device, "low", handle), count, None, context)

@@ -1,0 +1,12 @@
+"""What the devices and the processes of a run do, sampled beside it.
+
+record      Sample, Telemetry and its summary
+gpu_meter   GPUs, by the driver's management library
+cpu_meter   cores and processes, by psutil
+sampler     the thread
+"""
+
+from deeppool.telemetry.record import Sample, Telemetry
+from deeppool.telemetry.sampler import Sampler
+
+__all__ = ["Sample", "Sampler", "Telemetry"]

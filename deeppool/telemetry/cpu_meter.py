@@ -1,0 +1,71 @@
+"""Reads the cores, and this process with those that it started, through psutil."""
+
+import time
+
+import psutil
+
+from deeppool.device.cpu import usable_cores
+from deeppool.telemetry.record import ProcessSample
+
+
+class CoreMeter:
+    """How busy each core was, whatever kept it so."""
+
+    def __init__(self) -> None:
+        """Begins to count."""
+        self.cores = tuple(usable_cores())
+        self._before = psutil.cpu_times(percpu=True)
+
+    def read(self) -> tuple[float, ...]:
+        """Shares of the time since the last reading, in the order of :attr:`cores`."""
+        before, self._before = self._before, psutil.cpu_times(percpu=True)
+        return tuple(_busy(before[core], self._before[core]) for core in self.cores)
+
+
+class ProcessMeter:
+    """CPU time and memory of this process and its descendants."""
+
+    def __init__(self) -> None:
+        """Begins to count."""
+        self._root = psutil.Process()
+        self._cpu: dict[psutil.Process, float] = {}
+        self._names: dict[psutil.Process, str] = {}
+        self._read_at = time.perf_counter()
+        self.read()
+
+    def read(self) -> tuple[ProcessSample, ...]:
+        """Each that lives; one that began since the last reading has used its CPU time since then."""
+        now = time.perf_counter()
+        seconds, self._read_at = now - self._read_at, now
+        before, self._cpu = self._cpu, {}
+        found = []
+        for process in [self._root, *self._root.children(recursive=True)]:
+            try:
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info().rss
+                    name = self._names.get(process) or _name(process)
+            except psutil.Error:
+                continue  # it has ended meanwhile
+            self._cpu[process], self._names[process] = times.user + times.system, name
+            used = self._cpu[process] - before.get(process, 0.0)
+            found.append(ProcessSample(process.pid, name, memory, used / seconds if seconds else 0.0))
+        self._names = {process: self._names[process] for process in self._cpu}
+        return tuple(found)
+
+
+def _busy(before: tuple[float, ...], after: tuple[float, ...]) -> float:
+    """Of two readings of one core's clocks; ``guest`` is in ``user`` already."""
+    spent = {
+        name: getattr(after, name) - getattr(before, name)
+        for name in after._fields  # type: ignore[attr-defined]  # a named tuple that differs between systems
+        if not name.startswith("guest")
+    }
+    total = sum(spent.values())
+    idle = spent["idle"] + spent.get("iowait", 0.0)
+    return min(1.0, max(0.0, 1 - idle / total)) if total > 0 else 0.0
+
+
+def _name(process: psutil.Process) -> str:
+    """``python -m deeppool.execution.worker`` is known by its module."""
+    words = process.cmdline()
+    return words[words.index("-m") + 1] if "-m" in words[:-1] else process.name()

@@ -1,0 +1,114 @@
+"""What the devices do now, in a notebook: how busy they are, and their memory."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import ipywidgets
+
+from deeppool.telemetry import Sampler, Telemetry
+from deeppool.units import format_bytes
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SHOWN = 240
+"""Samples in the panel, the newest; every one of them is sent with every sample."""
+GIB = 2**30
+
+Lines = Mapping[str, Sequence[float | None]]
+"""Name → a value per sample."""
+
+
+def telemetry_panel(sampler: Sampler | None = None) -> ipywidgets.Widget:
+    """A panel that follows a sampler until that is closed; without one it starts its own, which its button ends.
+
+    It follows while a cell is busy, too; the button is heard when the kernel is free.
+    """
+    # Here, since every other widget would load it too.
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    sampler = sampler or Sampler()
+    figure = go.FigureWidget(make_subplots(cols=2, subplot_titles=["busy (%)", "memory (GiB)"]))
+    figure.update_layout(height=260, margin={"l": 40, "r": 10, "t": 30, "b": 30}, showlegend=True)
+    figure.update_xaxes(title_text="seconds")
+    figure.update_yaxes(range=[0, 104], col=1)
+    figure.update_yaxes(rangemode="tozero", col=2)
+    told, stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop")
+
+    def draw() -> None:
+        telemetry = sampler.telemetry()
+        told.value = describe(telemetry)
+        with figure.batch_update():
+            for column, lines in enumerate((busy(telemetry), memory(telemetry)), start=1):
+                _draw(figure, lines, [sample.time for sample in telemetry.samples[-SHOWN:]], column)
+
+    def end(_: object) -> None:
+        sampler.close()
+        stop.disabled = True
+
+    draw()
+    sampler.watch(draw)
+    stop.on_click(end)
+    panel = ipywidgets.VBox([figure, told, stop])
+    panel.add_class("dp-telemetry-panel")
+    return panel
+
+
+def busy(telemetry: Telemetry) -> Lines:
+    """Percent of each GPU, of its multiprocessors where they are counted, and of each core."""
+    samples = telemetry.samples[-SHOWN:]
+    lines: dict[str, Sequence[float | None]] = {}
+    for index in range(len(telemetry.gpus)):
+        gpus = [sample.gpus[index] for sample in samples]
+        lines[f"GPU {index}"] = [_percent(gpu.utilisation) for gpu in gpus]
+        if any(gpu.sm_activity is not None for gpu in gpus):
+            lines[f"GPU {index}, multiprocessors"] = [_percent(gpu.sm_activity) for gpu in gpus]
+    for index, core in enumerate(telemetry.cores):
+        lines[f"core {core}"] = [_percent(sample.cores[index]) for sample in samples]
+    return lines
+
+
+def memory(telemetry: Telemetry) -> Lines:
+    """GiB that are used on each GPU, by the processes of the run, and that the machine has left."""
+    samples = telemetry.samples[-SHOWN:]
+    lines: dict[str, Sequence[float | None]] = {}
+    for index in range(len(telemetry.gpus)):
+        lines[f"GPU {index}"] = [
+            None if (used := sample.gpus[index].memory) is None else used / GIB for sample in samples
+        ]
+    lines["this run"] = [sum(process.memory for process in sample.processes) / GIB for sample in samples]
+    lines["available"] = [sample.memory_available / GIB for sample in samples]
+    return lines
+
+
+def describe(telemetry: Telemetry) -> str:
+    """HTML: why no GPU is shown, power and energy of those that are, and the processes, the busiest first."""
+    rows = [html.escape(f"no GPU: {telemetry.gpu_problem}")] if telemetry.gpu_problem else []
+    if not telemetry.samples:
+        return "<br>".join([*rows, "no sample yet"])
+    last = telemetry.samples[-1]
+    for index, (name, gpu) in enumerate(zip(telemetry.gpus, last.gpus, strict=True)):
+        power = "power unknown" if gpu.power is None else f"{gpu.power:.0f} W"
+        energy = "" if gpu.energy is None else f", {gpu.energy:.0f} J so far"
+        rows.append(html.escape(f"GPU {index} ({name}): {power}{energy}"))
+    rows += [
+        html.escape(f"{process.name} ({process.pid}): {process.cpu:.2f} cores, {format_bytes(process.memory)}")
+        for process in sorted(last.processes, key=lambda process: -process.cpu)
+    ]
+    return "<br>".join(rows)
+
+
+def _draw(figure: "go.FigureWidget", lines: Lines, times: Sequence[float], column: int) -> None:
+    axis = "x" if column == 1 else f"x{column}"
+    drawn = {trace.name: trace for trace in figure.data if trace.xaxis == axis}
+    for name, values in lines.items():
+        if name in drawn:
+            drawn[name].x, drawn[name].y = times, values
+        else:
+            figure.add_scatter(name=name, x=times, y=values, mode="lines", row=1, col=column)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -1,0 +1,102 @@
+"""Streams: on the CPU the calling thread; on a GPU queues with a priority, which graphs keep from their capture."""
+
+import os
+
+import pytest
+import torch
+
+from deeppool.device.common import Device, find_device
+from deeppool.device.cpu import CpuDevice
+from deeppool.device.cuda import cuda_problem
+
+ON_A_GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
+)
+SIZE = 4096
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+def device(request: pytest.FixtureRequest) -> Device:
+    return find_device(request.param)
+
+
+def test_a_launch_is_done_in_order_and_knows_its_seconds(device: Device) -> None:
+    place, stream = device.torch_device(), device.stream("low")
+    value = torch.ones(SIZE, SIZE, device=place)
+    device.synchronize()
+
+    def double() -> None:
+        value.mul_(2)
+
+    launches = [stream.launch(double) for _ in range(3)]
+    device.synchronize()
+    assert all(launch.done() for launch in launches)
+    assert all(launch.seconds() > 0 for launch in launches)
+    assert bool((value == 8).all())
+
+
+def test_what_follows_a_stream_sees_what_was_done_in_it(device: Device) -> None:
+    value = torch.ones(SIZE, SIZE, device=device.torch_device())
+    with device.stream("high").current():
+        for _ in range(10):
+            value = value + 1
+    assert float(value.mean()) == 11
+
+
+def test_on_a_cpu_a_launch_is_done_when_it_returns() -> None:
+    done: list[str] = []
+    launch = CpuDevice().stream("high").launch(lambda: done.append("work"))
+    assert launch.done()
+    assert done == ["work"]
+
+
+def test_looking_for_a_gpu_widens_the_way_to_it_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    find_device("cpu")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
+    find_device("auto")
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    find_device("auto")
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
+def test_work_in_flight_is_not_done_and_asking_does_not_wait() -> None:
+    device = find_device("cuda")
+    stream = device.stream("low")
+    a = torch.randn(SIZE, SIZE, device="cuda")
+    device.synchronize()
+    launches = [stream.launch(lambda: torch.matmul(a, a)) for _ in range(100)]
+    assert not launches[-1].done()
+    device.synchronize()
+    assert launches[-1].done()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
+def test_graphs_are_captured_on_the_current_stream_and_stamps_inside_show_how_far_a_replay_is() -> None:
+    device = find_device("cuda")
+    stream = device.stream("high")
+    a = torch.randn(SIZE, SIZE, device="cuda")
+    stamps = []
+    captured_on = []
+
+    def work() -> None:
+        captured_on.append(torch.cuda.current_stream().priority)
+        for _ in range(200):
+            torch.matmul(a, a)
+        stamps.append(device.stamp())
+
+    with stream.current():
+        (graph,) = device.repeatable(work)
+    device.synchronize()
+    assert set(captured_on) == {torch.cuda.Stream.priority_range()[1]}
+    assert torch.cuda.graph.default_capture_stream is None or torch.cuda.graph.default_capture_stream.priority == 0
+    launch = stream.launch(graph)
+    assert not device.passed(stamps[-1]), "the replay has not got to its stamp yet"
+    device.synchronize()
+    assert device.passed(stamps[-1])
+    assert launch.done()

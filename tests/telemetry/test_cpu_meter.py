@@ -1,0 +1,118 @@
+"""Cores and processes against what a process says it used: shares are compared with shares, never with a clock's."""
+
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from deeppool.device.cpu import usable_cores
+from deeppool.telemetry import cpu_meter
+from deeppool.telemetry.cpu_meter import CoreMeter, ProcessMeter
+from deeppool.telemetry.record import ProcessSample
+
+TICK = 0.01
+"""Seconds: the step of the operating system's clocks of CPU time."""
+MODULE = "tests.telemetry.burner"
+
+
+class Burner:
+    """The other end of the module of that name."""
+
+    def __init__(self, *arguments: str, parents: Sequence[str] = ()) -> None:
+        command = [*parents, sys.executable, "-m", MODULE, *arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.start_up = self._answer()
+
+    def do(self, order: str, amount: float) -> float:
+        """CPU seconds that it took."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{order} {amount}\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> float:
+        assert self.process.stdout
+        return float(self.process.stdout.readline())
+
+
+@pytest.fixture
+def start(in_the_checkout: None) -> Iterator[Callable[..., Burner]]:
+    started: list[Burner] = []
+
+    def begin(*arguments: str, parents: Sequence[str] = ()) -> Burner:
+        started.append(Burner(*arguments, parents=parents))
+        return started[-1]
+
+    yield begin
+    for burner in started:
+        with burner.process:
+            burner.process.kill()
+
+
+def of(burner: Burner, samples: tuple[ProcessSample, ...]) -> ProcessSample:
+    (found,) = (sample for sample in samples if sample.pid == burner.process.pid)
+    return found
+
+
+def test_cpu_and_memory_of_a_process_are_what_it_used(start: Callable[..., Burner]) -> None:
+    burner = start()
+    meter = ProcessMeter()
+    burner.do("reserve", 500_000_000)
+    before = of(burner, meter.read())
+    assert before.memory < 200_000_000, "memory that was never written is not there"
+    burner.do("allocate", 200_000_000)
+    after = of(burner, meter.read())
+    assert after.memory - before.memory == pytest.approx(200_000_000, rel=0.02)
+    read_at = time.perf_counter()
+    used = burner.do("burn", 0.5)
+    burned = of(burner, meter.read())
+    seconds = time.perf_counter() - read_at
+    assert burned.cpu * seconds == pytest.approx(used, rel=0.02, abs=2 * TICK)
+    assert (burned.name, before.name) == (MODULE, MODULE)
+
+
+def test_a_process_that_began_since_the_last_reading_has_used_its_time_since_then(start: Callable[..., Burner]) -> None:
+    meter = ProcessMeter()
+    read_at = time.perf_counter()
+    burner = start()
+    used = burner.start_up + burner.do("burn", 0.3)
+    found = of(burner, meter.read())
+    assert found.cpu * (time.perf_counter() - read_at) == pytest.approx(used, rel=0.1, abs=2 * TICK)
+
+
+def test_this_process_comes_first_and_one_that_has_ended_is_gone(start: Callable[..., Burner]) -> None:
+    meter = ProcessMeter()
+    burner = start()
+    first, *_ = meter.read()
+    assert first.pid == meter._root.pid
+    burner.process.kill()
+    burner.process.wait()
+    assert burner.process.pid not in {sample.pid for sample in meter.read()}
+
+
+def test_a_process_of_a_process_belongs_to_the_run(start: Callable[..., Burner]) -> None:
+    start(parents=["sh", "-c", '"$0" "$@"; true'])
+    assert len(ProcessMeter().read()) == 3
+
+
+def test_a_core_was_busy_at_least_as_long_as_a_process_burned_on_it(start: Callable[..., Burner]) -> None:
+    core = usable_cores()[-1]
+    burner = start(str(core))
+    meter = CoreMeter()
+    began = time.perf_counter()
+    used = burner.do("burn", 0.5)
+    shares = meter.read()
+    seconds = time.perf_counter() - began
+    assert all(0 <= share <= 1 for share in shares)
+    assert shares[meter.cores.index(core)] * seconds >= used - 3 * TICK
+
+
+def test_busy_is_what_was_neither_idle_nor_waiting_for_a_disk() -> None:
+    clocks = namedtuple("clocks", "user nice system idle iowait guest")
+    before, after = clocks(10, 0, 5, 100, 1, 4), clocks(12, 1, 6, 105, 2, 6)
+    # 2 + 1 + 1 of 2 + 1 + 1 + 5 + 1; guest time is user time already.
+    assert cpu_meter._busy(before, after) == pytest.approx(0.4)
+    assert cpu_meter._busy(before, before) == 0
