@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -116,7 +117,9 @@ def test_a_group_is_looked_at_with_all_its_processes() -> None:
         assert list(found) == [leader]
         assert 96 * MIB < found[leader].memory < 160 * MIB
         assert found[leader].cpu > 0
-        assert not found[leader].wants
+        deadline = time.monotonic() + 60
+        while look([leader])[leader].wants:
+            assert time.monotonic() < deadline, "it has nothing left to do"
 
 
 def test_a_process_in_a_loop_wants_the_core_whoever_has_it() -> None:

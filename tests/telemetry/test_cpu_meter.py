@@ -94,8 +94,11 @@ def test_this_process_comes_first_and_one_that_has_ended_is_gone(start: Callable
 
 
 def test_a_process_of_a_process_belongs_to_the_run(start: Callable[..., Burner]) -> None:
-    start(parents=["sh", "-c", '"$0" "$@"; true'])
-    assert len(ProcessMeter().read()) == 3
+    before = {sample.pid for sample in ProcessMeter().read()}
+    burner = start(parents=["sh", "-c", '"$0" "$@"; true'])
+    began = {sample.pid for sample in ProcessMeter().read()} - before
+    assert len(began) == 2
+    assert burner.process.pid in began
 
 
 def test_a_core_was_busy_at_least_as_long_as_a_process_burned_on_it(start: Callable[..., Burner]) -> None:
