@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
     from deeppool.simulation.replay import simulate
+    from deeppool.telemetry.sampler import Sampler
     from deeppool.training_run import train
 
 __version__ = "0.1.0"
@@ -53,6 +54,7 @@ _HOMES = {
     "Cluster": "deeppool.cluster",
     "Coordinator": "deeppool.coordinator.client",
     "Link": "deeppool.cluster",
+    "Sampler": "deeppool.telemetry.sampler",
     "StepsTable": "deeppool.planning.accuracy",
     "TrainingJob": "deeppool.execution.training",
     "capture": "deeppool.graph.capture",
@@ -84,6 +86,7 @@ __all__ = [
     "Cluster",
     "Coordinator",
     "Link",
+    "Sampler",
     "StepsTable",
     "TrainingJob",
     "capture",

@@ -149,5 +149,7 @@ def test_a_public_name_is_at_its_home(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match="deeppool has no 'fit'; it has Cluster, Coordinator, Link, StepsTable"):
+    with pytest.raises(
+        AttributeError, match="deeppool has no 'fit'; it has Cluster, Coordinator, Link, Sampler, StepsTable"
+    ):
         deeppool.fit  # noqa: B018
