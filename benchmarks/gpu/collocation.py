@@ -141,13 +141,15 @@ class Background:
     times: list[float] = field(default_factory=list)
     """Of the foreground beside it."""
     seconds: float = 0.0
+    finished: int = 0
+    """Pieces in those seconds; what is in flight at their end runs alone, and does not count."""
 
     @property
     def samples(self) -> float:
-        return self.lane.finished / len(self.pieces) * self.batch
+        return self.finished / len(self.pieces) * self.batch
 
     def run(self, foreground: Foreground, iterations: int) -> None:
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self.lane.finished
         with self.lane.running(self.pieces):
             for _ in range(iterations):
                 foreground.orders = self.governor.begin(len(self.times))
@@ -155,6 +157,7 @@ class Background:
                 self.governor.end(seconds, operators)
                 self.times.append(seconds)
             self.seconds += time.perf_counter() - started
+            self.finished += self.lane.finished - before
             foreground.orders = FREE
 
 
