@@ -41,6 +41,8 @@ LADDER: dict[str, tuple[Sharing, bool]] = {
 }
 STAGES = 8
 """Of the foreground: operators that the feedback tells apart."""
+COLD = 20
+"""Iterations before anything is measured."""
 POLL_SECONDS = 2e-5
 
 
@@ -170,6 +172,8 @@ def measure(setting: Setting, device: Device, ends: float) -> dict[str, Any]:
     for rung in LADDER.values():
         background_job(rung, setting, device, jobs)
     found = []
+    for _ in range(COLD):
+        foreground.iterate()
     for gap in setting.gaps:
         foreground.gap, alone = gap, list[float]()
         rungs = {name: background(rung, setting, device, foreground, jobs) for name, rung in LADDER.items()}
