@@ -41,6 +41,8 @@ LADDER: dict[str, tuple[Sharing, bool]] = {
 }
 STAGES = 8
 """Of the foreground: operators that the feedback tells apart."""
+COLD = 20
+"""Iterations before anything is measured."""
 POLL_SECONDS = 2e-5
 
 
@@ -141,13 +143,15 @@ class Background:
     times: list[float] = field(default_factory=list)
     """Of the foreground beside it."""
     seconds: float = 0.0
+    finished: int = 0
+    """Pieces in those seconds; what is in flight at their end runs alone, and does not count."""
 
     @property
     def samples(self) -> float:
-        return self.lane.finished / len(self.pieces) * self.batch
+        return self.finished / len(self.pieces) * self.batch
 
     def run(self, foreground: Foreground, iterations: int) -> None:
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self.lane.finished
         with self.lane.running(self.pieces):
             for _ in range(iterations):
                 foreground.orders = self.governor.begin(len(self.times))
@@ -155,6 +159,7 @@ class Background:
                 self.governor.end(seconds, operators)
                 self.times.append(seconds)
             self.seconds += time.perf_counter() - started
+            self.finished += self.lane.finished - before
             foreground.orders = FREE
 
 
@@ -167,6 +172,8 @@ def measure(setting: Setting, device: Device, ends: float) -> dict[str, Any]:
     for rung in LADDER.values():
         background_job(rung, setting, device, jobs)
     found = []
+    for _ in range(COLD):
+        foreground.iterate()
     for gap in setting.gaps:
         foreground.gap, alone = gap, list[float]()
         rungs = {name: background(rung, setting, device, foreground, jobs) for name, rung in LADDER.items()}

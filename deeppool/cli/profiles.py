@@ -12,7 +12,7 @@ from deeppool.errors import RunError
 
 
 def env(as_json: AsJson = False) -> None:
-    """What this machine has: processors, GPUs, packages, the priority that a background job gets."""
+    """What this machine has: processors, GPUs and what each can do for two jobs, packages, a background's priority."""
     from deeppool.env import environment
 
     show(environment(), as_json)

@@ -26,10 +26,16 @@ class GpuAbilities:
     """Whether the GPU is cut into instances, which share nothing."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: CUDA graphs {self.cuda_graphs}; stream priorities {self.stream_priorities}; "
-            f"green contexts {self.green_contexts}; GPM {self.gpm}; MIG {self.mig}"
-        )
+        of: dict[str, list[str]] = {}
+        for what, answer in (
+            ("CUDA graphs", self.cuda_graphs),
+            ("stream priorities", self.stream_priorities),
+            ("green contexts", self.green_contexts),
+            ("GPM", self.gpm),
+            ("MIG", self.mig),
+        ):
+            of.setdefault(answer, []).append(what)
+        return f"{self.name}: " + "; ".join(f"{', '.join(whats)} {answer}" for answer, whats in of.items())
 
 
 def gpu_abilities(nvml: Nvml) -> tuple[GpuAbilities, ...]:

@@ -1,6 +1,7 @@
 """Pieces of a step train as the whole does, however the model is cut."""
 
 import itertools
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -18,71 +19,96 @@ ON_A_GPU = (
 )
 RULE = Rule("pieces", batch_norm=True, dtype=torch.float64)
 STEPS, BATCH = 4, 6
+Data = tuple[torch.Tensor, ...]
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_A_GPU)])
-def device(request: pytest.FixtureRequest) -> Device:
-    return find_device(request.param)
+@dataclass(frozen=True)
+class Oracle:
+    """A model, some batches, and what PyTorch's own loop makes of them: one program, one autograd graph."""
+
+    device: Device
+    captured: CapturedModel
+    fresh: dict[str, torch.Tensor]
+    batches: list[Data]
+    losses: list[float]
+    trained: dict[str, torch.Tensor]
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        return make_optimizer(self.captured)
+
+    def check(self, step: CapturedStep, pieces: tuple) -> None:
+        """Trains by the pieces, from where the model is."""
+        losses = []
+        for batch in self.batches:
+            step.feed(batch)
+            for piece in pieces:
+                piece()
+            losses.append(float(step.loss()))
+        assert losses == pytest.approx(self.losses, rel=1e-12)
+        for name, value in self.captured.source.state_dict().items():
+            torch.testing.assert_close(value, self.trained[name], rtol=1e-10, atol=1e-12)
 
 
-def model(device: Device) -> CapturedModel:
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+def trained(request: pytest.FixtureRequest) -> Oracle:
     """Two branches, a tied parameter, BatchNorm."""
-    torch.manual_seed(0)
-    return capture(Model(RULE).double().to(device.torch_device()), (3, 6, 6), input_dtype=torch.float64)
-
-
-def optimizer_of(captured: CapturedModel) -> torch.optim.Optimizer:
-    return torch.optim.SGD(captured.program.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-
-
-def batches(device: Device) -> list[tuple[torch.Tensor, ...]]:
-    generator = torch.Generator().manual_seed(1)
+    device = find_device(request.param)
     place = device.torch_device()
-    return [
-        (
-            torch.randn(BATCH, 3, 6, 6, generator=generator, dtype=torch.float64).to(place),
-            torch.randint(10, (BATCH,), generator=generator).to(place),
-        )
+    torch.manual_seed(0)
+    captured = capture(Model(RULE).double().to(place), (3, 6, 6), input_dtype=torch.float64)
+    fresh = {name: value.clone() for name, value in captured.source.state_dict().items()}
+    batches = [
+        (torch.randn(BATCH, 3, 6, 6, dtype=torch.float64).to(place), torch.randint(10, (BATCH,)).to(place))
         for _ in range(STEPS)
     ]
-
-
-def whole(device: Device) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The oracle: one program, one autograd graph, PyTorch's own loop."""
-    captured = model(device)
-    optimizer = optimizer_of(captured)
-    losses = []
-    for data in batches(device):
+    optimizer, losses = make_optimizer(captured), []
+    for data in batches:
         loss = captured.program(*data)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(float(loss.detach()))
-    return losses, captured.source.state_dict()
+    state = {name: value.clone() for name, value in captured.source.state_dict().items()}
+    return Oracle(device, captured, fresh, batches, losses, state)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_pieces_train_as_the_whole_does(device: Device, seed: int) -> None:
-    captured = model(device)
-    count = len(captured.graph.layers)
+@pytest.fixture
+def oracle(trained: Oracle) -> Oracle:
+    """With the model as it was."""
+    trained.captured.source.load_state_dict(trained.fresh)
+    return trained
+
+
+def make_optimizer(captured: CapturedModel) -> torch.optim.Optimizer:
+    return torch.optim.SGD(captured.program.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_train_as_the_whole_does(oracle: Oracle, seed: int) -> None:
+    count = len(oracle.captured.graph.layers)
     generator = torch.Generator().manual_seed(seed)
-    chosen = (torch.randperm(count - 1, generator=generator)[: 2 * seed] + 1).tolist()
-    cuts = [range(a, b) for a, b in itertools.pairwise([0, *sorted(chosen), count])]
-    data = batches(device)
-    step = CapturedStep(captured, cuts, data[0], optimizer_of(captured))
-    with device.stream("low").current():
-        pieces = step.capture(device)
+    edges = (torch.randperm(count - 1, generator=generator)[: 2 * seed] + 1).tolist()
+    cuts = [range(first, last) for first, last in itertools.pairwise([0, *sorted(edges), count])]
+    step = CapturedStep(oracle.captured, cuts, oracle.batches[0], oracle.optimizer())
+    with oracle.device.stream("low").current():
+        pieces = step.capture(oracle.device)
         assert len(pieces) == 2 * len(cuts) + 1
-        losses = []
-        for batch in data:
-            step.feed(batch)
-            for piece in pieces:
-                piece()
-            losses.append(float(step.loss()))
-    expected, state = whole(device)
-    assert losses == pytest.approx(expected, rel=1e-12)
-    for name, value in captured.source.state_dict().items():
-        torch.testing.assert_close(value, state[name], rtol=1e-10, atol=1e-12)
+        oracle.check(step, pieces)
+
+
+def test_warming_up_leaves_no_trace(oracle: Oracle) -> None:
+    """What a GPU's capture does, done by hand: some steps, then all is as before."""
+
+    class Warming:
+        def repeatable(self, *works):
+            for _ in range(3):
+                for work in works:
+                    work()
+            return works
+
+    whole = [range(len(oracle.captured.graph.layers))]
+    step = CapturedStep(oracle.captured, whole, oracle.batches[0], oracle.optimizer())
+    oracle.check(step, step.capture(Warming()))
 
 
 def test_a_piece_without_anything_to_train_has_no_backward() -> None:
@@ -96,26 +122,3 @@ def test_a_piece_without_anything_to_train_has_no_backward() -> None:
     for work in step.works[:-1]:
         work()
     torch.testing.assert_close(captured.source.get_parameter("1.weight").grad, expected)
-
-
-def test_warming_up_leaves_no_trace(device: Device) -> None:
-    """What a GPU's capture does, done by hand: some steps, then all is as before."""
-
-    class Warming:
-        def repeatable(self, *works):
-            for _ in range(3):
-                for work in works:
-                    work()
-            return works
-
-    captured = model(device)
-    data = batches(device)
-    step = CapturedStep(captured, [range(len(captured.graph.layers))], data[0], optimizer_of(captured))
-    pieces = step.capture(Warming())
-    for batch in data:
-        step.feed(batch)
-        for piece in pieces:
-            piece()
-    _, state = whole(device)
-    for name, value in captured.source.state_dict().items():
-        torch.testing.assert_close(value, state[name], rtol=1e-10, atol=1e-12)

@@ -73,7 +73,7 @@ def test_what_a_driver_answers_is_told_also_where_torch_sees_no_gpu(monkeypatch:
         GpuAbilities("GPU 1", why, why, why, "yes", "no: this GPU has none"),
     )
     assert found.mps is not None
-    assert "GPM yes; MIG no: this GPU has none" in str(found)
+    assert f"GPU 1: CUDA graphs, stream priorities, green contexts {why}; GPM yes; MIG no: this GPU" in str(found)
 
 
 @pytest.mark.gpu
