@@ -184,7 +184,7 @@ class Rank:
     def switch(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Goes on by another plan."""
         self.trainer.close()
-        self.trainer = self._trainer(documents.read(message["plan"], Plan))
+        self.trainer = self._trainer(documents.from_json(message["plan"], Plan, "the plan to change to"))
         load(self.trainer, Path(message["folder"]))
         return {}
 
