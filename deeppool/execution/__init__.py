@@ -17,7 +17,6 @@ update         clipping, loss scaling, the optimizer's step
 data           which samples a rank reads
 checkpoint     a training's state on disk
 worker         the process of a rank
-pulse          a rank's sign of life: what it does, and whether it waits
 failure        what a rank tells of the exception that ends it
 ranks          starts, commands and ends all ranks
 monitor        spans of all ranks → timeline and stage times

@@ -29,7 +29,6 @@ from deeppool.execution.data import ShardReader
 from deeppool.execution.emulated import Emulated
 from deeppool.execution.failure import MEETING, describe
 from deeppool.execution.peers import Peers, ProcessGroup
-from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
@@ -41,6 +40,7 @@ from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import load_model
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
+from deeppool.pulse import Doing, Pulse
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer for the others gives up. The launcher notices much sooner which of them hangs."""
