@@ -7,6 +7,7 @@ from typing import Protocol
 from deeppool.child import Child, Inbox, Process
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
+from deeppool.nursery import nursery
 from deeppool.units import format_bytes
 
 
@@ -105,4 +106,4 @@ class ThisMachine:
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
         """A child of this process."""
-        return Child(module, name, inbox)
+        return Child(module, name, inbox, nursery=nursery())

@@ -26,7 +26,7 @@ from deeppool.torchrun.gathering import _gather
 from deeppool.torchrun.launcher import LOOPBACK
 from deeppool.torchrun.wire import Wire
 from examples import own_training
-from tests.children import gone
+from tests.children import gone, runs
 from tests.conftest import CHECKOUT
 from tests.strategies import profile_from_times
 
@@ -114,7 +114,7 @@ class Torchrun:
 
     def rank(self, node: int) -> psutil.Process:
         """The process of a node's rank."""
-        return next(x for x in self.agent(node).children() if "deeppool.execution.worker" in x.cmdline())
+        return next(x for x in self.agent(node).children(True) if runs(x, "execution.worker"))
 
     def codes(self, seconds: float = PATIENCE) -> list[int]:
         """Exit codes, when all have ended."""

@@ -21,6 +21,7 @@ from deeppool.place import ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from examples import own_training
+from tests.children import runs
 from tests.strategies import profile_from_times
 
 # Every training starts its ranks anew, which takes long on a busy machine.
@@ -208,7 +209,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_process(tmp_path: Path
 
 def ranks() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "deeppool.execution.worker" in child.cmdline()]
+    return [child for child in children if runs(child, "execution.worker")]
 
 
 # -- without processes ------------------------------------------------------------------------------

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+# Every rank captures its model; what that needs, a nursery loads once for all of them.
+import torch._dynamo
+import torch._functorch.aot_autograd
 import torch.distributed as dist
 
 from deeppool import documents

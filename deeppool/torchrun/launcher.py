@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.child import Child, Inbox, Message, Process
 from deeppool.errors import RankFailedError, RunError
+from deeppool.nursery import nursery
 from deeppool.place import Slot
 from deeppool.torchrun.agent import Seat
 from deeppool.torchrun.wire import Wire
@@ -199,7 +200,7 @@ class TorchrunPlace:
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
         """A child of this process, or of the rank's agent."""
         if rank == 0:
-            return Child(module, name, inbox)
+            return Child(module, name, inbox, nursery=nursery())
         return self._agents[rank].start(module, name, inbox)
 
 

@@ -16,6 +16,7 @@ from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.place import ThisMachine
+from tests.children import runs
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
@@ -68,7 +69,7 @@ def test_steps_done_lies_between_those_finished_and_one_more(durations: list[flo
 
 def background_processes() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "deeppool.collocation.background" in child.cmdline()]
+    return [child for child in children if runs(child, "collocation.background")]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

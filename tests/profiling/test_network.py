@@ -24,6 +24,7 @@ from deeppool.device.common import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling import network, patterns
 from deeppool.profiling.patterns import BOUND, MINIMUM_RUNS, Pattern, Seat, group_sizes, is_known
+from tests.children import runs
 from tests.strategies import make_graph, measured_network, profile_from_times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,7 +179,7 @@ def ranks_below(launcher: int | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "deeppool.profiling.network_rank" in process.cmdline():
+            if runs(process, "profiling.network_rank"):
                 found.append(process)
     return sorted(found, key=lambda process: process.pid)
 
