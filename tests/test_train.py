@@ -17,6 +17,7 @@ from deeppool.cli import app
 from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, RunError
 from deeppool.execution.checkpoint import latest, weights
 from deeppool.execution.data import Order, ShardReader
+from deeppool.place import ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from examples import own_training
@@ -303,3 +304,18 @@ def test_what_is_no_job_is_told_in_one_line(job: str, phrase: str, tmp_path: Pat
     plan = dp.save(make_plan(2), tmp_path / "plan.json")
     with pytest.raises(InvalidValueError, match=phrase):
         app(["train", str(plan), job, "--steps", "1"])
+
+
+def test_machines_without_a_common_folder_are_told_at_the_start_that_they_cannot_change_their_plan() -> None:
+    elsewhere = ThisMachine("cpu", 2)
+    elsewhere.same_files = False
+    with pytest.raises(InvalidValueError, match="change their plan through a checkpoint, and there is no folder"):
+        dp.train(
+            make_plan(2),
+            make_job(),
+            steps=6,
+            replan_after=3,
+            profile=make_profile(),
+            place=elsewhere,
+            on_proposal=lambda found: True,
+        )

@@ -31,7 +31,6 @@ from deeppool.execution.emulated import Emulated
 from deeppool.execution.failure import MEETING, describe
 from deeppool.execution.governing import Governing
 from deeppool.execution.peers import Peers, ProcessGroup
-from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
@@ -40,6 +39,7 @@ from deeppool.execution.turns import turns_of
 from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
+from deeppool.pulse import Doing, Pulse
 from deeppool.sharing import Sharing
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -187,7 +187,7 @@ class Rank:
     def switch(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Goes on by another plan."""
         self.trainer.close()
-        self.trainer = self._trainer(documents.read(message["plan"], Plan))
+        self.trainer = self._trainer(documents.from_json(message["plan"], Plan, "the plan to change to"))
         load(self.trainer, Path(message["folder"]))
         return {}
 

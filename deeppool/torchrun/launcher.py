@@ -154,6 +154,7 @@ class TorchrunPlace:
         self._store: TCPStore | None = None
         self.one_node = len({found.node for found in self._seats}) == 1
         nodes = {found.node: found for found in self._seats}.values()
+        self.same_files = self.one_node
         self.cores = (
             sum(min(found.local_ranks, len(found.cores)) for found in nodes) if device == "cpu" else len(self._seats)
         )

@@ -209,6 +209,27 @@ def test_a_killed_rank_ends_the_measurement_and_is_named(victim, monkeypatch):
     assert all(map(gone, everything))
 
 
+@pytest.mark.processes
+def test_a_stopped_rank_ends_the_measurement_and_is_named(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("deeppool.vigil.MUTE_SECONDS", 4.0)
+    monkeypatch.setattr("deeppool.vigil.LATE_SECONDS", 3.0)
+    everything: list[psutil.Process] = []
+
+    def stop(what: str, share: float) -> None:
+        if what.startswith("transfers") and not everything:
+            everything.extend(ranks_below())
+            everything[1].send_signal(signal.SIGSTOP)
+
+    with pytest.raises(
+        RankFailedError,
+        match=r"rank 1 hangs: it has given no sign of life for \d+ s .* waited for by rank 0 in measuring",
+    ):
+        dp.measure_network(2, backend="gloo", sizes=SIZES, seconds=LONG, on_progress=stop)
+    assert len(everything) == 2
+    assert all(map(gone, everything))
+
+
 COMMAND = """
 import signal
 # A job that a shell put into the background ignores Ctrl-C, and so would its children: these tests may be one.
