@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, ClassVar
 
+from deeppool.device import control_group
 from deeppool.device.abilities import GpuAbilities, gpu_abilities, mps
 from deeppool.device.cpu import processor_name, usable_cores
 from deeppool.device.nvml import Nvml
@@ -47,6 +48,8 @@ class Environment:
     """Why there are none."""
     background_priority: str
     """The lowest that a background job gets here."""
+    control_groups: str | None
+    """Where this process may make some, to give a background a share of a core; None: nowhere."""
     versions: dict[str, str]
 
     def __str__(self) -> str:
@@ -56,6 +59,7 @@ class Environment:
             "gpus": ("\n" + 21 * " ").join(map(str, self.gpu_abilities)) or f"none: {self.gpu_problem}",
             **({} if self.mps is None else {"mps": self.mps}),
             "background priority": self.background_priority,
+            "control groups": self.control_groups or "none may be made here: a share of a core becomes a nice level",
             "packages": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         }
         return "\n".join(f"{name:20s} {value}" for name, value in rows.items())
@@ -80,5 +84,6 @@ def environment() -> Environment:
         mps=mps() if gpus else None,
         gpu_problem=problem,
         background_priority="SCHED_IDLE" if hasattr(os, "SCHED_IDLE") else "nice 19",
+        control_groups=None if (group := control_group.home()) is None else str(group),
         versions=package_versions(*PACKAGES),
     )
