@@ -109,11 +109,13 @@ def test_noise_of_an_operator_that_is_short_bans_nothing():
     assert banned(told) == []
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.integers(0, 10**6), st.sampled_from([0.02, 0.05, 0.15]))
-def test_noise_alone_bans_little(seed, noise):
-    told = run(Governor(Sharing(feedback=0.1)), lambda *_: {FORWARD: 0.09, SYNC: 0.01}, 600, noise=noise, seed=seed)
-    assert len(banned(told)) < 0.25 * 600
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
+def test_noise_alone_bans_little(noise):
+    def plant(*_):
+        return {FORWARD: 0.09, SYNC: 0.01}
+
+    found = [run(Governor(Sharing(feedback=0.1)), plant, 600, noise=noise, seed=seed) for seed in range(6)]
+    assert sum(len(banned(told)) for told in found) < 0.1 * 6 * 600
 
 
 def test_a_ban_that_does_not_help_is_lifted():
