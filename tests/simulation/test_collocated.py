@@ -83,19 +83,21 @@ def test_pacing_bounds_what_each_return_waits_for(seconds, pieces, limit):
     st.lists(st.integers(1, 5), min_size=1, max_size=3),
     st.sampled_from([(1.0, 0.0), (0.5, 0.5), (1.0, 1.0), (1.0, 0.5), (0.5, 1.0)]),
     st.integers(1, 5),
-    st.booleans(),
+    st.sampled_from(["preempts", "lowest", "normal"]),
 )
 @settings(deadline=None)
-def test_events_tell_the_same_as_small_steps(steps, pieces, pair, in_flight, preempts):
+def test_events_tell_the_same_as_small_steps(steps, pieces, pair, in_flight, kind):
     """Whole seconds and these rates make every time a multiple of a half, exactly."""
     steps = [
         Step(kind="forward", stage=stage, seconds=seconds, idle=idle) for stage, (seconds, idle) in enumerate(steps)
     ]
     pieces = [Piece(seconds=seconds) for seconds in pieces]
+    preempts, private = kind == "preempts", 0 if kind == "normal" else 2
     device = DeviceModel(rates=lambda *_: pair, preempts=preempts)
-    found = simulate_collocated(steps, pieces, Sharing(pieces=in_flight), device, iterations=3)
+    sharing = Sharing(pieces=in_flight, priority="normal" if kind == "normal" else "lowest")
+    found = simulate_collocated(steps, pieces, sharing, device, iterations=3)
     expected = in_small_steps(
-        steps, pieces, pair, in_flight=in_flight, preempts=preempts, private=device.private_queue, iterations=3
+        steps, pieces, pair, in_flight=in_flight, preempts=preempts, private=private, iterations=3
     )
     assert (found.elapsed, found.work) == expected
 
