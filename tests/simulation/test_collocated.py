@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.sharing import Sharing
 from deeppool.simulation.collocated import DeviceModel, Piece, Step, simulate_collocated
@@ -145,6 +146,16 @@ def test_the_controller_leaves_a_harmless_background_alone():
     found = simulate_collocated(FOREGROUND, PIECES, sharing, device, iterations=1000, noise=0.05)
     assert {share for share in found.shares if share} == {1.0}
     assert found.harvest_of_idle > 0.95
+
+
+def test_the_figure_shows_each_way_of_sharing_by_its_name():
+    found = [gpu(Sharing(pieces=pieces), iterations=20) for pieces in (1, 8)]
+    figure = figures.trade_off(found)
+    assert [trace.name for trace in figure.data] == ["priority lowest, pieces 1", "priority lowest, pieces 8"]
+    assert [trace.x[0] for trace in figure.data] == [100 * one.slowdown for one in found]
+    assert [trace.y[0] for trace in figure.data] == [100 * one.harvest for one in found]
+    with pytest.raises(InvalidValueError, match="cannot draw nothing"):
+        figures.trade_off([])
 
 
 def test_a_simulation_reads_as_a_sentence():
