@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from deeppool.scheduling.controller import Controller
 from deeppool.scheduling.feedback import Feedback
 from deeppool.scheduling.orders import FREE, Operator, Orders
-from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown, spread
+from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown
 from deeppool.sharing import Sharing
 
 __all__ = ["Estimate", "Governor", "Operator", "Orders", "is_alone"]
@@ -67,18 +67,17 @@ class Governor:
     def _collocated(self, seconds: float, operators: Mapping[Operator, float]) -> None:
         if self._feedback is not None:
             self._feedback.collocated(self._iteration, operators)
-        known = self._baseline.times
+        known = self._baseline
         if not known:
             return
-        slowdown = seconds / self._baseline.mean - 1
+        slowdown = seconds / known.mean - 1
         self._slowdown.collocated(slowdown)
         # An operator on trial, at the start or after a ban, is left to the feedback.
         if self._controller is not None and not (self._feedback and self._feedback.trying(self._iteration)):
             if self._orders.banned != self._settled:
                 self._settled = self._orders.banned
                 self._controller.forget()
-            noise = spread(known) / self._baseline.mean
-            self._controller.collocated(slowdown, len(known), noise)
+            self._controller.collocated(slowdown, len(known), known.noise)
 
     @property
     def slowdown(self) -> Estimate | None:

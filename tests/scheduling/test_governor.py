@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN
+from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
 from deeppool.scheduling.governor import DENSE, Governor, is_alone
-from deeppool.scheduling.orders import FREE
+from deeppool.scheduling.orders import FREE, Orders
 from deeppool.sharing import Sharing
 
 FORWARD, SYNC = ("forward", 0), ("sync", 0)
@@ -89,6 +89,28 @@ def test_a_ban_ends_when_the_operator_no_longer_suffers():
     assert max(banned(told)) < 200 + 8 * FIRST_BAN
 
 
+def test_no_ban_is_longer_than_the_longest():
+    feedback, told = Feedback(0.1), []
+    for iteration in range(3 * LONGEST_BAN):
+        told.append(Orders(open=True, share=1.0, banned=feedback.banned(iteration)))
+        feedback.alone({SYNC: 0.01})
+        feedback.collocated(iteration, {SYNC: 0.01 if told[-1].banned else 0.02})
+    assert max(stretches(banned(told))) == LONGEST_BAN
+
+
+def test_after_a_ban_only_what_the_operator_takes_now_counts():
+    """15 % slower is more than it may be, but once is no proof, and no return of what the ban was for."""
+    feedback = Feedback(0.1)
+    for iteration in range(ENOUGH):
+        feedback.alone({SYNC: 0.01})
+        feedback.collocated(iteration, {SYNC: 0.02})
+    assert feedback.banned(ENOUGH) == {SYNC}
+    feedback.collocated(ENOUGH + FIRST_BAN, {SYNC: 0.0115})
+    assert feedback.banned(ENOUGH + FIRST_BAN + 1) == frozenset()
+    feedback.collocated(ENOUGH + FIRST_BAN + 1, {SYNC: 0.02})
+    assert feedback.banned(ENOUGH + FIRST_BAN + 2) == {SYNC}
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10**6), st.floats(0.0, 0.3), st.floats(0.0, 2.0))
 def test_every_ban_ends(seed, noise, harm):
@@ -109,11 +131,13 @@ def test_noise_of_an_operator_that_is_short_bans_nothing():
     assert banned(told) == []
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.integers(0, 10**6), st.sampled_from([0.02, 0.05, 0.15]))
-def test_noise_alone_bans_little(seed, noise):
-    told = run(Governor(Sharing(feedback=0.1)), lambda *_: {FORWARD: 0.09, SYNC: 0.01}, 600, noise=noise, seed=seed)
-    assert len(banned(told)) < 0.25 * 600
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
+def test_noise_alone_bans_little(noise):
+    def plant(*_):
+        return {FORWARD: 0.09, SYNC: 0.01}
+
+    found = [run(Governor(Sharing(feedback=0.1)), plant, 600, noise=noise, seed=seed) for seed in range(6)]
+    assert sum(len(banned(told)) for told in found) < 0.1 * 6 * 600
 
 
 def test_a_ban_that_does_not_help_is_lifted():

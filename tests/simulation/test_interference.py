@@ -58,6 +58,16 @@ def test_outside_they_are_those_of_the_edge(intensity, seconds, edge):
     assert rates(step, Piece(seconds=seconds, intensity=intensity))[0] == pytest.approx(slope(*edge, *edge))
 
 
+def test_an_unknown_intensity_takes_the_mean():
+    rates = measured().rates("lowest")
+    known = [
+        rates(Step(kind="forward", stage=0, seconds=1e-3, intensity=intensity), Piece(seconds=1e-3, intensity=1.0))[0]
+        for intensity in INTENSITIES
+    ]
+    found = rates(Step(kind="forward", stage=0, seconds=1e-3), Piece(seconds=1e-3, intensity=1.0))
+    assert found[0] == pytest.approx(sum(known) / 2)
+
+
 def test_measured_pairs_come_back_from_a_file(tmp_path):
     found = measured()
     assert files.load(files.save(found, tmp_path / "pairs.json")) == found
