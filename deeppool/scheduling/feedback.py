@@ -93,8 +93,10 @@ class Feedback:
             return
         alone, beside = median(known.alone), median(known.beside)
         again = known.suffered is not None and beside > (alone + known.suffered) / 2
-        sure = again or (len(known.beside) >= ENOUGH and _differ(known.beside, known.alone))
-        if sure and beside > self._bearable(alone):
+        # The cheap question first: this is asked of every operator in every iteration.
+        if beside > self._bearable(alone) and (
+            again or (len(known.beside) >= ENOUGH and _differ(known.beside, known.alone))
+        ):
             known.suffered = beside
             known.banned_until = iteration + 1 + known.length
             known.length = min(2 * known.length, LONGEST_BAN)
