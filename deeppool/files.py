@@ -13,6 +13,7 @@ KINDS = {
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
     "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
     "diff": ("deeppool.planning.diff", "PlanDiff"),
+    "collocated-plan": ("deeppool.simulation.collocated_plan", "CollocatedPlan"),
     "collocated-simulation": ("deeppool.simulation.collocated", "CollocatedSimulation"),
     "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
     "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),

@@ -16,6 +16,7 @@ from deeppool import documents
 from deeppool.cli import app, main
 from deeppool.cluster import find_cluster
 from deeppool.errors import DeeppoolError
+from deeppool.simulation.interference import Beside, Interference
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
@@ -327,6 +328,22 @@ def test_simulate_json_conserves_gpu_seconds_and_writes_a_trace(deeppool: Comman
     assert found["gpu_seconds"] + found["idle_gpu_seconds"] == pytest.approx(2 * found["iteration_time"])
     assert found["background_samples"] >= 0
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_simulate_prices_a_background_with_interference(deeppool: Command, tiny: Path, tmp_path: Path) -> None:
+    halves = Beside("normal", ((0.5,),), ((0.5,),))
+    path = documents.write(
+        Interference("a processor", "2026-11-21", "made up", (1.0,), (1e-3,), (halves,)), tmp_path / "interference.json"
+    )
+    beside = ("simulate", tiny / "plan2.json", "--background", tiny / "profile.json", "--interference", path)
+    outcome = deeppool(*beside, "--policy", "naive", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert max(gpu["slowdown"] for gpu in outcome.json["gpus"]) > 0.2
+    outcome = deeppool(*beside)
+    assert outcome.code == 1
+    assert "no interference was measured for lowest (choose one of: normal)" in outcome.err
+    assert deeppool(*beside[:4], "--policy", "naive").code == 2
+    assert deeppool(*beside[:2], "--interference", path).code == 2
 
 
 @pytest.mark.processes

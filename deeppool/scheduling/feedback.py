@@ -38,6 +38,8 @@ class _History:
     """What is known of one operator."""
 
     alone: deque[float] = field(default_factory=_times)
+    usual: float = math.inf
+    """Median of those."""
     beside: deque[float] = field(default_factory=_times)
     """With a background that was free to run beside it; since the last ban."""
     apart: deque[float] = field(default_factory=_times)
@@ -72,7 +74,9 @@ class Feedback:
     def alone(self, operators: Mapping[Operator, float]) -> None:
         """What each operator took in an iteration without a background."""
         for operator, seconds in operators.items():
-            self._known.setdefault(operator, _History()).alone.append(seconds)
+            known = self._known.setdefault(operator, _History())
+            known.alone.append(seconds)
+            known.usual = median(known.alone)
 
     def collocated(self, iteration: int, operators: Mapping[Operator, float]) -> None:
         """What each took in an iteration with one, banned or not as :meth:`banned` says of it."""
@@ -91,12 +95,16 @@ class Feedback:
         """Bans an operator that suffers."""
         if len(known.alone) < ENOUGH or iteration < known.excused_until:
             return
-        alone, beside = median(known.alone), median(known.beside)
-        again = known.suffered is not None and beside > (alone + known.suffered) / 2
-        # The cheap question first: this is asked of every operator in every iteration.
-        if beside > self._bearable(alone) and (
-            again or (len(known.beside) >= ENOUGH and _differ(known.beside, known.alone))
-        ):
+        if len(known.beside) == TRIAL:
+            known.suffered = None
+            known.length = max(known.length // 2, FIRST_BAN)
+        # Most of the time nothing suffers, and this runs between two iterations.
+        if not self._suffers(known, known.beside[-1]):
+            return
+        beside = median(known.beside)
+        again = known.suffered is not None and beside > (known.usual + known.suffered) / 2
+        sure = again or (len(known.beside) >= ENOUGH and _differ(known.beside, known.alone))
+        if sure and self._suffers(known, beside):
             known.suffered = beside
             known.banned_until = iteration + 1 + known.length
             known.length = min(2 * known.length, LONGEST_BAN)
@@ -104,20 +112,17 @@ class Feedback:
             # Once the ban has ended, a fresh trial.
             known.beside.clear()
             known.apart.clear()
-        elif len(known.beside) == TRIAL:
-            known.suffered = None
-            known.length = max(known.length // 2, FIRST_BAN)
 
     def _review(self, known: _History, iteration: int) -> None:
         """Lifts a ban that does not help."""
         if len(known.apart) == ENOUGH and known.suffered is not None:
-            alone, apart = median(known.alone), median(known.apart)
-            if apart > self._bearable(alone) and apart > (alone + known.suffered) / 2:
+            apart = median(known.apart)
+            if self._suffers(known, apart) and apart > (known.usual + known.suffered) / 2:
                 known.banned_until = iteration + 1
                 known.excused_until = iteration + 1 + known.length
 
-    def _bearable(self, alone: float) -> float:
-        return (1 + self._tolerance) * alone + FLOOR
+    def _suffers(self, known: _History, seconds: float) -> bool:
+        return seconds > (1 + self._tolerance) * known.usual + FLOOR
 
 
 def _differ(these: deque[float], those: deque[float]) -> bool:

@@ -10,27 +10,22 @@ from collections.abc import Mapping
 from deeppool.scheduling.controller import Controller
 from deeppool.scheduling.feedback import Feedback
 from deeppool.scheduling.orders import FREE, Operator, Orders
-from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown, spread
+from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown
 from deeppool.sharing import Sharing
 
 __all__ = ["Estimate", "Governor", "Operator", "Orders", "is_alone"]
 
 BLOCK = 4
 """Iterations alone in a row. The first may still find pieces in flight and a cold cache: it is not measured."""
-DENSE = 16
-"""Iterations at the start, of which every other block is alone."""
-RARE = 256
-"""Iterations of which one block is alone later: 1.6 %."""
+DENSE = 24
+"""Iterations at the start, of which every other block is alone: what is learned there must last for a while."""
+RARE = 200
+"""Iterations of which one block is alone later: 2 %."""
 
 
 def is_alone(iteration: int) -> bool:
-    """Whether an iteration is without background: dense at first, then from 32, 64, 128 and every multiple of 256."""
-    if iteration < DENSE:
-        return iteration % (2 * BLOCK) < BLOCK
-    if iteration < RARE:
-        # From the last power of two.
-        return iteration >= 2 * DENSE and iteration - (1 << iteration.bit_length() - 1) < BLOCK
-    return iteration % RARE < BLOCK
+    """Whether an iteration is without background."""
+    return iteration % (2 * BLOCK if iteration < DENSE else RARE) < BLOCK
 
 
 class Governor:
@@ -72,18 +67,17 @@ class Governor:
     def _collocated(self, seconds: float, operators: Mapping[Operator, float]) -> None:
         if self._feedback is not None:
             self._feedback.collocated(self._iteration, operators)
-        known = self._baseline.times
+        known = self._baseline
         if not known:
             return
-        slowdown = seconds / self._baseline.mean - 1
+        slowdown = seconds / known.mean - 1
         self._slowdown.collocated(slowdown)
         # An operator on trial, at the start or after a ban, is left to the feedback.
         if self._controller is not None and not (self._feedback and self._feedback.trying(self._iteration)):
             if self._orders.banned != self._settled:
                 self._settled = self._orders.banned
                 self._controller.forget()
-            noise = spread(known) / self._baseline.mean
-            self._controller.collocated(slowdown, len(known), noise)
+            self._controller.collocated(slowdown, len(known), known.noise)
 
     @property
     def slowdown(self) -> Estimate | None:

@@ -47,26 +47,31 @@ class Baseline:
     KEPT = 32
     SHIFTED = 2
     """So many last ones that all differ clearly from those before are a change, and those before are dropped."""
+    LEAST_NOISE = 0.01
+    """Of a time: what differs by less is no change."""
 
     def __init__(self) -> None:
         """Nothing is known."""
-        self.times: deque[float] = deque(maxlen=self.KEPT)
+        self._times: deque[float] = deque(maxlen=self.KEPT)
+        self.mean = 0.0
+        """Seconds."""
+        self.noise = 0.0
+        """Standard deviation of one of them, as a part of the mean."""
+
+    def __len__(self) -> int:
+        return len(self._times)
 
     def add(self, seconds: float) -> None:
         """One more iteration alone."""
-        self.times.append(seconds)
-        *before, _, _ = known = list(self.times) if len(self.times) > self.SHIFTED + 3 else [0.0, 0.0]
-        if not before:
-            return
-        middle, reach = median(before), OUTLIER * max(spread(before), 0.01 * median(before))
-        last = known[-self.SHIFTED :]
-        if all(time > middle + reach for time in last) or all(time < middle - reach for time in last):
-            self.times = deque(last, maxlen=self.KEPT)
-
-    @property
-    def mean(self) -> float:
-        """Seconds."""
-        return fmean(clipped(self.times))
+        self._times.append(seconds)
+        before, last = list(self._times)[: -self.SHIFTED], list(self._times)[-self.SHIFTED :]
+        if len(before) > self.SHIFTED:
+            middle = median(before)
+            reach = OUTLIER * max(spread(before), self.LEAST_NOISE * middle)
+            if min(last) > middle + reach or max(last) < middle - reach:
+                self._times = deque(last, maxlen=self.KEPT)
+        self.mean = fmean(clipped(self._times))
+        self.noise = spread(self._times) / self.mean
 
 
 class Slowdown:
@@ -81,8 +86,7 @@ class Slowdown:
     def alone(self, baseline: Baseline) -> None:
         """One more iteration alone."""
         self._alone += 1
-        if len(baseline.times) > 1:
-            self._noise = spread(baseline.times) / baseline.mean
+        self._noise = baseline.noise
 
     def collocated(self, slowdown: float) -> None:
         """One more iteration beside a background."""

@@ -37,8 +37,8 @@ class Step:
     """Alone."""
     idle: float = 0.0
     """Seconds before it in which this device waits."""
-    intensity: float = math.inf
-    """FLOP per byte of its kernels."""
+    intensity: float | None = None
+    """FLOP per byte of its kernels; None: unknown."""
     kernel: float | None = None
     """Seconds of one of its kernels; None: it is one."""
 
@@ -49,8 +49,8 @@ class Piece:
 
     seconds: float
     """Alone."""
-    intensity: float = math.inf
-    """FLOP per byte of its kernels."""
+    intensity: float | None = None
+    """FLOP per byte of its kernels; None: unknown."""
     kernel: float | None = None
     """Seconds of one of its kernels; None: it is one."""
 

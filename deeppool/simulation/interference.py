@@ -74,7 +74,10 @@ class Interference:
         raise InvalidValueError(f"no interference was measured for {name} (choose one of: {known})")
 
     def rates(self, name: str) -> Rates:
-        """For a simulation: between the measured classes linear in the logarithms, outside as at the edge."""
+        """For a simulation: between the measured classes linear in the logarithms, outside as at the edge.
+
+        Of an intensity that is unknown, the mean over those measured.
+        """
         found = self.arrangement(name)
 
         @lru_cache(maxsize=4096)
@@ -85,9 +88,13 @@ class Interference:
 
         return look_up
 
-    def _weights(self, intensity: float, seconds: float) -> list[tuple[int, float]]:
+    def _weights(self, intensity: float | None, seconds: float) -> list[tuple[int, float]]:
         """Of the classes around a kernel; they sum to 1."""
-        along = product(_between(self.intensities, intensity), _between(self.durations, seconds))
+        count = len(self.intensities)
+        rows = (
+            [(row, 1 / count) for row in range(count)] if intensity is None else _between(self.intensities, intensity)
+        )
+        along = product(rows, _between(self.durations, seconds))
         return [(row * len(self.durations) + column, one * other) for (row, one), (column, other) in along]
 
     def __str__(self) -> str:

@@ -1,5 +1,6 @@
 """The share of the time that holds a bound, on plants whose answer is known."""
 
+import math
 import random
 from statistics import fmean
 
@@ -30,21 +31,38 @@ def run(plant, *, noise, seed, iterations=500, bound=BOUND):
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.floats(0.06, 1.5), st.sampled_from([0.005, 0.02, 0.05]), st.integers(0, 10**6))
-def test_a_slowdown_in_proportion_to_the_share_comes_to_the_bound(cost, noise, seed):
-    shares, slowdowns = run(lambda _, share: cost * share, noise=noise, seed=seed)
-    # What nine alone can tell: a third of their noise.
-    assert fmean(slowdowns[-200:]) < BOUND + noise
-    assert fmean(shares[-200:]) > 0.3 * min(1.0, (BOUND - noise / 3) / cost)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.floats(-0.1, 0.01), st.sampled_from([0.005, 0.02, 0.05]), st.integers(0, 10**6))
-def test_a_background_that_costs_less_than_the_bound_keeps_the_whole_share(cost, noise, seed):
-    shares, _ = run(lambda _, share: cost * share, noise=noise, seed=seed)
-    assert fmean(shares) > 0.9
-    if noise < 0.02:
+@given(st.floats(-0.1, 1.5))
+def test_without_noise_the_share_is_all_that_the_bound_allows(cost):
+    shares, slowdowns = run(lambda _, share: cost * share, noise=0.0, seed=0, iterations=150)
+    if cost <= BOUND:
         assert set(shares) == {1.0}
+    else:
+        assert max(slowdowns[20:]) <= BOUND * (1 + 1e-9)
+        assert shares[-1] == pytest.approx(max(LEAST, 0.9 * BOUND / cost), rel=0.01)
+
+
+# Chance is drawn once for all: among many draws there are some that mislead any controller.
+@pytest.mark.parametrize(("noise", "slack"), [(0.005, 0.1), (0.02, 0.2), (0.05, 0.7)])
+def test_with_noise_the_bound_holds_on_average(noise, slack):
+    """The governor knows nine iterations alone: a third of their noise is what it cannot see."""
+    draw = random.Random(1)
+    costs = [math.exp(draw.uniform(math.log(2 * BOUND), math.log(1.5))) for _ in range(15)]
+    late = [
+        fmean(run(lambda _, share, cost=cost: cost * share, noise=noise, seed=seed)[1][-200:])
+        for seed, cost in enumerate(costs)
+    ]
+    assert 0.5 * BOUND < fmean(late) < (1 + slack) * BOUND
+
+
+@pytest.mark.parametrize(("noise", "least"), [(0.005, 1.0), (0.02, 0.98), (0.05, 0.9)])
+def test_with_noise_a_background_that_costs_little_keeps_its_share(noise, least):
+    draw = random.Random(2)
+    costs = [draw.uniform(-0.1, 0.5 * BOUND) for _ in range(15)]
+    means = [
+        fmean(run(lambda _, share, cost=cost: cost * share, noise=noise, seed=seed)[0])
+        for seed, cost in enumerate(costs)
+    ]
+    assert fmean(means) >= least
 
 
 @pytest.mark.parametrize("plant", [lambda s: 0.3 * min(s, 0.4), lambda s: 0.5 * s * s, lambda s: 0.1 * s**0.5])

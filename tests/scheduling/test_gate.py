@@ -1,7 +1,7 @@
 """Launches that the gate holds back: limits on what is in flight, a share of the time, gaps, bans."""
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deeppool.scheduling.gate import Gate
@@ -33,6 +33,7 @@ def live(gate, orders, life):
             yield now, list(flying)
 
 
+@settings(deadline=None)
 @given(lives(), st.integers(1, 4), st.floats(1e-4, 0.1))
 def test_what_is_in_flight_keeps_both_limits_but_for_a_lone_piece(life, pieces, seconds):
     for _, flying in live(Gate(Sharing(pieces=pieces, in_flight=seconds)), FREE, life):
@@ -49,6 +50,7 @@ def test_a_piece_longer_than_the_limit_runs_by_itself():
     assert gate.admits(0.005, FREE, None, 0.005)
 
 
+@settings(deadline=None)
 @given(lives(), st.floats(0.01, 0.9))
 @example([(1e-5, None, 0.05, False, 1.0)] * 3, 0.01)
 def test_launches_take_no_more_than_the_share_and_what_was_kept(life, share):
@@ -110,6 +112,7 @@ def test_gaps_only_means_while_the_foreground_computes_nothing(doing, admitted):
     assert Gate(Sharing(gaps_only=True)).admits(0.0, FREE, doing, 0.001) is admitted
 
 
+@settings(deadline=None)
 @given(lives())
 def test_nothing_starts_beside_a_banned_operator_or_while_the_gate_is_closed(life):
     closed = Orders(open=False, share=1.0, banned=frozenset())

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeppool import figures, files
@@ -42,6 +42,7 @@ def measured(**changes):
 INSIDE = st.tuples(st.floats(*INTENSITIES), st.floats(*DURATIONS))
 
 
+@settings(deadline=None)
 @given(INSIDE, INSIDE)
 def test_between_the_measured_classes_rates_are_linear_in_the_logarithms(one, other):
     rates = measured().rates("lowest")
@@ -55,6 +56,16 @@ def test_outside_they_are_those_of_the_edge(intensity, seconds, edge):
     rates = measured().rates("lowest")
     step = Step(kind="forward", stage=0, seconds=seconds, intensity=intensity)
     assert rates(step, Piece(seconds=seconds, intensity=intensity))[0] == pytest.approx(slope(*edge, *edge))
+
+
+def test_an_unknown_intensity_takes_the_mean():
+    rates = measured().rates("lowest")
+    known = [
+        rates(Step(kind="forward", stage=0, seconds=1e-3, intensity=intensity), Piece(seconds=1e-3, intensity=1.0))[0]
+        for intensity in INTENSITIES
+    ]
+    found = rates(Step(kind="forward", stage=0, seconds=1e-3), Piece(seconds=1e-3, intensity=1.0))
+    assert found[0] == pytest.approx(sum(known) / 2)
 
 
 def test_measured_pairs_come_back_from_a_file(tmp_path):
