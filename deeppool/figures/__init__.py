@@ -6,18 +6,20 @@
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
+    figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   scaling   throughput   trace
+timeline    layers   collocation   interference   scaling   throughput   trace
 """
 
 from deeppool.figures.collocation import collocation
+from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.scaling import scaling
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 
-__all__ = ["chrome_trace", "collocation", "layers", "scaling", "throughput", "timeline", "write_trace"]
+__all__ = ["chrome_trace", "collocation", "interference", "layers", "scaling", "throughput", "timeline", "write_trace"]

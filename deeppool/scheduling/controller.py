@@ -12,6 +12,7 @@ background has changed. ``benchmarks/controller`` compares the three.
 
 import math
 from collections import deque
+from collections.abc import Collection
 from statistics import fmean
 
 from deeppool.scheduling.slowdown import clipped
@@ -28,8 +29,14 @@ GUILTY = 2.5
 """Standard errors by which ``k`` must be above the bound before an innocent background loses time."""
 SURE = 2.0
 """Standard errors by which one that is not innocent must break the bound to lose time at once."""
+LATEST = 4
+"""Collocated iterations that show by themselves that a background has changed, and all before are dropped."""
+CHANGED = 4.0
+"""Standard errors by which those must break the bound."""
 PATIENCE = 8
 """Collocated iterations between two small steps."""
+HOPE = 32
+"""Collocated iterations without a sure cost after which the share grows, whatever the fit says."""
 STEP = 1.5
 
 
@@ -59,29 +66,40 @@ class Controller:
         self._waited += 1
         if len(self._seen) < 2 or alone < 2 or len(self._seen) + alone < ENOUGH:
             return
-        cost, error = self._fit(alone, noise)
+        if len(self._seen) > LATEST:
+            latest = list(self._seen)[-LATEST:]
+            cost, error = _fit(latest, alone, noise)
+            if (cost - CHANGED * error) * self.share > self._bound:
+                self._seen = deque(latest, maxlen=KEPT)
+        cost, error = _fit(self._seen, alone, noise)
         allowed = AIM * self._bound / cost if cost > 0 else math.inf
         if (cost - (GUILTY if self.share == 1 else SURE) * error) * self.share > self._bound:
             self._turn(allowed)
         elif self.share < 1 and self._waited >= PATIENCE:
-            # Less only for a background that surely costs something: noise says half of the time that it does.
-            down = self.share / STEP if cost > SURE * error else self.share
-            self._turn(min(max(allowed, down), STEP * self.share))
+            self._follow(allowed, sure=cost > SURE * error)
+
+    def _follow(self, allowed: float, *, sure: bool) -> None:
+        """A small step; down only where a cost is sure, as noise says half of the time that there is one."""
+        if sure:
+            self._turn(min(max(allowed, self.share / STEP), STEP * self.share))
+        elif allowed > self.share or self._waited >= HOPE:
+            self._turn(STEP * self.share)
 
     def _turn(self, share: float) -> None:
         self.share = min(max(share, LEAST), 1.0)
         self._waited = 0
 
-    def _fit(self, alone: int, noise: float) -> tuple[float, float]:
-        """``k`` by least squares through the origin, and its standard error."""
-        shares = [share for share, _ in self._seen]
-        squares = sum(share**2 for share in shares)
-        cost = sum(share * slowdown for share, slowdown in self._seen) / squares
-        residuals = clipped([slowdown - cost * share for share, slowdown in self._seen])
-        cost += sum(share * residual for share, residual in zip(shares, residuals, strict=True)) / squares
-        freedom = len(shares) + alone - 2
-        middle = fmean(residuals)
-        variance = sum((residual - middle) ** 2 for residual in residuals) + (alone - 1) * noise**2
-        error = math.sqrt(variance / freedom * (1 / squares + (sum(shares) / squares) ** 2 / alone))
-        # Twice this is Student's t, near enough: 3.3 for 3 degrees of freedom, 2 for many.
-        return cost, (1 + 2 / freedom) * error
+
+def _fit(seen: Collection[tuple[float, float]], alone: int, noise: float) -> tuple[float, float]:
+    """``k`` by least squares through the origin of (share, slowdown), and its standard error."""
+    shares = [share for share, _ in seen]
+    squares = sum(share**2 for share in shares)
+    cost = sum(share * slowdown for share, slowdown in seen) / squares
+    residuals = clipped([slowdown - cost * share for share, slowdown in seen])
+    cost += sum(share * residual for share, residual in zip(shares, residuals, strict=True)) / squares
+    freedom = len(shares) + alone - 2
+    middle = fmean(residuals)
+    variance = sum((residual - middle) ** 2 for residual in residuals) + (alone - 1) * noise**2
+    error = math.sqrt(variance / freedom * (1 / squares + (sum(shares) / squares) ** 2 / alone))
+    # Twice this is Student's t, near enough: 3.3 for 3 degrees of freedom, 2 for many.
+    return cost, (1 + 2 / freedom) * error

@@ -99,20 +99,20 @@ class Feedback:
             known.banned_until = iteration + 1 + known.length
             known.length = min(2 * known.length, LONGEST_BAN)
             known.trial_until = 0
+            # Once the ban has ended, a fresh trial.
+            known.beside.clear()
             known.apart.clear()
-        elif len(known.beside) >= TRIAL:
+        elif len(known.beside) == TRIAL:
             known.suffered = None
             known.length = max(known.length // 2, FIRST_BAN)
 
     def _review(self, known: _History, iteration: int) -> None:
-        """Lifts a ban that does not help; a ban that ends is followed by a fresh trial."""
+        """Lifts a ban that does not help."""
         if len(known.apart) == ENOUGH and known.suffered is not None:
             alone, apart = median(known.alone), median(known.apart)
             if apart > self._bearable(alone) and apart > (alone + known.suffered) / 2:
                 known.banned_until = iteration + 1
                 known.excused_until = iteration + 1 + known.length
-        if iteration + 1 >= known.banned_until:
-            known.beside.clear()
 
     def _bearable(self, alone: float) -> float:
         return (1 + self._tolerance) * alone + FLOOR

@@ -33,7 +33,7 @@ class Gate:
         """
         gap = doing is None or doing[0] not in COMPUTING
         # Asked even of a closed gate: the share is earned with time, whatever else holds the piece back.
-        earned = self._duty.admits(now, orders.share, gap=gap)
+        earned = self._duty.admits(now, orders.share, expected, gap=gap)
         if not (earned and orders.open) or doing in orders.banned or (self._gaps_only and not gap):
             return False
         return self._pacer.admits(expected)

@@ -46,7 +46,7 @@ class Duty:
     """A token bucket: seconds of the device that the background has earned and not used.
 
     It is spent in the gaps of the foreground first: beside the foreground's computing goes only what the bucket
-    cannot keep for the next gap. The background launches at most ``share x WINDOW`` seconds and one piece more than
+    cannot keep for the next gap. The background launches at most ``share x WINDOW`` seconds and two pieces more than
     ``share`` of any stretch of time with one share.
     """
 
@@ -56,7 +56,7 @@ class Duty:
         self._share = 1.0
         self._now: float | None = None
 
-    def admits(self, now: float, share: float, *, gap: bool) -> bool:
+    def admits(self, now: float, share: float, expected: float, *, gap: bool) -> bool:
         """Whether a piece may start; it leaves a debt where it is longer than what was earned."""
         if self._now is not None:
             self._earned += share * max(0.0, now - self._now)
@@ -64,9 +64,10 @@ class Duty:
             # What another share had earned would hide for a while what this one costs.
             self._earned = min(self._earned, 0.0)
         self._now, self._share = now, share
-        full = share * WINDOW
-        self._earned = min(self._earned, full)
-        return share >= 1 or (self._earned > 0 if gap else self._earned >= full)
+        kept = share * WINDOW
+        # A piece above what is kept, or whoever asks now and then would lose what overflows between.
+        self._earned = min(self._earned, kept + expected)
+        return share >= 1 or (self._earned > 0 if gap else self._earned >= kept)
 
     def spend(self, seconds: float) -> None:
         """A piece was launched, or, if negative, was shorter than expected."""

@@ -1,0 +1,79 @@
+"""Pairs of kernels on a CPU: two processes on one core, at each priority of the background, or on two cores."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+
+from synthetic import Kind
+
+from deeppool.child import Child, receive
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import RunError
+
+START_SECONDS, RUN_SECONDS = 120.0, 60.0
+
+
+class Cpu:
+    """A foreground process, and a background process for each arrangement. A context manager that ends them."""
+
+    def __init__(self, kinds: list[Kind]) -> None:
+        cores = usable_cores()
+        places = {name: (cores[0], name) for name in ("normal", "nice", "lowest")}
+        if len(cores) > 1:
+            places["other core"] = (cores[1], "normal")
+        with contextlib.ExitStack() as ending:
+            self._foreground, sizes = _start(ending, "foreground", cores[0], "normal", kinds, None)
+            self._backgrounds = {
+                name: _start(ending, f"background ({name})", core, priority, kinds, sizes)[0]
+                for name, (core, priority) in places.items()
+            }
+            self._ending = ending.pop_all()
+
+    @property
+    def arrangements(self) -> list[str]:
+        """Their names."""
+        return list(self._backgrounds)
+
+    def alone(self, kernel: int, seconds: float) -> float:
+        """Kernels a second of the foreground, or of a background: they are the same."""
+        self._foreground.send("run", kernel=kernel, seconds=seconds)
+        done = receive(self._foreground, RUN_SECONDS)
+        return done["count"] / done["seconds"]
+
+    def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
+        """Kernels a second of both."""
+        with self._running(self._backgrounds[arrangement], background) as beside:
+            rate = self.alone(foreground, seconds)
+        return rate, beside["count"] / beside["seconds"]
+
+    @contextlib.contextmanager
+    def _running(self, child: Child, kernel: int) -> Iterator[dict[str, float]]:
+        beside: dict[str, float] = {}
+        child.send("run", kernel=kernel, seconds=None)
+        yield beside
+        child.send("rest")
+        beside.update(receive(child, RUN_SECONDS))
+        receive(child, RUN_SECONDS)
+
+    def close(self) -> None:
+        """Ends all processes."""
+        self._ending.close()
+
+    def __enter__(self) -> "Cpu":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _start(
+    ending: contextlib.ExitStack, name: str, core: int, priority: str, kinds: list[Kind], sizes: list[int] | None
+) -> tuple[Child, list[int]]:
+    """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
+    child = ending.enter_context(Child("worker", name, folder=Path(__file__).parent))
+    child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
+    ready = receive(child, START_SECONDS)
+    if priority != "normal" and ready["priority"] == "normal":
+        raise RunError(f"{name} got priority normal, not {priority} (measure where SCHED_IDLE or nice is permitted)")
+    return child, ready["sizes"]

@@ -1,0 +1,93 @@
+"""Synthetic kernels by arithmetic intensity and duration.
+
+Low intensity: sums of long vectors. Higher: batches of products of square matrices, the larger the more FLOP per byte.
+The duration is set by the length of the vectors, or the size of the batch; every call reads another part of a large
+buffer, so that nothing is left in a cache from the last one.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+SUM_INTENSITY = 1 / 12
+"""FLOP per byte of c = a + b in 32 bits."""
+MATRICES = {"cpu": (16, 128), "cuda": (16, 128, 1024)}
+"""Rows of the square matrices; N rows make N / 6 FLOP per byte."""
+DURATIONS = {"cpu": (2e-4, 2e-3, 2e-2), "cuda": (2e-5, 2e-4, 2e-3)}
+"""Seconds."""
+BUFFER = {"cpu": 2**25, "cuda": 2**28}
+"""Numbers in each of three buffers: more than a cache holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kernel to be made: a sum, or products of matrices with so many rows."""
+
+    rows: int | None
+    seconds: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte, if each number is read or written once."""
+        return SUM_INTENSITY if self.rows is None else self.rows / 6
+
+
+def kinds(device: str) -> list[Kind]:
+    """All classes, in the order of an Interference record."""
+    return [Kind(rows, seconds) for rows in (None, *MATRICES[device]) for seconds in DURATIONS[device]]
+
+
+def buffers(device: str) -> list[torch.Tensor]:
+    """Two to read and one to write, for all kernels of a process."""
+    return [torch.rand(BUFFER[device], device=device) for _ in range(3)]
+
+
+def calibrate(kind: Kind, held: list[torch.Tensor], synchronize: Callable[[], None]) -> int:
+    """Numbers to add, or matrices to multiply, that take about as long as the kind says."""
+    unit = 1 if kind.rows is None else kind.rows**2
+    most = held[0].numel() // unit
+    count = 4096 if kind.rows is None else 1
+    for _ in range(20):
+        count = min(count, most)
+        seconds = _time(launcher(kind, held, count), synchronize)
+        if count == most or abs(seconds / kind.seconds - 1) < 0.1 or (count == 1 and seconds > kind.seconds):
+            return count
+        count = max(1, round(count * min(kind.seconds / seconds, 16.0)))
+    return count
+
+
+def launcher(kind: Kind, held: list[torch.Tensor], count: int) -> Callable[[], object]:
+    """Runs the kernel, each time on other parts of the buffers."""
+    shape = (count,) if kind.rows is None else (count, kind.rows, kind.rows)
+    size = count if kind.rows is None else count * kind.rows**2
+    parts = [[one[start : start + size].view(shape) for one in held] for start in _starts(held[0].numel(), size)]
+    turns = itertools.cycle(parts)
+
+    def run() -> object:
+        left, right, out = next(turns)
+        return torch.add(left, right, out=out) if kind.rows is None else torch.bmm(left, right, out=out)
+
+    return run
+
+
+def _starts(length: int, size: int) -> range:
+    """Of at most 64 parts that lie apart."""
+    return range(0, length - size + 1, max(size, length // 64))
+
+
+def _time(run: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Median of seven batches, each long enough to time, without what waiting for the device costs."""
+    run()
+    synchronize()
+    times = []
+    for _ in range(7):
+        started, repeats = time.perf_counter(), 0
+        while repeats < 3 or (time.perf_counter() - started < 1e-3 and repeats < 100):
+            run()
+            repeats += 1
+        synchronize()
+        times.append((time.perf_counter() - started) / repeats)
+    return sorted(times)[3]

@@ -1,0 +1,64 @@
+"""Foreground throughput beside every background, as DeepPool's figure 12 draws it: one heat map per arrangement."""
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.simulation.interference import Interference
+from deeppool.units import format_seconds
+
+CELL = 34
+"""Pixels of a class."""
+
+
+def interference(found: Interference, *, dark: bool = False) -> go.Figure:
+    """Percent of alone; rows are kernels of the foreground, columns kernels of the background.
+
+    Args:
+        found: measured pairs.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: something else.
+    """
+    if not isinstance(found, Interference):
+        raise InvalidValueError(f"interference cannot draw a {type(found).__name__}, it accepts an Interference")
+    names = [
+        f"{intensity:.3g} FLOP/B, {format_seconds(seconds)}"
+        for intensity in found.intensities
+        for seconds in found.durations
+    ]
+    panels = len(found.arrangements)
+    figure = make_subplots(1, panels, shared_yaxes=True, horizontal_spacing=0.02)
+    for panel, beside in enumerate(found.arrangements, 1):
+        figure.add_heatmap(
+            z=[[100 * rate for rate in row] for row in beside.foreground],
+            x=names,
+            y=names,
+            coloraxis="coloraxis",
+            texttemplate="%{z:.0f}",
+            customdata=[[100 * rate for rate in row] for row in beside.background],
+            hovertemplate=(
+                f"<b>{escape(beside.name)}</b><br>foreground %{{y}}: %{{z:.0f}} % of alone<br>"
+                "background %{x}: %{customdata:.0f} % of alone<extra></extra>"
+            ),
+            row=1,
+            col=panel,
+        )
+        figure.update_xaxes(title_text=f"background: {escape(beside.name)}", tickangle=-60, row=1, col=panel)
+    figure.update_yaxes(title_text="foreground", autorange="reversed", row=1, col=1)
+    figure.update_layout(
+        coloraxis={"colorscale": "Cividis", "cmin": 0, "cmax": 100, "colorbar": {"title": {"text": "%"}}},
+        width=max(640, 260 + panels * (CELL * len(names) + 20)),
+    )
+    return theme.dress(
+        figure,
+        title="Throughput of the foreground beside a background, % of alone",
+        subtitle=f"<b>measured</b> on {escape(found.device_name)}, {escape(found.date)}: {escape(found.method)}",
+        # Room for the slanted names of the columns.
+        plot_height=CELL * len(names) + 150,
+        heading_height=0,
+        dark=dark,
+    )

@@ -1,0 +1,120 @@
+"""Launches that the gate holds back: limits on what is in flight, a share of the time, gaps, bans."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deeppool.scheduling.gate import Gate
+from deeppool.scheduling.orders import FREE, Orders
+from deeppool.scheduling.pacing import WINDOW
+from deeppool.sharing import Sharing
+
+FORWARD, SYNC = ("forward", 0), ("sync", 0)
+TIMES = st.floats(1e-5, 0.05)
+DOINGS = st.sampled_from([None, FORWARD, SYNC, ("backward", 1)])
+
+
+@st.composite
+def lives(draw):
+    """What happens to a gate: time passes, a piece asks beside what the foreground does, the oldest piece ends."""
+    return draw(st.lists(st.tuples(TIMES, DOINGS, TIMES, st.booleans(), st.floats(0.5, 2)), min_size=1, max_size=80))
+
+
+def live(gate, orders, life):
+    """Yields (time, expected seconds of the pieces in flight) after each launch."""
+    now, flying = 0.0, []
+    for passed, doing, expected, ends, actual in life:
+        now += passed
+        if ends and flying:
+            gate.finished(now, actual * flying.pop(0))
+        if gate.admits(now, orders, doing, expected):
+            gate.launched(now, expected)
+            flying.append(expected)
+            yield now, list(flying)
+
+
+@given(lives(), st.integers(1, 4), st.floats(1e-4, 0.1))
+def test_what_is_in_flight_keeps_both_limits_but_for_a_lone_piece(life, pieces, seconds):
+    for _, flying in live(Gate(Sharing(pieces=pieces, in_flight=seconds)), FREE, life):
+        assert len(flying) <= pieces
+        assert len(flying) == 1 or sum(flying) <= seconds
+
+
+def test_a_piece_longer_than_the_limit_runs_by_itself():
+    gate = Gate(Sharing(in_flight=0.001))
+    assert gate.admits(0.0, FREE, None, 0.005)
+    gate.launched(0.0, 0.005)
+    assert not gate.admits(0.0, FREE, None, 0.0001)
+    gate.finished(0.005, 0.005)
+    assert gate.admits(0.005, FREE, None, 0.005)
+
+
+@given(lives(), st.floats(0.01, 0.9))
+@example([(1e-5, None, 0.05, False, 1.0)] * 3, 0.01)
+def test_launches_take_no_more_than_the_share_and_what_was_kept(life, share):
+    exact = [(*before, 1.0) for *before, _ in life]
+    gate = Gate(Sharing())
+    launched = [
+        (now, flying[-1]) for now, flying in live(gate, Orders(open=True, share=share, banned=frozenset()), exact)
+    ]
+    for first, (began, _) in enumerate(launched):
+        for last in range(first, len(launched)):
+            taken = sum(seconds for _, seconds in launched[first : last + 1])
+            longest = max(seconds for _, seconds in launched[first : last + 1])
+            assert taken <= share * (launched[last][0] - began + WINDOW) + 2 * longest + 1e-9
+
+
+def test_a_share_is_used_up_by_a_background_that_always_asks():
+    gate, orders = Gate(Sharing()), Orders(open=True, share=0.25, banned=frozenset())
+    taken = sum(_ask(gate, step / 1000, orders, FORWARD, 0.001) for step in range(10_000))
+    assert taken == pytest.approx(0.25 * 10, abs=0.25 * WINDOW + 0.001)
+
+
+def test_a_share_goes_to_gaps_first():
+    """Half of the time is a gap: with less than half of the time earned, nothing is left to run beside computing."""
+    gate, orders = Gate(Sharing()), Orders(open=True, share=0.3, banned=frozenset())
+    taken = {None: 0.0, FORWARD: 0.0}
+    for step in range(10_000):
+        doing = None if step // 10 % 2 else FORWARD
+        taken[doing] += _ask(gate, step / 1000, orders, doing, 0.001)
+    assert taken[None] == pytest.approx(3, rel=0.05)
+    assert taken[FORWARD] == 0
+
+
+def _ask(gate, now, orders, doing, seconds):
+    if not gate.admits(now, orders, doing, seconds):
+        return 0.0
+    gate.launched(now, seconds)
+    gate.finished(now, seconds)
+    return seconds
+
+
+def test_pieces_longer_than_expected_are_paid_for():
+    gate, orders = Gate(Sharing()), Orders(open=True, share=0.5, banned=frozenset())
+    taken = 0.0
+    for step in range(10_000):
+        if gate.admits(step / 1000, orders, None, 0.001):
+            gate.launched(step / 1000, 0.001)
+            gate.finished(step / 1000, 0.003)
+            taken += 0.003
+    assert taken == pytest.approx(5, rel=0.01)
+
+
+def test_a_whole_share_holds_nothing_back():
+    gate = Gate(Sharing())
+    assert all(_ask(gate, 0.0, FREE, FORWARD, 1.0) for _ in range(10))
+
+
+@pytest.mark.parametrize(("doing", "admitted"), [(None, True), (SYNC, True), (FORWARD, False), (("update", 3), False)])
+def test_gaps_only_means_while_the_foreground_computes_nothing(doing, admitted):
+    assert Gate(Sharing(gaps_only=True)).admits(0.0, FREE, doing, 0.001) is admitted
+
+
+@given(lives())
+def test_nothing_starts_beside_a_banned_operator_or_while_the_gate_is_closed(life):
+    closed = Orders(open=False, share=1.0, banned=frozenset())
+    assert list(live(Gate(Sharing()), closed, life)) == []
+    banned = [(passed, SYNC, *rest) for passed, _, *rest in life]
+    orders = Orders(open=True, share=1.0, banned=frozenset({SYNC}))
+    assert list(live(Gate(Sharing()), orders, banned)) == []
+    assert Gate(Sharing()).admits(0.0, orders, ("sync", 1), 0.001)

@@ -1,0 +1,157 @@
+"""Orders of each iteration: when the foreground is alone, which operators are banned, and what is known of both."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN
+from deeppool.scheduling.governor import Governor, is_alone
+from deeppool.scheduling.orders import FREE
+from deeppool.sharing import Sharing
+
+FORWARD, SYNC = ("forward", 0), ("sync", 0)
+
+
+def run(governor, plant, iterations, *, noise=0.0, seed=0):
+    """Orders; ``plant(iteration, orders)`` says by operator what it takes."""
+    draw = random.Random(seed)
+    told = []
+    for iteration in range(iterations):
+        orders = governor.begin(iteration)
+        told.append(orders)
+        taken = {what: time * draw.lognormvariate(0, noise) for what, time in plant(iteration, orders).items()}
+        governor.end(sum(taken.values()), taken)
+    return told
+
+
+def doubling_sync(until=10**9, sync=0.01):
+    """All-reduces take twice as long beside a background."""
+
+    def plant(iteration, orders):
+        beside = orders.open and SYNC not in orders.banned and iteration < until
+        return {FORWARD: 0.09, SYNC: sync * (2 if beside else 1)}
+
+    return plant
+
+
+def banned(told, operator=SYNC):
+    """Numbers of iterations in which an operator was banned."""
+    return [number for number, orders in enumerate(told) if operator in orders.banned]
+
+
+def stretches(numbers):
+    """Lengths of runs of consecutive numbers."""
+    starts = [number for number in numbers if number - 1 not in set(numbers)]
+    ends = [number for number in numbers if number + 1 not in set(numbers)]
+    return [end - start + 1 for start, end in zip(starts, ends, strict=True)]
+
+
+def test_iterations_alone_are_dense_at_first_and_then_rare():
+    alone = [number for number in range(2000) if is_alone(number)]
+    assert alone[:20] == [0, 1, 2, 3, 8, 9, 10, 11, 32, 33, 34, 35, 64, 65, 66, 67, 128, 129, 130, 131]
+    assert sum(number >= 256 for number in alone) / 1744 <= 0.02
+
+
+def test_without_feedback_and_bound_nothing_is_forbidden_or_measured():
+    governor = Governor(Sharing(pieces=2))
+    assert run(governor, doubling_sync(), 50) == [FREE] * 50
+    assert governor.slowdown is None
+
+
+def test_orders_are_closed_where_the_schedule_says():
+    told = run(Governor(Sharing(max_slowdown=0.1)), doubling_sync(), 300)
+    assert [not orders.open for orders in told] == [is_alone(number) for number in range(300)]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03, 0.1])
+def test_an_operator_that_suffers_is_banned_soon_and_nearly_always(noise):
+    told = run(Governor(Sharing(feedback=0.1)), doubling_sync(), 1000, noise=noise)
+    assert min(banned(told)) <= 30
+    assert len(banned(told)) > 900
+    assert len(banned(told, FORWARD)) < 150
+
+
+def test_each_ban_is_twice_as_long_and_needs_a_shorter_trial():
+    told = run(Governor(Sharing(feedback=0.1)), doubling_sync(), 1200)
+    assert stretches(banned(told))[:4] == [FIRST_BAN, 2 * FIRST_BAN, 4 * FIRST_BAN, 8 * FIRST_BAN]
+    gaps = [
+        sum(told[number].open for number in range(before + 1, after))
+        for before, after in zip(banned(told), banned(told)[1:], strict=False)
+        if after > before + 1
+    ]
+    assert set(gaps) == {1}
+
+
+def test_a_ban_ends_when_the_operator_no_longer_suffers():
+    told = run(Governor(Sharing(feedback=0.1)), doubling_sync(until=200), 2 * LONGEST_BAN)
+    assert max(banned(told)) < 200 + 8 * FIRST_BAN
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6), st.floats(0.0, 0.3), st.floats(0.0, 2.0))
+def test_every_ban_ends(seed, noise, harm):
+    def plant(_, orders):
+        beside = orders.open and SYNC not in orders.banned
+        return {FORWARD: 0.09, SYNC: 0.01 * (1 + harm * beside)}
+
+    told = run(Governor(Sharing(feedback=0.1)), plant, 1000, noise=noise, seed=seed)
+    assert all(length <= LONGEST_BAN for length in stretches(banned(told)))
+    last = max(banned(told), default=0)
+    governor = Governor(Sharing(feedback=0.1))
+    run(governor, plant, 100, noise=noise, seed=seed)
+    assert last == 0 or governor.begin(100 + LONGEST_BAN).banned == frozenset()
+
+
+def test_noise_of_an_operator_that_is_short_bans_nothing():
+    told = run(Governor(Sharing(feedback=0.1)), doubling_sync(sync=FLOOR), 300)
+    assert banned(told) == []
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 10**6), st.sampled_from([0.02, 0.05, 0.15]))
+def test_noise_alone_bans_little(seed, noise):
+    told = run(Governor(Sharing(feedback=0.1)), lambda *_: {FORWARD: 0.09, SYNC: 0.01}, 600, noise=noise, seed=seed)
+    assert len(banned(told)) < 0.25 * 600
+
+
+def test_a_ban_that_does_not_help_is_lifted():
+    """The all-reduce waits for another rank, whose background slows it down whatever this rank does."""
+
+    def plant(_, orders):
+        return {FORWARD: 0.09, SYNC: 0.02 if orders.open else 0.01}
+
+    told = run(Governor(Sharing(feedback=0.1)), plant, 1000)
+    assert stretches(banned(told))[0] <= ENOUGH + 4
+    assert len(banned(told)) < 60
+
+
+def test_operators_are_left_to_feedback_before_the_share_moves():
+    governor = Governor(Sharing(feedback=0.1, max_slowdown=0.03))
+    told = run(governor, doubling_sync(), 400, noise=0.01)
+    assert {orders.share for orders in told} == {1.0}
+    assert len(banned(told)) > 350
+
+
+def test_the_slowdown_is_known_with_its_error():
+    governor = Governor(Sharing(max_slowdown=10.0))
+    assert governor.slowdown is None
+    run(governor, lambda _, orders: {FORWARD: 0.1 * (1.2 if orders.open else 1)}, 300, noise=0.02)
+    found = governor.slowdown
+    assert abs(found.mean - 0.2) < 4 * found.error < 0.05
+    assert (found.alone, found.collocated) == (
+        sum(is_alone(number) and number % 4 > 0 for number in range(300)),
+        sum(not is_alone(number) for number in range(4, 300)),
+    )
+
+
+def test_a_machine_that_grows_slower_is_not_the_background_s_fault():
+    governor = Governor(Sharing(max_slowdown=0.03))
+
+    def plant(iteration, _):
+        return {FORWARD: 0.1 if iteration < 250 else 0.12}
+
+    shares = [orders.share for orders in run(governor, plant, 1000, noise=0.01)]
+    assert shares[240] == 1.0
+    assert shares[-1] == 1.0
