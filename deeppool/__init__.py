@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.network import measure_network
     from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
+    from deeppool.sharing import Sharing
     from deeppool.simulation.replay import simulate
     from deeppool.training_run import train
 
@@ -55,6 +56,7 @@ _HOMES = {
     "Cluster": "deeppool.cluster",
     "Coordinator": "deeppool.coordinator.client",
     "Link": "deeppool.cluster",
+    "Sharing": "deeppool.sharing",
     "StepsTable": "deeppool.planning.accuracy",
     "TrainingJob": "deeppool.execution.training",
     "capture": "deeppool.graph.capture",
@@ -86,6 +88,7 @@ __all__ = [
     "Cluster",
     "Coordinator",
     "Link",
+    "Sharing",
     "StepsTable",
     "TrainingJob",
     "capture",

@@ -150,6 +150,7 @@ def test_a_public_name_is_at_its_home(name: str) -> None:
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        AttributeError, match="deeppool has no 'fit'; it has BackgroundJob, Cluster, Coordinator, Link, StepsTable"
+        AttributeError,
+        match="deeppool has no 'fit'; it has BackgroundJob, Cluster, Coordinator, Link, Sharing, StepsTable",
     ):
         deeppool.fit  # noqa: B018
