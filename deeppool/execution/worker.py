@@ -183,6 +183,8 @@ class Rank:
         """Goes on by another plan."""
         self.trainer.close()
         self.trainer = self._trainer(documents.read(message["plan"], Plan))
+        if self._governing is not None:
+            self._governing.start_over()
         load(self.trainer, Path(message["folder"]))
         return {}
 
