@@ -17,7 +17,7 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
     errors   units   documents   network   cluster   timeline   sharing   job   device   env
-    cancellation   child   board   vigil   blame   place   rank_group   torchrun
+    cancellation   nursery   child   pulse   board   vigil   blame   place   rank_group   torchrun
 """
 
 import importlib

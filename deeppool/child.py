@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,11 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import IO, Any, Protocol, TextIO
 
 from deeppool.cancellation import wait
 from deeppool.errors import RunError
+from deeppool.nursery import Nursery, kill_group
 
 Message = dict[str, Any]
 
@@ -67,6 +67,7 @@ class Child:
         inbox: Inbox | None = None,
         launcher: Sequence[str] = (),
         folder: str | os.PathLike[str] | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
         """Starts the process.
 
@@ -76,22 +77,20 @@ class Child:
             inbox: where answers go; several children may share one. None as an answer: the child has died.
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
             folder: to run in, from which its modules are imported; the current one unless given.
+            nursery: forks it; None: it is a new process.
         """
         self.name = name
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  outlives this call
-        # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its
-        # children. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
-        # priority inside one session would get half a core from a process of another.
-        self.process = subprocess.Popen(
-            [*launcher, sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            process_group=0,
-            cwd=folder,
-        )
+        try:
+            self.process = (
+                _spawn([*launcher, sys.executable, "-m", module], self._errors, folder)
+                if nursery is None
+                else nursery.fork(module, name, self._errors.fileno(), folder)
+            )
+        except BaseException:
+            self._errors.close()
+            raise
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._mourner = threading.Thread(target=self._mourn, daemon=True)
@@ -107,10 +106,11 @@ class Child:
 
     def _mourn(self) -> None:
         """Tells of the end, after the last answer; the end of the answers is none, as heirs may hold them open."""
-        with contextlib.suppress(ChildProcessError):
-            # Not reaped yet, so nobody else can have the number of its group.
-            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        _kill_group(self.process.pid)
+        if isinstance(self.process, subprocess.Popen):
+            with contextlib.suppress(ChildProcessError):
+                # Not reaped yet, so nobody else can have the number of its group.
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            kill_group(self.process.pid)
         self.process.wait()
         self._listener.join(timeout=2.0)
         self.inbox.put((self, None))
@@ -155,13 +155,13 @@ class Child:
         try:
             self.process.wait(grace)
         except subprocess.TimeoutExpired:
-            _kill_group(self.process.pid)
+            kill_group(self.process.pid)
         self._release()
 
     def kill(self) -> None:
         """Ends the child now."""
         if self.process.returncode is None:
-            _kill_group(self.process.pid)
+            kill_group(self.process.pid)
         self._release()
 
     def _release(self) -> None:
@@ -178,6 +178,21 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[str] | None) -> "subprocess.Popen[str]":
+    # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its
+    # children. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
+    # priority inside one session would get half a core from a process of another.
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        process_group=0,
+        cwd=folder,
+    )
 
 
 class Commands:
@@ -210,7 +225,7 @@ class Commands:
             # The process ends meanwhile, and this thread with it, unless it hangs.
             time.sleep(self.EXIT_SECONDS)
         if os.getpgrp() == os.getpid():
-            _kill_group(os.getpid())
+            kill_group(os.getpid())
         os._exit(1)
 
     def next(self) -> Message:
@@ -252,13 +267,3 @@ def close_all(children: Sequence[Process], grace: float = 2.0) -> None:
     deadline = time.monotonic() + grace
     for child in children:
         child.close(max(0.0, deadline - time.monotonic()))
-
-
-def _kill_group(leader: int) -> None:
-    """Ends a process and all that it started; nothing happens where they are gone."""
-    with contextlib.suppress(OSError):
-        # At the lowest priority even dying takes long, on a busy machine for ever.
-        for thread in Path(f"/proc/{leader}/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)

@@ -7,6 +7,7 @@ from typing import Protocol
 from deeppool.child import Child, Inbox, Process
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
+from deeppool.nursery import nursery
 from deeppool.units import format_bytes
 
 
@@ -31,6 +32,8 @@ class Place(Protocol):
 
     cores: int
     """Cores or GPUs that the ranks of the run have to themselves; fewer than ranks where they share."""
+    same_files: bool
+    """Whether every rank reads what the launcher writes, in whatever folder."""
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError where the ranks find no room.
@@ -52,6 +55,8 @@ class Place(Protocol):
 
 class ThisMachine:
     """All ranks on this machine: each on a core of its own as far as there are, or a GPU each."""
+
+    same_files = True
 
     def __init__(self, device: str, ranks: int) -> None:
         """Looks at the cores.
@@ -101,4 +106,4 @@ class ThisMachine:
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Child:
         """A child of this process."""
-        return Child(module, name, inbox)
+        return Child(module, name, inbox, nursery=nursery())

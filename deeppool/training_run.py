@@ -72,7 +72,8 @@ def train(
             :data:`deeppool.sharing.POLICIES`.
         max_slowdown: of the training by them, at most: 0.03 is 3 %.
         on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
-            process again. None: the record tells of it, and the training keeps its plan.
+            process again, but through a checkpoint, so ranks on several machines need ``checkpoints``. None: the
+            record tells of it, and the training keeps its plan.
         on_metrics: called with every update.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -102,6 +103,11 @@ def train(
     look = None if replan_after is None or profile is None else _Look(replan_after, profile, on_proposal)
     report = on_progress or (lambda what, share: None)
     place = place or ThisMachine(plan.device, plan.gpus)
+    if look is not None and look.decide is not None and folder is None and not place.same_files:
+        raise InvalidValueError(
+            "ranks on several machines change their plan through a checkpoint, and there is no folder for it (give "
+            "checkpoints, in a folder that all machines share, or leave on_proposal out)"
+        )
     sharing = _sharing(background, policy, max_slowdown)
     jobs = None if sharing is None or background is None else Queue(lines_of(background, plan), plan.gpus)
     with ExitStack() as stack:
@@ -253,10 +259,18 @@ class _Run:
         self.report(self.proposal, self.updates / self.steps)
         if look.decide is None or not look.decide(found):
             return
-        state = self._save(ranks, folder / "switch", 1)
-        ranks.switch(found.after, state)
+        ranks.switch(found.after, self._state(ranks, folder))
         self.plan, self.switched = found.after, True
         self.times.clear()
+
+    def _state(self, ranks: Ranks, folder: Path) -> Path:
+        """A checkpoint of the last update: in the folder of checkpoints, which all machines share, if there is one."""
+        if self.folder is None:
+            return self._save(ranks, folder / "switch", 1)
+        found = checkpoint.latest(self.folder)
+        if found is not None and checkpoint.read(found).updates == self.updates:
+            return found
+        return self._save(ranks, self.folder, self.keep)
 
     def _hear(self, told: Message) -> None:
         """One rank has made an update; when all have, its loss is known."""

@@ -20,7 +20,7 @@ class Heard:
 
     name: str
     pulse: Message | None = None
-    """See :class:`deeppool.execution.pulse.Pulse`; None before the first, while it imports what it needs."""
+    """See :class:`deeppool.pulse.Pulse`; None before the first, while it imports what it needs."""
     time: float = 0.0
     """Of the pulse, on the vigil's clock."""
     failure: Message | None = None

@@ -4,18 +4,24 @@ import contextlib
 
 import psutil
 
-HELPER = "multiprocessing.resource_tracker"
-"""multiprocessing starts one in a process that uses it, for as long as that lives."""
+HELPERS = ("multiprocessing.resource_tracker", "deeppool.nursery")
+"""A process that uses them has one, for as long as it lives."""
 
 
 def children() -> list[psutil.Process]:
-    """All below this process, but for what multiprocessing keeps for itself."""
+    """All below this process, but for helpers."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if not any(HELPER in word for word in process.cmdline()):
+            if not any(helper in word for helper in HELPERS for word in process.cmdline()):
                 found.append(process)
     return found
+
+
+def runs(process: psutil.Process, module: str) -> bool:
+    """Whether a process was started to run a module of deeppool, as a new process or a fork."""
+    words = process.cmdline()
+    return f"deeppool.{module}" in words or bool(words and words[0].startswith(f"deeppool.{module}:"))
 
 
 def gone(process: psutil.Process) -> bool:

@@ -17,7 +17,7 @@ PACKAGE = Path(deeppool.__file__).parent
 ROWS = (
     # vocabulary
     "errors < units < documents | network < cluster | timeline | sharing < job < device < env | cancellation"
-    " < child | board < vigil < blame < place < rank_group < torchrun",
+    " | nursery < child | board < vigil | pulse < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems

@@ -273,14 +273,14 @@ assert under_way.wait(120), run
 
 @with_processes
 def test_a_run_ends_with_the_script_that_does_not_wait_for_it(tmp_path: Path) -> None:
-    script = SCRIPT + "import psutil; print(*[x.pid for x in psutil.Process().children()])"
+    script = SCRIPT + "import psutil; print(*[x.pid for x in psutil.Process().children(True)])"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 3, "two ranks and the keeper of the folder"
+    assert len(pids) == 4, "two ranks, the process that they were forked from, and the keeper of the folder"
     wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
     assert list(tmp_path.iterdir()) == []
 
@@ -306,7 +306,7 @@ def test_a_killed_kernel_leaves_no_process(tmp_path: Path) -> None:
         assert bundle["text/plain"].startswith("train: update ")
         kernel = manager.provisioner.process.pid
         left = psutil.Process(kernel).children(recursive=True)
-        assert len(left) == 3, "two ranks and the keeper of the folder"
+        assert len(left) == 4, "two ranks, the process that they were forked from, and the keeper of the folder"
         manager.restart_kernel(now=True)
         wait_until(lambda: all(map(gone, left)), 10)
     finally:

@@ -26,7 +26,7 @@ from deeppool.torchrun.gathering import _gather
 from deeppool.torchrun.launcher import LOOPBACK
 from deeppool.torchrun.wire import Wire
 from examples import own_training
-from tests.children import gone
+from tests.children import gone, runs
 from tests.conftest import CHECKOUT
 from tests.strategies import profile_from_times
 
@@ -67,6 +67,7 @@ class Torchrun:
     per_node: int
     command: Sequence[str]
     folder: Path
+    program: Sequence[str] = ("-m", "deeppool.cli")
     second: Sequence[str] = ()
     """Starts the second node's torchrun."""
     started: list[subprocess.Popen] = field(default_factory=list)
@@ -80,7 +81,7 @@ class Torchrun:
                 *("taskset", "-c", ",".join(map(str, own)), *(self.second if node else ()), sys.executable, "-c"),
                 *(TORCHRUN, "--nnodes", str(self.nodes), "--node-rank", str(node)),
                 *("--nproc-per-node", str(self.per_node), "--master-addr", LOOPBACK, "--master-port", port),
-                *("-m", "deeppool.cli", *self.command),
+                *(*self.program, *self.command),
             ]
             out, error = (self.folder / f"{node}.{name}" for name in ("out", "err"))
             with out.open("w") as stdout, error.open("w") as stderr:
@@ -113,7 +114,7 @@ class Torchrun:
 
     def rank(self, node: int) -> psutil.Process:
         """The process of a node's rank."""
-        return next(x for x in self.agent(node).children() if "deeppool.execution.worker" in x.cmdline())
+        return next(x for x in self.agent(node).children(True) if runs(x, "execution.worker"))
 
     def codes(self, seconds: float = PATIENCE) -> list[int]:
         """Exit codes, when all have ended."""
@@ -164,6 +165,22 @@ def test_torchruns_processes_train_as_one_machine_does(nodes, per_node, plan_fil
     # Rank 0 speaks for all.
     assert [run.out(node) for node in range(1, nodes)] == [""] * (nodes - 1)
     assert run.errors() == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_nodes_change_their_plan_through_the_folder_that_they_share(plan_file: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    program = (str(CHECKOUT / "tests" / "replanning_job.py"),)
+    with Torchrun(2, 1, (str(plan_file), str(kept)), tmp_path, program=program) as run:
+        assert run.codes() == [0, 0], (run.errors(), (tmp_path / "0.err").read_text())
+    told = json.loads(run.out())
+    assert told["switched"]
+    alone = dp.train(dp.load(plan_file), own_training.job(), steps=4)
+    assert [update["loss"] for update in told["metrics"]] == pytest.approx(
+        [update.loss for update in alone.metrics], rel=1e-4
+    )
+    assert [path.name for path in sorted(kept.iterdir())] == ["step-000002", "step-000004"]
 
 
 OTHER_CLOCK = ("unshare", "--time", "--monotonic", "5000", "--fork", "--kill-child")

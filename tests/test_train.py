@@ -17,9 +17,11 @@ from deeppool.cli import app
 from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, RunError
 from deeppool.execution.checkpoint import latest, weights
 from deeppool.execution.data import Order, ShardReader
+from deeppool.place import ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from examples import own_training
+from tests.children import runs
 from tests.strategies import profile_from_times
 
 # Every training starts its ranks anew, which takes long on a busy machine.
@@ -207,7 +209,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_process(tmp_path: Path
 
 def ranks() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "deeppool.execution.worker" in child.cmdline()]
+    return [child for child in children if runs(child, "execution.worker")]
 
 
 # -- without processes ------------------------------------------------------------------------------
@@ -302,3 +304,18 @@ def test_what_is_no_job_is_told_in_one_line(job: str, phrase: str, tmp_path: Pat
     plan = dp.save(make_plan(2), tmp_path / "plan.json")
     with pytest.raises(InvalidValueError, match=phrase):
         app(["train", str(plan), job, "--steps", "1"])
+
+
+def test_machines_without_a_common_folder_are_told_at_the_start_that_they_cannot_change_their_plan() -> None:
+    elsewhere = ThisMachine("cpu", 2)
+    elsewhere.same_files = False
+    with pytest.raises(InvalidValueError, match="change their plan through a checkpoint, and there is no folder"):
+        dp.train(
+            make_plan(2),
+            make_job(),
+            steps=6,
+            replan_after=3,
+            profile=make_profile(),
+            place=elsewhere,
+            on_proposal=lambda found: True,
+        )

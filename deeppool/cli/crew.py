@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from deeppool.nursery import nursery
+
 if TYPE_CHECKING:
     from deeppool.torchrun.gathering import Crew
 
@@ -14,6 +16,9 @@ def crew() -> Iterator["Crew | None"]:
     from deeppool.torchrun import started_by_torchrun
 
     if not started_by_torchrun():
+        # While this process reads its files and loads torch, another loads what the ranks will need.
+        if (ready := nursery()) is not None:
+            ready.prepare("deeppool.execution.worker")
         yield None
         return
     from deeppool.torchrun.gathering import gathered

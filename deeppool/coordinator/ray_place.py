@@ -37,6 +37,9 @@ class Seat:
 class RayPlace:
     """The GPUs of one job, rank by rank."""
 
+    same_files = False
+    """The driver, which launches, may be on another machine."""
+
     def __init__(self, job: int, seats: Sequence[Seat], folder: str) -> None:
         """Starts nothing.
 

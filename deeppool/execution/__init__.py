@@ -19,7 +19,6 @@ data           which samples a rank reads
 checkpoint     a training's state on disk
 governing      what a rank tells and orders the background beside it
 worker         the process of a rank
-pulse          a rank's sign of life: what it does, and whether it waits
 failure        what a rank tells of the exception that ends it
 ranks          starts, commands and ends all ranks
 monitor        spans of all ranks → timeline and stage times

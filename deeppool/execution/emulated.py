@@ -55,6 +55,8 @@ class Emulated:
         """
         self.rank, self.ranks = rank, ranks
         self._turns, self._settle, self._clock, self._wait = turns, settle, clock, wait
+        self._others_began: float | None = None
+        """The next iteration; None: they begin it together with this rank."""
         self._ended: dict[Event, float] = {}
         """In this iteration."""
         self._ahead: list[Event] = []
@@ -79,11 +81,12 @@ class Emulated:
         """Others contribute nothing, in no time: the plan does not price updates."""
 
     def barrier(self) -> None:
-        """All are there."""
+        """All are there, and begin the next iteration together."""
+        self._others_began = None
 
     def begin(self) -> None:
-        """The clock of the iteration starts."""
-        self._ended = {START: self._clock()}
+        """The others did not wait for what this rank did between two iterations; it may be late for its own turn."""
+        self._ended = {START: self._clock() if self._others_began is None else self._others_began}
         self._ahead = list(self._turns.turns)[::-1]
 
     def await_turn(self, kind: SpanKind, stage: int) -> None:
@@ -104,7 +107,8 @@ class Emulated:
 
     def end(self) -> None:
         """Waits until the others' iteration has ended too."""
-        self._wait(self._when(self._turns.end))
+        self._others_began = self._when(self._turns.end)
+        self._wait(self._others_began)
 
     def close(self) -> None:
         """There is nobody to leave."""

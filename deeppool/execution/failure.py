@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.errors import DeeppoolError
-from deeppool.execution.pulse import is_library
+from deeppool.pulse import is_library
 from deeppool.units import format_bytes
 
 MEETING = "meeting the other ranks"

@@ -160,8 +160,7 @@ class Ranks:
 
     def switch(self, plan: Plan, folder: Path) -> None:
         """Lets every rank go on by another plan for as many ranks, from a checkpoint that they have just written."""
-        plan_file = documents.write(plan, folder.parent / "plan.json")
-        self.group.send("switch", plan=str(plan_file), folder=str(folder))
+        self.group.send("switch", plan=documents.to_json(plan), folder=str(folder.absolute()))
         self.group.collect("done", self._disk_seconds, "while it changed its plan")
 
     def rest(self, seconds: float) -> None:

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+# Every rank captures its model; what that needs, a nursery loads once for all of them.
+import torch._dynamo
+import torch._functorch.aot_autograd
 import torch.distributed as dist
 
 from deeppool import documents
@@ -27,7 +31,6 @@ from deeppool.execution.emulated import Emulated
 from deeppool.execution.failure import MEETING, describe
 from deeppool.execution.governing import Governing
 from deeppool.execution.peers import Peers, ProcessGroup
-from deeppool.execution.pulse import Doing, Pulse
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
@@ -36,6 +39,7 @@ from deeppool.execution.turns import turns_of
 from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
+from deeppool.pulse import Doing, Pulse
 from deeppool.sharing import Sharing
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -182,7 +186,7 @@ class Rank:
     def switch(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Goes on by another plan."""
         self.trainer.close()
-        self.trainer = self._trainer(documents.read(message["plan"], Plan))
+        self.trainer = self._trainer(documents.from_json(message["plan"], Plan, "the plan to change to"))
         if self._governing is not None:
             self._governing.start_over()
         load(self.trainer, Path(message["folder"]))

@@ -15,6 +15,7 @@ from deeppool.child import Commands
 from deeppool.device.common import find_device
 from deeppool.errors import DeeppoolError
 from deeppool.profiling.patterns import Seat, measure_patterns
+from deeppool.pulse import Pulse
 
 PATIENCE = 120.0
 """Seconds, beyond those to measure, that a rank waits for the others; the launcher notices a death much sooner."""
@@ -23,6 +24,7 @@ PATIENCE = 120.0
 def main() -> None:
     """Measures, and answers."""
     commands = Commands()
+    pulse = Pulse(commands)
     try:
         setup = commands.next()
         seat = Seat(setup["rank"], setup["ranks"], setup["ranks"])
@@ -30,6 +32,7 @@ def main() -> None:
         device.select(seat.local)
         # gloo would listen on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        pulse.enter("meeting the other ranks", waits=True)
         with device.unbound():
             dist.init_process_group(
                 device.backend,
@@ -39,6 +42,7 @@ def main() -> None:
                 timeout=timedelta(seconds=PATIENCE + setup["seconds"]),
             )
         commands.answer("ready")
+        pulse.enter("measuring the network")
         curves = measure_patterns(
             seat,
             device,

@@ -12,6 +12,7 @@ from pathlib import Path
 from deeppool.child import Child, Inbox, Message, Process
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
+from deeppool.nursery import nursery
 from deeppool.torchrun.clock import ClockOffset
 from deeppool.torchrun.wire import Wire
 
@@ -111,7 +112,7 @@ class Agent:
     def _on_start(self, message: Message) -> None:
         # It may say something before it has its number.
         with self._changing:
-            child = Child(message["module"], message["name"], self._answers)
+            child = Child(message["module"], message["name"], self._answers, nursery=nursery())
             self._children[message["process"]] = child
             self._numbers[child] = message["process"]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.child import Child, Inbox, Message, Process
 from deeppool.errors import RankFailedError, RunError
+from deeppool.nursery import nursery
 from deeppool.place import Slot
 from deeppool.torchrun.agent import Seat
 from deeppool.torchrun.wire import Wire
@@ -153,6 +154,7 @@ class TorchrunPlace:
         self._store: TCPStore | None = None
         self.one_node = len({found.node for found in self._seats}) == 1
         nodes = {found.node: found for found in self._seats}.values()
+        self.same_files = self.one_node
         self.cores = (
             sum(min(found.local_ranks, len(found.cores)) for found in nodes) if device == "cpu" else len(self._seats)
         )
@@ -198,7 +200,7 @@ class TorchrunPlace:
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
         """A child of this process, or of the rank's agent."""
         if rank == 0:
-            return Child(module, name, inbox)
+            return Child(module, name, inbox, nursery=nursery())
         return self._agents[rank].start(module, name, inbox)
 
 

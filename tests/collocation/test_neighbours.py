@@ -18,6 +18,7 @@ from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.place import ThisMachine
 from deeppool.sharing import Sharing
+from tests.children import runs
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
@@ -75,7 +76,7 @@ def neighbours(job: Job, here: ThisMachine, sharing: Sharing) -> Neighbours:
 
 def background_processes() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "deeppool.collocation.background" in child.cmdline()]
+    return [child for child in children if runs(child, "collocation.background")]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

@@ -23,6 +23,7 @@ from deeppool.coordinator import engine
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.job import Job, RunRecord, TrainingRecord
+from tests.children import runs
 from tests.strategies import profile_from_times
 from tests.test_train import losses, make_job, make_plan
 
@@ -101,7 +102,7 @@ def processes(module: str) -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if f"deeppool.{module}" in process.cmdline():
+            if runs(process, module):
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 
 from deeppool.execution.emulated import Emulated
 from deeppool.execution.stages import stages_of
+from deeppool.execution.trainer import Trainer
 from deeppool.execution.turns import turns_of
+from deeppool.graph.capture import capture
 from deeppool.planning.planner import plan
 from deeppool.planning.schedule import order_of, schedule
 from tests.execution import emulated_rank
+from tests.execution.gradient_rank import make_batch, make_model
+from tests.execution.training_rank import Rule, training
 from tests.strategies import (
     contested_problems,
     make_graph,
@@ -117,7 +121,7 @@ def oracle(made, layers):
     return schedule(order_of(made.tree, gpus), gpus, layers, overlap_sync=made.overlap_sync).iteration_time
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(plans())
 def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every_rank(made):
     for rank in range(made.gpus):
@@ -126,7 +130,7 @@ def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every
             assert emulated.iterate(predicted(made)) == pytest.approx(made.iteration_time, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(plans(), st.data())
 def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedule_makes_of_it(made, data):
     rank = data.draw(st.integers(0, made.gpus - 1))
@@ -141,6 +145,31 @@ def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedul
     times = predicted(made)
     took = VirtualRank(made, rank).iterate(lambda kind, index: times(kind, index) + extra[kind, index])
     assert took == pytest.approx(oracle(made, changed), rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans(), st.sampled_from([1e-3, 1e-5]))
+def test_what_a_rank_does_between_iterations_delays_others_by_as_much_as_it_is_late(made, pause):
+    """And a rank whose first turn comes later than that, or never, delays nobody."""
+    for rank in range(made.gpus):
+        emulated = VirtualRank(made, rank)
+        emulated.peers.barrier()
+        emulated.iterate(predicted(made))
+        emulated.clock.now += pause
+        stages, seconds = stages_of(made), predicted(made)
+        own = [index for index, stage in enumerate(stages) if rank in stage.layout.gpus]
+        took = pause + emulated.iterate(seconds)
+        if not own:
+            assert took == pytest.approx(max(pause, made.iteration_time), rel=1e-9, abs=1e-12)
+            continue
+        first, changed = stages[own[0]], list(made.layers)
+        gpus = made.gpu_sets
+        times = schedule(order_of(made.tree, gpus), gpus, made.layers, overlap_sync=made.overlap_sync)
+        begins = times.inputs[first.layers[0]] + sum(made.layers[layer].reshard for layer in first.layers) / 2
+        late = max(0.0, pause - begins)
+        layer = first.layers[0]
+        changed[layer] = dataclasses.replace(changed[layer], forward=changed[layer].forward + late)
+        assert took == pytest.approx(max(pause, oracle(made, changed)), rel=1e-9, abs=1e-12)
 
 
 @settings(max_examples=100, deadline=None)
@@ -183,3 +212,21 @@ def test_an_emulated_rank_does_what_a_real_one_does_in_the_same_order(tmp_path: 
             made = emulated_rank.make_plan(captured, overlap_sync=overlap_sync)
             assert emulated_rank.spans_of(captured, made, emulated_rank.emulate(made, rank)) == spans
             assert {kind for kind, *_ in spans} == {"forward", "backward", "reshard", "sync", "update"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_an_emulated_rank_runs_its_stages_as_cuda_graphs():
+    captured = capture(make_model("branches", torch.float32).cuda(), (3, 6, 6))
+    made = emulated_rank.make_plan(captured, overlap_sync=False)
+    stages = stages_of(made)
+    settle = torch.cuda.current_stream().synchronize
+    peers = Emulated(0, made.gpus, turns_of(made, stages, 0), settle=settle)
+    trainer = Trainer(captured, stages, peers, training(Rule("")))
+    for index, stage in enumerate(stages):
+        assert hasattr(trainer._forwards[index], "func") == (0 not in stage.layout.gpus)
+    inputs, targets = (x.cuda() for x in make_batch("branches", emulated_rank.BATCH, torch.float32))
+    for _ in range(2):
+        trainer.iterate([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])
+    assert {kind for kind, *_ in trainer.spans} == {"forward", "backward", "reshard", "sync", "update"}
+    assert all(bool(parameter.isfinite().all()) for parameter in captured.source.parameters())

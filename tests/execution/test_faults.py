@@ -25,7 +25,7 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
-from tests.children import gone
+from tests.children import gone, runs
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
@@ -72,7 +72,7 @@ def processes(module: str, launcher: int | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if f"deeppool.{module}" in process.cmdline():
+            if runs(process, module):
                 found.append(process)
     return sorted(found, key=lambda process: process.pid)
 
@@ -237,7 +237,8 @@ def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file
     assert told == "error: interrupted; every process of the run was ended, nothing was saved"
     # A busy machine's profile makes the plan cautious, which is told first; nothing else is.
     assert all(line.startswith("caution: ") for line in before)
-    assert len(everything) == 4, "a rank, its background job, the spinner of the baseline, the keeper of the folder"
+    what = "a rank, its background job, a spinner, what they were forked from, and the keeper of the folder"
+    assert len(everything) == 5, what
     assert all(map(gone, everything))
     assert list(tmp_path.iterdir()) == []
 

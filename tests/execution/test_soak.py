@@ -29,8 +29,8 @@ GONE_SECONDS = 10
 """In which everything has ended after a fault."""
 LONG = 100_000
 """Updates that no cycle comes to."""
-PROCESSES_OF_RUN = 8
-"""Launcher, keeper of its folder, and of each of two ranks the foreground, the background and the spinner."""
+PROCESSES_OF_RUN = 9
+"""Launcher, nursery, keeper of its folder, and of each of two ranks the foreground, the background and the spinner."""
 # Who is hit: the launcher as by its terminal, by `kill`, by `kill -9`; one of its children, or one of theirs.
 FAULTS = [
     ("launcher", signal.SIGINT),

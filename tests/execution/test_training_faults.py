@@ -29,7 +29,7 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import PARTIAL, latest, weights
 from deeppool.job import TrainingRecord
 from deeppool.training_run import train
-from tests.children import children, gone
+from tests.children import children, gone, runs
 from tests.execution import soak_job
 from tests.execution.test_faults import wait_until
 from tests.test_train import dataset, losses, make_job, make_plan
@@ -317,10 +317,10 @@ def test_a_stopped_rank_and_its_loader_end_with_a_killed_launcher(tmp_path: Path
     with from_the_shell(plan, folder, 1_000_000) as launcher:
         wait_until(lambda: folder.is_dir() and latest(folder) is not None, START_SECONDS, "a checkpoint")
         everything = psutil.Process(launcher.pid).children(recursive=True)
-        # The two ranks, their loaders, and the keeper of the folder.
-        assert len(everything) >= 5
+        # The two ranks, their loaders, what the ranks were forked from, and the keeper of the folder.
+        assert len(everything) >= 6
         for process in everything:
-            if "deeppool.execution.worker" in process.cmdline():
+            if runs(process, "execution.worker"):
                 process.send_signal(signal.SIGSTOP)
         launcher.kill()
     try:

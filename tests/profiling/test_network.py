@@ -24,6 +24,7 @@ from deeppool.device.common import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling import network, patterns
 from deeppool.profiling.patterns import BOUND, MINIMUM_RUNS, Pattern, Seat, group_sizes, is_known
+from tests.children import runs
 from tests.strategies import make_graph, measured_network, profile_from_times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,7 +179,7 @@ def ranks_below(launcher: int | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "deeppool.profiling.network_rank" in process.cmdline():
+            if runs(process, "profiling.network_rank"):
                 found.append(process)
     return sorted(found, key=lambda process: process.pid)
 
@@ -204,6 +205,27 @@ def test_a_killed_rank_ends_the_measurement_and_is_named(victim, monkeypatch):
     with pytest.raises(RankFailedError, match=f"rank {victim} was killed by signal 9 while the network") as error:
         dp.measure_network(2, backend="gloo", sizes=SIZES, seconds=LONG, on_progress=kill)
     assert "\n" not in str(error.value)
+    assert len(everything) == 2
+    assert all(map(gone, everything))
+
+
+@pytest.mark.processes
+def test_a_stopped_rank_ends_the_measurement_and_is_named(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("deeppool.vigil.MUTE_SECONDS", 4.0)
+    monkeypatch.setattr("deeppool.vigil.LATE_SECONDS", 3.0)
+    everything: list[psutil.Process] = []
+
+    def stop(what: str, share: float) -> None:
+        if what.startswith("transfers") and not everything:
+            everything.extend(ranks_below())
+            everything[1].send_signal(signal.SIGSTOP)
+
+    with pytest.raises(
+        RankFailedError,
+        match=r"rank 1 hangs: it has given no sign of life for \d+ s .* waited for by rank 0 in measuring",
+    ):
+        dp.measure_network(2, backend="gloo", sizes=SIZES, seconds=LONG, on_progress=stop)
     assert len(everything) == 2
     assert all(map(gone, everything))
 

@@ -20,7 +20,7 @@ PERIOD = 1.0
 
 TORCH = f"{os.sep}torch{os.sep}"
 DISTRIBUTED = f"{TORCH}distributed{os.sep}"
-OURS = str(Path(__file__).parents[1])
+OURS = str(Path(__file__).parent)
 STANDARD = sysconfig.get_path("stdlib")
 
 

@@ -1,0 +1,349 @@
+"""A process that has loaded what ranks and background jobs need, and forks them from itself.
+
+Importing torch takes a process seconds of CPU time. With a nursery it is spent once per launcher: a second run in the
+same notebook starts at once, and a background job that starts beside a running foreground takes nothing from it.
+
+A nursery holds no state but modules, and no thread but the main one, so that a fork of it is as good as a new process.
+It forks on Linux only: elsewhere the libraries below torch do not survive it.
+"""
+
+import atexit
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import queue
+import random
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from deeppool.errors import RunError
+
+BIRTH_SECONDS = 120.0
+"""For importing what the first child needs, on a machine that is busy."""
+REQUEST_BYTES = 2**16
+READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP OPENBLAS PYTHON PYTORCH TORCH".split())
+"""How the variables begin that libraries read when they are loaded: with other ones, a nursery is no use."""
+
+
+class Forked:
+    """A child of the nursery's, as its launcher sees it: what :class:`subprocess.Popen` is for one's own."""
+
+    def __init__(self, pid: int, stdin: TextIO, stdout: TextIO) -> None:
+        """It has just been born; ``stdin`` and ``stdout`` are our ends of its pipes."""
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+        self.returncode: int | None = None
+        self._over = threading.Event()
+
+    def poll(self) -> int | None:
+        """None while it runs; minus a signal's number where that killed it."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As :meth:`subprocess.Popen.wait`."""
+        if not self._over.wait(timeout):
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def ended(self, code: int) -> None:
+        """The nursery says so, or is gone itself."""
+        self.returncode = code
+        self._over.set()
+
+
+class Nursery:
+    """The launcher's end. It goes with the launcher."""
+
+    def __init__(self) -> None:
+        """Starts the process."""
+        self._environment = dict(os.environ)
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._numbers = itertools.count()
+        self._asking = threading.Lock()
+        self._answers: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._living: dict[int, Forked] = {}
+        self._early: dict[int, int] = {}
+        """Exit codes of children that had ended before we knew them."""
+        self._changing = threading.Lock()
+        self.gone = False
+        with theirs:
+            # A process group of its own, and no session: as for every child, see deeppool.child.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "deeppool.nursery", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def fork(self, module: str, name: str, errors: int, folder: str | os.PathLike[str] | None) -> Forked:
+        """A new process that runs ``module``'s main function, once the nursery has imported it.
+
+        Args:
+            module: to run.
+            name: for lists of processes.
+            errors: file descriptor of its standard error.
+            folder: to run in, from which its modules are imported; the current one unless given.
+
+        Raises:
+            RunError: the nursery is gone, or hangs.
+        """
+        request = {
+            "module": module,
+            "title": f"{module}: {name}",
+            "folder": str(folder or Path.cwd()),
+            "environment": self._changes(),
+        }
+        with contextlib.ExitStack() as stack, self._asking:
+            ends = [_pipe(stack), _pipe(stack)]
+            (reads, stdin), (stdout, writes) = ends
+            number = next(self._numbers)
+            try:
+                socket.send_fds(
+                    self._link, [json.dumps({**request, "number": number}).encode()], [reads, writes, errors]
+                )
+                pid = self._pid_of(number)
+            except (OSError, queue.Empty):
+                self._process.kill()
+                raise RunError(f"{name} cannot start: the process that it is forked from is gone (run again)") from None
+            child = Forked(pid, _text(stdin, "w"), _text(stdout, "r"))
+            # Ours from now on; the other ends are the child's.
+            stack.pop_all()
+            os.close(reads)
+            os.close(writes)
+        with self._changing:
+            self._living[pid] = child
+            code = self._early.pop(pid, None)
+            if code is not None or self.gone:
+                del self._living[pid]
+                child.ended(-signal.SIGKILL if code is None else code)
+        return child
+
+    def _pid_of(self, number: int) -> int:
+        """The answer to a request; an earlier one may be left by somebody who was interrupted."""
+        while (answer := self._answers.get(timeout=BIRTH_SECONDS)) is not None:
+            if answer[0] == number:
+                return answer[1]
+        raise BrokenPipeError
+
+    def _listen(self) -> None:
+        with self._link, contextlib.suppress(OSError):
+            while told := self._link.recv(REQUEST_BYTES):
+                message = json.loads(told)
+                if "number" in message:
+                    self._answers.put((message["number"], message["pid"]))
+                else:
+                    self._bury(message["pid"], message["code"])
+        self._process.wait()
+        with self._changing:
+            self.gone = True
+            orphans, self._living = list(self._living.values()), {}
+        self._answers.put(None)
+        for child in orphans:
+            kill_group(child.pid)
+            child.ended(-signal.SIGKILL)
+
+    def _bury(self, pid: int, code: int) -> None:
+        with self._changing:
+            child = self._living.pop(pid, None)
+            if child is None:
+                self._early[pid] = code
+        if child is not None:
+            child.ended(code)
+
+    @property
+    def fits(self) -> bool:
+        """Whether its libraries are what those of a new process would be."""
+        return not self.gone and not any(name.startswith(READ_WHEN_LOADED) for name in self._changes())
+
+    def _changes(self) -> dict[str, str | None]:
+        """Of this process's environment, since it started."""
+        names = self._environment.keys() | os.environ.keys()
+        return {name: os.environ.get(name) for name in names if self._environment.get(name) != os.environ.get(name)}
+
+    def prepare(self, module: str) -> None:
+        """Lets it import what it will need, while the launcher does something else."""
+        self._tell(module=module)
+
+    def retire(self) -> None:
+        """It forks no more, and ends with its last child."""
+        self._tell(retire=True)
+
+    def close(self) -> None:
+        """Ends it, and what is left of its children."""
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._listener.join()
+
+    def _tell(self, **request: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._link.send(json.dumps(request).encode())
+
+
+_OPENING = threading.Lock()
+_OPEN: tuple[int, Nursery] | None = None
+
+
+def nursery() -> Nursery | None:
+    """This process's own; None where there can be none."""
+    global _OPEN  # noqa: PLW0603  one per process is the point
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return None
+    with _OPENING:
+        found = _OPEN[1] if _OPEN is not None and _OPEN[0] == os.getpid() else None
+        if found is not None and not found.fits:
+            found.retire()
+            found = None
+        if found is None:
+            found = Nursery()
+            atexit.register(found.close)
+            _OPEN = os.getpid(), found
+        return found
+
+
+def kill_group(leader: int) -> None:
+    """Ends a process and all that it started; nothing happens where they are gone."""
+    with contextlib.suppress(OSError):
+        # At the lowest priority even dying takes long, on a busy machine for ever.
+        for thread in Path(f"/proc/{leader}/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
+    """Read and write end, closed with the stack."""
+    ends = os.pipe()
+    for end in ends:
+        stack.callback(os.close, end)
+    return ends
+
+
+def _text(descriptor: int, mode: str) -> TextIO:
+    stream: TextIO = os.fdopen(descriptor, mode, encoding="utf-8")  # type: ignore[assignment]
+    return stream
+
+
+class _Cradle:
+    """The nursery's own end: forks, and tells who has ended."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.living: dict[int, int] = {}
+        """Descriptor that tells of its end → process."""
+        self.open = True
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(link, selectors.EVENT_READ)
+
+    def serve(self) -> Callable[[], None] | None:
+        """Until the launcher is gone and all children are; in a child returns what that shall run."""
+        while self.open or self.living:
+            for key, _ in self.selector.select():
+                if key.fileobj is not self.link:
+                    self._bury(key.fd)
+                elif (run := self._obey()) is not None:
+                    return run
+        return None
+
+    def _obey(self) -> Callable[[], None] | None:
+        told, descriptors, *_ = socket.recv_fds(self.link, REQUEST_BYTES, 3)
+        request = json.loads(told or b'{"retire": true}')
+        if "retire" in request:
+            self.open = False
+            self.selector.unregister(self.link)
+            for pid in [] if told else self.living.values():
+                # They notice by themselves that their launcher is gone, unless they were stopped.
+                kill_group(pid)
+            return None
+        # What cannot be imported is for the child to tell.
+        with contextlib.suppress(Exception):
+            importlib.import_module(request["module"])
+        if "number" not in request:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            self._leave(descriptors)
+            del request["number"]
+            return lambda: _become(**request)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        # Here as in the child: whoever comes first.
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+        end = os.pidfd_open(pid)
+        self.living[end] = pid
+        self.selector.register(end, selectors.EVENT_READ)
+        self._tell(number=request["number"], pid=pid)
+        return None
+
+    def _bury(self, end: int) -> None:
+        """What a child started dies with it, before anybody else can have the number of its group."""
+        pid = self.living.pop(end)
+        self.selector.unregister(end)
+        os.close(end)
+        kill_group(pid)
+        _, status = os.waitpid(pid, 0)
+        self._tell(pid=pid, code=os.waitstatus_to_exitcode(status))
+
+    def _tell(self, **message: int) -> None:
+        with contextlib.suppress(OSError):
+            self.link.send(json.dumps(message).encode())
+
+    def _leave(self, standard: Sequence[int]) -> None:
+        """A child has nothing of the nursery's but its modules."""
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        self.selector.close()
+        self.link.close()
+        for end in self.living:
+            os.close(end)
+        for number, descriptor in enumerate(standard):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+def _become(module: str, title: str, folder: str, environment: dict[str, str | None]) -> None:
+    """What ``python -m module`` would be in a folder."""
+    from setproctitle import setproctitle
+
+    setproctitle(title)
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.chdir(folder)
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+    sys.argv = [module]
+    # Forks draw different numbers, as new processes do; Python sees to its own module, numpy does not.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(random.getrandbits(32))
+    importlib.import_module(module).main()
+
+
+def main() -> None:
+    """Serves one launcher."""
+    # Python counts the threads of the numeric libraries, which know what to do in a fork.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
+    cradle = _Cradle(socket.socket(fileno=int(sys.argv[1])))
+    run = cradle.serve()
+    if run is not None:
+        run()
+
+
+if __name__ == "__main__":
+    main()
