@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from deeppool.board import Board
 from deeppool.child import Inbox
 from deeppool.collocation import containment
 from deeppool.collocation import host as host_module
@@ -234,3 +235,14 @@ def test_a_mistake_of_its_own_ends_the_jobs_and_not_the_foreground(
         theatre.started[0].says("progress")
         soon(lambda: theatre.started[0].killed)
     assert "the background jobs were given up, see the log" in running.news()
+
+
+def test_when_the_ranks_are_lost_the_jobs_are_not_held_back_by_their_last_orders(host, tmp_path: Path) -> None:
+    running = host([job(), job()], ranks=2)
+    boards = [Board(tmp_path, rank) for rank in range(2)]
+    for board in boards:
+        board.order(open=False, share=0.0, banned=frozenset({("forward", 0)}))
+        board.begin("forward", 0)
+    running.foreground_lost()
+    assert [board.orders for board in boards] == 2 * [(True, 1.0, frozenset())]
+    assert [board.doing for board in boards] == [None, None]
