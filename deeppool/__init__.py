@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.network import measure_network
     from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
+    from deeppool.sharing import Sharing
     from deeppool.simulation.replay import simulate
     from deeppool.telemetry.sampler import Sampler
     from deeppool.training_run import train
@@ -57,6 +58,7 @@ _HOMES = {
     "Coordinator": "deeppool.coordinator.client",
     "Link": "deeppool.cluster",
     "Sampler": "deeppool.telemetry.sampler",
+    "Sharing": "deeppool.sharing",
     "StepsTable": "deeppool.planning.accuracy",
     "TrainingJob": "deeppool.execution.training",
     "capture": "deeppool.graph.capture",
@@ -90,6 +92,7 @@ __all__ = [
     "Coordinator",
     "Link",
     "Sampler",
+    "Sharing",
     "StepsTable",
     "TrainingJob",
     "capture",

@@ -13,7 +13,7 @@ from deeppool.cluster import find_cluster
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import RunRecord, summarise
 from deeppool.planning.plan import Plan
-from deeppool.scheduling.governor import DENSE, is_alone
+from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
 from deeppool.sharing import POLICIES
 from tests.figures.records import two_layer_plan
 
@@ -87,8 +87,8 @@ def test_each_rank_says_what_its_governor_found(collocated) -> None:
     assert len(record.governors) == record.ranks == 2
     beside = range(DENSE + STEPS)
     for governor in record.governors:
-        # Of a pair alone the second counts.
-        assert governor.alone == sum(is_alone(number) and is_alone(number - 1) for number in beside)
+        # The first of a block alone does not count.
+        assert governor.alone == sum(is_alone(number) and number % BLOCK > 0 for number in beside)
         assert governor.collocated == sum(not is_alone(number) for number in beside)
         assert governor.error > 0
         assert 0 < governor.share <= 1

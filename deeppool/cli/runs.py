@@ -19,6 +19,7 @@ from deeppool.cli.options import (
     shape,
 )
 from deeppool.cli.output import progress, show
+from deeppool.cli.training import find_own
 from deeppool.errors import InvalidValueError, RunError
 
 if TYPE_CHECKING:
@@ -30,7 +31,14 @@ def run(
         str, typer.Argument(metavar="PLAN|MODEL", help="A plan file, or a model to profile and plan first.")
     ],
     ranks: Annotated[int | None, typer.Option(help="Processes to start; a plan has its own number.")] = None,
-    background: Annotated[str | None, typer.Option(help="Model to train beside every rank.")] = None,
+    background: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL|JOB",
+            help="To train beside every rank: a model's name, or package.module:callable that returns a module or a "
+            "deeppool.TrainingJob.",
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Iterations to measure per condition.")] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Seconds to measure, instead of steps (30 unless given).")
@@ -58,6 +66,7 @@ def run(
     One GPU that stands for eight: deeppool run plan8.json --emulate-rank 0 --background resnet18
     """
     from deeppool import documents
+    from deeppool.collocation.queue import BATCH, BackgroundJob
     from deeppool.figures.trace import write_trace
     from deeppool.session import launch
 
@@ -71,12 +80,13 @@ def run(
             try:
                 count = started.ranks if started and ranks is None else ranks
                 chosen = _plan_for(what, count, shape(input_shape), global_batch, report)
+                own = None if background is None else find_own(background)
                 record = launch(
                     chosen,
-                    background=background,
+                    background=background if own is None else BackgroundJob(own, batch=background_batch or BATCH),
                     policy=policy,
                     max_slowdown=max_slowdown,
-                    background_batch=background_batch,
+                    background_batch=background_batch if own is None else None,
                     steps=steps,
                     seconds=seconds,
                     emulate_rank=emulate_rank,

@@ -130,6 +130,14 @@ def find_job(reference: str) -> "TrainingJob":
     return found
 
 
+def find_own(reference: str) -> "TrainingJob | None":
+    """A training that a user's callable returns; None for a model, by name or by its callable."""
+    from deeppool.execution.training import TrainingJob
+
+    found = _call(reference) if ":" in reference else None
+    return found if isinstance(found, TrainingJob) else None
+
+
 def find_background(
     references: Sequence[str],
     plan: "Plan",
@@ -142,13 +150,10 @@ def find_background(
 ) -> "list[BackgroundJob] | None":
     """Background jobs by their models' names or their callables, each with a folder of checkpoints of its own."""
     from deeppool.collocation.queue import BackgroundJob, filler
-    from deeppool.execution.training import TrainingJob
 
     jobs = []
     for number, reference in enumerate(references):
-        job = _call(reference) if ":" in reference else None
-        if not isinstance(job, TrainingJob):
-            job = replace(filler(reference, plan), batch=batch)
+        job = find_own(reference) or replace(filler(reference, plan), batch=batch)
         folder = None if checkpoints is None else checkpoints / f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', reference)}"
         jobs.append(BackgroundJob(job, batch=batch, steps=steps, checkpoints=folder, memory=memory, restarts=restarts))
     return jobs or None

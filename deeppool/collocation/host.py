@@ -15,23 +15,21 @@ import queue
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deeppool.board import Board
-from deeppool.child import Child, Inbox, Message
+from deeppool.child import Inbox, Message
 from deeppool.collocation import containment
 from deeppool.collocation.containment import Usage, Watch
-from deeppool.collocation.queue import BackgroundJob, Queue, hand_over
+from deeppool.collocation.queue import Queue, hand_over
+from deeppool.collocation.stay import Stay, Story
 from deeppool.execution import checkpoint
 from deeppool.job import BackgroundOutcome
 from deeppool.place import ThisMachine
 from deeppool.sharing import Sharing
 from deeppool.units import format_bytes
-
-if TYPE_CHECKING:
-    import psutil
 
 TICK = 0.5
 """Seconds between two looks at the processes."""
@@ -44,61 +42,6 @@ SHORT_LEAVE_SECONDS = 2.0
 STOPPED = "stopped with the foreground"
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass
-class _Story:
-    """A job, and what it has done so far in all its processes."""
-
-    job: BackgroundJob
-    rank: int | None = None
-    priority: str | None = None
-    steps: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    first_loss: float | None = None
-    last_loss: float | None = None
-    faults: list[str] = field(default_factory=list)
-    restarts: int = 0
-    ended: str = "waiting"
-
-    def outcome(self) -> BackgroundOutcome:
-        folder = self.job.checkpoints
-        found = None if folder is None else checkpoint.latest(Path(folder))
-        return BackgroundOutcome(
-            name=self.job.name,
-            rank=self.rank,
-            priority=self.priority,
-            steps=self.steps,
-            samples=self.samples,
-            throughput=self.samples / self.seconds if self.seconds else 0.0,
-            first_loss=self.first_loss,
-            last_loss=self.last_loss,
-            checkpoint=None if found is None else str(found),
-            restarts=self.restarts,
-            faults=tuple(self.faults),
-            ended=self.ended,
-        )
-
-
-@dataclass(eq=False)
-class _Stay:
-    """One process of a job beside a rank."""
-
-    story: _Story
-    process: Child
-    watch: Watch
-    memory: float = 0.0
-    heard: float | None = None
-    """When it last told how far it is, on ``time.monotonic``."""
-    samples: int = 0
-    """That it has told of."""
-    failure: Message | None = None
-    leaving: str | None = None
-    """Why it was told to leave."""
-    deadline: float = 0.0
-    kin: "set[psutil.Process]" = field(default_factory=set)
-    """Processes below it, those that left its group too."""
 
 
 class Host:
@@ -127,8 +70,8 @@ class Host:
             own.mkdir()
             self._work[id(job)] = {**hand_over(job, own), "own": str(own)}
         self._inbox: Inbox = queue.SimpleQueue()
-        self._stays: dict[int, _Stay | None] = dict.fromkeys(range(ranks))
-        self._stories: list[_Story] = []
+        self._stays: dict[int, Stay | None] = dict.fromkeys(range(ranks))
+        self._stories: list[Story] = []
         self._news: deque[str] = deque()
         self._clock, self._looked, self._looks = 0.0, time.monotonic(), 0
         self._closing = threading.Event()
@@ -148,7 +91,7 @@ class Host:
 
     def outcomes(self) -> tuple[BackgroundOutcome, ...]:
         """What each job did, in the order in which they started, then those that still wait."""
-        waiting = [_Story(job) for job in self._queue.waiting()]
+        waiting = [Story(job) for job in self._queue.waiting()]
         return tuple(story.outcome() for story in [*self._stories, *waiting])
 
     # -- the thread -----------------------------------------------------------------------------------
@@ -198,13 +141,13 @@ class Host:
         elif not self._closing.is_set():
             for rank, taken in self._stays.items():
                 if taken is None and (job := self._queue.take(rank)) is not None:
-                    self._stories.append(_Story(job, rank))
+                    self._stories.append(Story(job, rank))
                     self._start(rank, self._stories[-1])
 
-    def _judge(self, rank: int, stay: _Stay, usage: Usage) -> None:
+    def _judge(self, rank: int, stay: Stay, usage: Usage) -> None:
         stay.memory = usage.memory
         if self._looks % KIN_TICKS == 0:
-            self._find_kin(stay)
+            stay.find_kin()
         if stay.leaving is not None:
             if time.monotonic() > stay.deadline:
                 self._end(rank, stay, f"{stay.leaving}; it did not leave by itself, and was killed")
@@ -223,7 +166,7 @@ class Host:
 
     # -- one process ----------------------------------------------------------------------------------
 
-    def _start(self, rank: int, story: _Story) -> None:
+    def _start(self, rank: int, story: Story) -> None:
         job, slot = story.job, self._place.slot(rank)
         name = f"background job {job.name}"
         try:
@@ -232,7 +175,7 @@ class Host:
             story.ended = f"it could not be started: {error.strerror}"
             self._news.append(f"{name} of rank {rank}: {story.ended}")
             return
-        self._stays[rank] = _Stay(story, process, Watch(job.budget))
+        self._stays[rank] = Stay(story, process, Watch(job.budget))
         process.send(
             "setup",
             **self._work[id(job)],
@@ -247,30 +190,21 @@ class Host:
         process.send("serve", steps=job.steps, checkpoints=checkpoints, every=job.checkpoint_every)
         story.ended = "running"
 
-    def _hear(self, rank: int, stay: _Stay, message: Message | None) -> None:
+    def _hear(self, rank: int, stay: Stay, message: Message | None) -> None:
         story = stay.story
         if message is None:
             self._bury(rank, stay)
         elif message["event"] == "ready":
             story.priority = message["priority"]
         elif message["event"] == "progress":
-            self._note(stay, message)
+            stay.note(message, self._clock)
         elif message["event"] == "left":
-            self._note(stay, message)
+            stay.note(message, self._clock)
             self._part(rank, stay, message["why"])
         elif message["event"] == "failed":
             stay.failure = message
 
-    def _note(self, stay: _Stay, told: Message) -> None:
-        story, now = stay.story, time.monotonic()
-        stay.watch.got_on(self._clock, told["cpu"], told["slowest"])
-        story.seconds += 0.0 if stay.heard is None else now - stay.heard
-        story.samples += told["samples"] - stay.samples
-        stay.heard, stay.samples = now, told["samples"]
-        story.steps, story.last_loss = told["updates"], told["last_loss"]
-        story.first_loss = told["first_loss"] if story.first_loss is None else story.first_loss
-
-    def _part(self, rank: int, stay: _Stay, why: str) -> None:
+    def _part(self, rank: int, stay: Stay, why: str) -> None:
         """It is over, by its own account."""
         if why == "finished":
             self._end(rank, stay, why)
@@ -279,7 +213,7 @@ class Host:
         else:
             self._fault(rank, stay, why, again=False)
 
-    def _bury(self, rank: int, stay: _Stay) -> None:
+    def _bury(self, rank: int, stay: Stay) -> None:
         """It has died."""
         failure = stay.failure
         what = stay.process.fate() if failure is None else failure["text"]
@@ -288,7 +222,7 @@ class Host:
         else:
             self._fault(rank, stay, what, again=failure is None or failure["kind"] != "refusal")
 
-    def _fault(self, rank: int, stay: _Stay, what: str, *, again: bool) -> None:
+    def _fault(self, rank: int, stay: Stay, what: str, *, again: bool) -> None:
         """Tells of it, and starts the job again where it may."""
         story = stay.story
         story.faults.append(what)
@@ -299,7 +233,7 @@ class Host:
         else:
             self._end(rank, stay, what)
 
-    def _ask_to_leave(self, rank: int, stay: _Stay, why: str) -> None:
+    def _ask_to_leave(self, rank: int, stay: Stay, why: str) -> None:
         if stay.heard is None:
             self._end(rank, stay, f"{why}, before its first step")
             return
@@ -308,24 +242,14 @@ class Host:
         stay.deadline = time.monotonic() + min(self._grace, grace)
         stay.process.send("rest")
 
-    def _end(self, rank: int, stay: _Stay, ended: str, news: str | None = None) -> None:
+    def _end(self, rank: int, stay: Stay, ended: str, news: str | None = None) -> None:
         """Ends a process and all that it started; the place is free."""
-        self._find_kin(stay)
-        stay.process.kill()
-        for process in stay.kin:
-            with contextlib.suppress(Exception):  # gone
-                process.kill()
+        stay.end()
         self._stays[rank] = None
         stay.story.ended = ended
         self._news.append(f"background job {stay.story.job.name} of rank {rank}: {news or ended}")
         if stay.story.job.checkpoints is not None:
             checkpoint.discard_partial(Path(stay.story.job.checkpoints))
-
-    def _find_kin(self, stay: _Stay) -> None:
-        import psutil
-
-        with contextlib.suppress(psutil.NoSuchProcess):
-            stay.kin |= set(psutil.Process(stay.process.process.pid).children(recursive=True))
 
     # -- the end --------------------------------------------------------------------------------------
 

@@ -24,9 +24,14 @@ class Governing:
             folder: of the boards; the background opens them there.
             position: of this rank's place in the run; its number, but for one that runs for all.
         """
-        self._governor = Governor(sharing)
+        self._sharing = sharing
         self._board = Board(folder, position)
         self._board.withdraw()
+        self.start_over()
+
+    def start_over(self) -> None:
+        """What was learned holds no longer: the stages are others now. All ranks do it together."""
+        self._governor = Governor(self._sharing)
         self._orders = FREE
         self._iterations = 0
         """Governed ones, on every rank the same: those alone coincide."""

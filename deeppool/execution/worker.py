@@ -188,6 +188,8 @@ class Rank:
         """Goes on by another plan."""
         self.trainer.close()
         self.trainer = self._trainer(documents.from_json(message["plan"], Plan, "the plan to change to"))
+        if self._governing is not None:
+            self._governing.start_over()
         load(self.trainer, Path(message["folder"]))
         return {}
 

@@ -1,0 +1,112 @@
+"""A rank's side of sharing its device: what it does stands on the board, and its governor's orders, while it trains."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from deeppool.board import Board
+from deeppool.collectives.layout import Layout
+from deeppool.execution.governing import Governing
+from deeppool.execution.peers import Alone
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training
+from deeppool.graph.capture import capture
+from deeppool.scheduling.governor import DENSE, is_alone
+from deeppool.sharing import POLICIES, Sharing
+
+BATCH = 2
+GOVERNED = replace(POLICIES["feedback"], max_slowdown=0.01)
+SPAN = ("sync", 1, "last", 0.0, 0.1)
+
+
+def two_stages() -> Trainer:
+    captured = capture(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), (4,))
+    layers = tuple(range(len(captured.graph.layers)))
+    stages = [Stage("first", layers[:1], Layout((0,), BATCH)), Stage("last", layers[1:], Layout((0,), BATCH))]
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1))
+    return Trainer(captured, stages, Alone(), rule)
+
+
+def samples(chosen: range) -> tuple[torch.Tensor, ...]:
+    return torch.ones(len(chosen), 4), torch.zeros(len(chosen), dtype=torch.int64)
+
+
+class Listener(Board):
+    """A board that keeps what was written on it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 0)
+        self.heard: list[tuple[str, int] | None] = []
+
+    def begin(self, kind: str, stage: int) -> None:
+        super().begin(kind, stage)
+        self.heard.append(self.doing)
+
+    def end(self) -> None:
+        super().end()
+        self.heard.append(self.doing)
+
+
+def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path) -> None:
+    trainer, board, background = two_stages(), Listener(tmp_path), Board(tmp_path, 0)
+    governing = Governing(Sharing(), tmp_path, 0)
+    governing._board = board
+    governing.begin(trainer)
+    trainer.iterate([samples])
+    parts = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0), ("update", 1)]
+    assert board.heard == [heard for part in parts for heard in (part, None)]
+    governing.rest(trainer)
+    trainer.iterate([samples])
+    assert len(board.heard) == 2 * len(parts)
+    assert background.doing is None
+
+
+def learn(governing: Governing, background: Board, trainer: Trainer, slowdown: float) -> list[bool]:
+    """So many iterations as are dense, each longer by a share where the background may run; where it might."""
+    allowed = []
+    for _ in range(DENSE):
+        governing.begin(trainer)
+        allowed.append(background.orders[0])
+        governing.end(0.2 * (1 + slowdown * allowed[-1]), [SPAN])
+    return allowed
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.5])
+def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, slowdown: float) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0)
+    assert learn(governing, background, trainer, slowdown) == [not is_alone(number) for number in range(DENSE)]
+    found = governing.found(trainer.stages)
+    assert found["slowdown"] == pytest.approx(slowdown)
+    governing.begin(trainer)
+    assert (background.orders[1] < 1) is (slowdown > 0)
+    assert background.orders[1] == governing.found(trainer.stages)["share"]
+    governing.rest(trainer)
+    assert background.orders == (True, 1.0, frozenset())
+
+
+def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0)
+    learn(governing, background, trainer, 0.5)
+    governing.start_over()
+    assert governing.found(trainer.stages)["slowdown"] is None
+    governing.begin(trainer)
+    assert background.orders == (not is_alone(0), 1.0, frozenset())
+
+
+def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(Sharing(feedback=0.1), tmp_path, 0)
+    seen: Sequence[str] = ()
+    for _ in range(2 * DENSE):
+        governing.begin(trainer)
+        beside = background.orders[0] and not background.orders[2]
+        governing.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
+        seen = governing.found(trainer.stages)["banned"] or seen
+    assert seen == ["sync of last"]
