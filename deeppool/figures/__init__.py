@@ -7,11 +7,12 @@
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
+    figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   interference   scaling   throughput   trace
+timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
 """
 
 from deeppool.figures.collocation import collocation
@@ -21,5 +22,16 @@ from deeppool.figures.scaling import scaling
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
+from deeppool.figures.trade_off import trade_off
 
-__all__ = ["chrome_trace", "collocation", "interference", "layers", "scaling", "throughput", "timeline", "write_trace"]
+__all__ = [
+    "chrome_trace",
+    "collocation",
+    "interference",
+    "layers",
+    "scaling",
+    "throughput",
+    "timeline",
+    "trade_off",
+    "write_trace",
+]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN
+from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
 from deeppool.scheduling.governor import DENSE, Governor, is_alone
-from deeppool.scheduling.orders import FREE
+from deeppool.scheduling.orders import FREE, Orders
 from deeppool.sharing import Sharing
 
 FORWARD, SYNC = ("forward", 0), ("sync", 0)
@@ -87,6 +87,28 @@ def test_each_ban_is_twice_as_long_and_needs_a_shorter_trial():
 def test_a_ban_ends_when_the_operator_no_longer_suffers():
     told = run(Governor(Sharing(feedback=0.1)), doubling_sync(until=200), 2 * LONGEST_BAN)
     assert max(banned(told)) < 200 + 8 * FIRST_BAN
+
+
+def test_no_ban_is_longer_than_the_longest():
+    feedback, told = Feedback(0.1), []
+    for iteration in range(3 * LONGEST_BAN):
+        told.append(Orders(open=True, share=1.0, banned=feedback.banned(iteration)))
+        feedback.alone({SYNC: 0.01})
+        feedback.collocated(iteration, {SYNC: 0.01 if told[-1].banned else 0.02})
+    assert max(stretches(banned(told))) == LONGEST_BAN
+
+
+def test_after_a_ban_only_what_the_operator_takes_now_counts():
+    """15 % slower is more than it may be, but once is no proof, and no return of what the ban was for."""
+    feedback = Feedback(0.1)
+    for iteration in range(ENOUGH):
+        feedback.alone({SYNC: 0.01})
+        feedback.collocated(iteration, {SYNC: 0.02})
+    assert feedback.banned(ENOUGH) == {SYNC}
+    feedback.collocated(ENOUGH + FIRST_BAN, {SYNC: 0.0115})
+    assert feedback.banned(ENOUGH + FIRST_BAN + 1) == frozenset()
+    feedback.collocated(ENOUGH + FIRST_BAN + 1, {SYNC: 0.02})
+    assert feedback.banned(ENOUGH + FIRST_BAN + 2) == {SYNC}
 
 
 @settings(deadline=None, max_examples=25)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.sharing import Sharing
 from deeppool.simulation.collocated import DeviceModel, Piece, Step, simulate_collocated
@@ -83,19 +84,21 @@ def test_pacing_bounds_what_each_return_waits_for(seconds, pieces, limit):
     st.lists(st.integers(1, 5), min_size=1, max_size=3),
     st.sampled_from([(1.0, 0.0), (0.5, 0.5), (1.0, 1.0), (1.0, 0.5), (0.5, 1.0)]),
     st.integers(1, 5),
-    st.booleans(),
+    st.sampled_from(["preempts", "lowest", "normal"]),
 )
 @settings(deadline=None)
-def test_events_tell_the_same_as_small_steps(steps, pieces, pair, in_flight, preempts):
+def test_events_tell_the_same_as_small_steps(steps, pieces, pair, in_flight, kind):
     """Whole seconds and these rates make every time a multiple of a half, exactly."""
     steps = [
         Step(kind="forward", stage=stage, seconds=seconds, idle=idle) for stage, (seconds, idle) in enumerate(steps)
     ]
     pieces = [Piece(seconds=seconds) for seconds in pieces]
+    preempts, private = kind == "preempts", 0 if kind == "normal" else 2
     device = DeviceModel(rates=lambda *_: pair, preempts=preempts)
-    found = simulate_collocated(steps, pieces, Sharing(pieces=in_flight), device, iterations=3)
+    sharing = Sharing(pieces=in_flight, priority="normal" if kind == "normal" else "lowest")
+    found = simulate_collocated(steps, pieces, sharing, device, iterations=3)
     expected = in_small_steps(
-        steps, pieces, pair, in_flight=in_flight, preempts=preempts, private=device.private_queue, iterations=3
+        steps, pieces, pair, in_flight=in_flight, preempts=preempts, private=private, iterations=3
     )
     assert (found.elapsed, found.work) == expected
 
@@ -143,6 +146,16 @@ def test_the_controller_leaves_a_harmless_background_alone():
     found = simulate_collocated(FOREGROUND, PIECES, sharing, device, iterations=1000, noise=0.05)
     assert {share for share in found.shares if share} == {1.0}
     assert found.harvest_of_idle > 0.95
+
+
+def test_the_figure_shows_each_way_of_sharing_by_its_name():
+    found = [gpu(Sharing(pieces=pieces), iterations=20) for pieces in (1, 8)]
+    figure = figures.trade_off(found)
+    assert [trace.name for trace in figure.data] == ["priority lowest, pieces 1", "priority lowest, pieces 8"]
+    assert [trace.x[0] for trace in figure.data] == [100 * one.slowdown for one in found]
+    assert [trace.y[0] for trace in figure.data] == [100 * one.harvest for one in found]
+    with pytest.raises(InvalidValueError, match="cannot draw nothing"):
+        figures.trade_off([])
 
 
 def test_a_simulation_reads_as_a_sentence():

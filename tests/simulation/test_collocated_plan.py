@@ -14,9 +14,9 @@ from tests.strategies import make_graph, profile_from_times
 BATCH = 16
 
 
-def made(gpus=2):
-    """A layer that scales, and one that does not and runs on one GPU."""
-    profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
+def made(gpus=2, first=lambda b: 0.5e-3 * b):
+    """A layer that scales unless told otherwise, and one that does not and runs on one GPU."""
+    profile = profile_from_times(make_graph([(), (0,)]), [first, lambda b: 8e-3])
     cluster = Cluster(gpus, inside=Link(1e12, 0.0, "made by hand"))
     return plan(profile, cluster, BATCH, amplification_limit=1.5), profile
 
@@ -56,7 +56,7 @@ def test_it_comes_back_from_a_file(tmp_path):
 
 
 def test_gpus_that_the_plan_never_uses_are_left_out():
-    foreground, background = made(gpus=4)
-    used = {gpu for layer in foreground.layers for gpu in layer.gpus}
+    foreground, background = made(gpus=4, first=lambda b: 8e-3)
     found = simulate_collocated_plan(foreground, background, same_for_all(1.0, 0.0), Sharing(), iterations=5)
-    assert len(found.gpus) == len(used)
+    assert {gpu for layer in foreground.layers for gpu in layer.gpus} == {0}
+    assert len(found.gpus) == 1
