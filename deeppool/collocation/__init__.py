@@ -2,6 +2,8 @@
 
 background   the process of one background job
 guest        what it trains there: a training on one rank
+pieces       cuts its model into short pieces
+throttle     holds it back before each of them
 spinner      keeps a core awake, for the baseline
 neighbours   the background jobs of all ranks of a measurement, and what they got done
 queue        background jobs of the user's, and who is next

@@ -111,6 +111,8 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
         assert beside.priority == "SCHED_IDLE"
         assert is_idle_class(process.pid)
         assert process.cpu_affinity() == [core]
+        # When memory runs out the kernel takes it before any rank.
+        assert Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip() == "1000"
 
         before = cpu_of_threads(process)
         started = time.perf_counter()
