@@ -245,7 +245,8 @@ class _Run:
         if self.folder is not None:
             until = min(until, self.updates + self.every - self.updates % self.every)
         count = min(until - self.updates, CHUNK)
-        self.last = ranks.train(count, self._hear, told=True, beside=self.host is not None)
+        beside = self.host is not None and self.host.under_way
+        self.last = ranks.train(count, self._hear, told=True, beside=beside)
         self.times += [max(times) for times in zip(*(answer["times"] for answer in self.last), strict=True)][1:]
         self.updates += count
         if self.folder is not None and (self.updates == self.steps or self.updates % self.every == 0):

@@ -85,6 +85,11 @@ class Host:
             board.withdraw()
             board.close()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a job has begun to train; until then nobody could obey the foreground, or be measured beside it."""
+        return any(story.priority is not None for story in tuple(self._stories))
+
     def news(self) -> list[str]:
         """What happened to jobs since the last call, in sentences."""
         return [self._news.popleft() for _ in range(len(self._news))]
