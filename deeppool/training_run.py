@@ -116,19 +116,7 @@ def train(
             # Longer than an attempt: a lost rank is no reason to end them.
             host = stack.enter_context(_host(jobs, place, plan, sharing, stack.enter_context(private_folder())))
         run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place, sharing, host)
-        while True:
-            try:
-                run.attempt()
-                break
-            except RankFailedError as error:
-                if run.restarts == restarts or isinstance(error, RankRefusedError):
-                    raise type(error)(f"{error}{run.usable()}") from error
-                run.restarts += 1
-                if host is not None:
-                    host.foreground_lost()
-                report(f"starting again: {error}", run.updates / steps)
-            except RunCancelledError as error:
-                raise RunCancelledError(f"{error}{run.usable()}") from error
+        run.complete(restarts)
     report("done", 1.0)
     return run.record()
 
@@ -188,7 +176,22 @@ class _Run:
     switched: bool = False
     _told: dict[int, list[Message]] = field(default_factory=dict)
 
-    def attempt(self) -> None:
+    def complete(self, restarts: int) -> None:
+        """Trains to the end, with so many restarts at most."""
+        while True:
+            try:
+                return self._attempt()
+            except RankFailedError as error:
+                if self.restarts == restarts or isinstance(error, RankRefusedError):
+                    raise type(error)(f"{error}{self.usable()}") from error
+                self.restarts += 1
+                if self.host is not None:
+                    self.host.foreground_lost()
+                self.report(f"starting again: {error}", self.updates / self.steps)
+            except RunCancelledError as error:
+                raise RunCancelledError(f"{error}{self.usable()}") from error
+
+    def _attempt(self) -> None:
         """Starts all ranks, and trains to the end."""
         with private_folder() as folder:
             self.report("starting", 0.0)
