@@ -7,6 +7,8 @@ controller, the true mean slowdown of the second half of a run and the share tha
 """
 
 import argparse
+import itertools
+import math
 import random
 from statistics import fmean, pstdev
 
@@ -28,7 +30,25 @@ PLANTS = {
 }
 
 
-class AdditiveIncrease:
+WANDERING = "free, and the machine's speed wanders by 3 %"
+PLANTS[WANDERING] = lambda i, share: 0.0
+MEMORY = 50
+"""Iterations in which a wandering speed forgets where it was."""
+
+
+class Plain:
+    """A controller that takes every slowdown for the background's."""
+
+    drift = 0.0
+
+    def alone(self, shift):
+        """There are new iterations alone, against which slowdowns are."""
+
+    def forget(self):
+        """Only with bans of operators, which there are none of here."""
+
+
+class AdditiveIncrease(Plain):
     """As TGS: a little more while the bound holds, half where it does not."""
 
     def __init__(self, bound):
@@ -42,7 +62,7 @@ class AdditiveIncrease:
             self._seen = []
 
 
-class Bisection:
+class Bisection(Plain):
     """As Orion: every ten iterations, the middle between what holds the bound and what breaks it."""
 
     def __init__(self, bound):
@@ -64,20 +84,28 @@ class Bisection:
         self.share = max(LEAST, (self._holds + self._breaks) / 2)
 
 
-CONTROLLERS = {"additive increase": AdditiveIncrease, "bisection": Bisection, "fitted (ours)": Controller}
+CONTROLLERS = {"additive increase": AdditiveIncrease, "bisection": Bisection, "trials and a fit (ours)": Controller}
 
 
-def run(controller, plant, noise, seed):
+def wandering(seed):
+    """A speed that wanders by 3 %."""
+    draw, level, kept = random.Random(seed), 0.0, math.exp(-1 / MEMORY)
+    while True:
+        level = kept * level + math.sqrt(1 - kept**2) * draw.gauss(0, 0.03)
+        yield 1 + level
+
+
+def run(controller, name, noise, seed):
     """True slowdowns and shares in the collocated iterations of the second half."""
-    draw = random.Random(seed)
+    plant, draw = PLANTS[name], random.Random(seed)
+    speed = wandering(seed) if name == WANDERING else itertools.repeat(1.0)
     governor = Governor(Sharing(max_slowdown=BOUND))
     governor._controller = controller(BOUND)
-    governor._controller.forget = lambda: None
     slowdowns, shares = [], []
     for iteration in range(ITERATIONS):
         orders = governor.begin(iteration)
         slowdown = plant(iteration, orders.share) if orders.open else 0.0
-        governor.end(0.1 * (1 + slowdown) * draw.lognormvariate(0, noise), {})
+        governor.end(0.1 * (1 + slowdown) * next(speed) * draw.lognormvariate(0, noise), {})
         if orders.open and iteration >= HALF:
             slowdowns.append(slowdown)
             shares.append(orders.share)
@@ -91,10 +119,10 @@ def main():
     for noise in (0.02, 0.05, 0.15):
         print(f"\nnoise {100 * noise:.0f} %, bound {100 * BOUND:.0f} %: slowdown, share ± its spread over time\n")
         print(f"| plant | {' | '.join(CONTROLLERS)} |\n|---{'|---' * len(CONTROLLERS)}|")
-        for name, plant in PLANTS.items():
+        for name in PLANTS:
             cells = []
             for controller in CONTROLLERS.values():
-                found = [run(controller, plant, noise, seed) for seed in range(arguments.seeds)]
+                found = [run(controller, name, noise, seed) for seed in range(arguments.seeds)]
                 slowdown = fmean(fmean(slowdowns) for slowdowns, _ in found)
                 share = fmean(fmean(shares) for _, shares in found)
                 spread = fmean(pstdev(shares) for _, shares in found)

@@ -7,5 +7,6 @@ governor     what a background may do in each iteration; asked beside each rank 
 orders       what the governor tells the gate
 feedback     which operators of the foreground nothing may run beside
 controller   the share of the time at which a bound on the foreground's slowdown holds
+trial        whether it is the background that slows the foreground down
 slowdown     the foreground collocated against alone
 """

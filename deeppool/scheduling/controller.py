@@ -1,21 +1,25 @@
 """Holds a bound on the foreground's mean slowdown by one knob: the share of the time that the background may have.
 
 The slowdown is taken as proportional to the share, ``k x share``; ``k`` is fitted to the latest iterations, whatever
-their shares, so a change of the share throws no evidence away. A background is innocent until its ``k`` is surely
-above the bound; then the share becomes nine tenths of ``bound / k`` at
-once, and follows ``k`` in small steps.
+their shares, so a change of the share throws no evidence away. A background is innocent until it is tried:
+
+    suspected   iterations are surely slower than those alone, by more than the bound
+    tried       with next to nothing and with all it may have, by turns of a few iterations: a machine that has become
+                slower by itself is slow in both
+    held        at nine tenths of ``bound / k``, which follows ``k`` in small steps; or free, where the bound holds
 
 Why not as others do: additive increase with multiplicative decrease (TGS, NSDI 2023) starves a background that costs
 nothing, as noise halves its share again and again; bisection (Orion, EuroSys 2024) takes long to see that a
-background has changed. ``benchmarks/controller`` compares the three.
+background has changed; and both blame the background for whatever else slows the foreground down.
+``benchmarks/controller`` compares the three.
 """
 
 import math
 from collections import deque
-from collections.abc import Collection
 from statistics import fmean
 
 from deeppool.scheduling.slowdown import clipped
+from deeppool.scheduling.trial import Trial
 
 AIM = 0.9
 """Of the bound: what a background that is not innocent is allowed, as the fit errs both ways."""
@@ -26,18 +30,22 @@ KEPT = 64
 ENOUGH = 5
 """Iterations, alone and collocated together, before the share moves; two of each at least."""
 GUILTY = 2.5
-"""Standard errors by which ``k`` must be above the bound before an innocent background loses time."""
+"""Standard errors by which ``k`` must be above the bound before an innocent background is tried."""
 SURE = 2.0
-"""Standard errors by which one that is not innocent must break the bound to lose time at once."""
-LATEST = 4
-"""Collocated iterations that show by themselves that a background has changed, and all before are dropped."""
-CHANGED = 4.0
-"""Standard errors by which those must break the bound."""
+"""Standard errors by which one that is held must break the bound to be tried again."""
+FEW, SUDDEN = 4, 2.0
+"""Or so many iterations in a row, each of them by so many standard deviations above the bound."""
+HOPELESS, TWICE = 2.0, 2
+"""Times the bound: a slowdown that was found to be nobody's fault, and is gone without the background, twice."""
 PATIENCE = 8
 """Collocated iterations between two small steps."""
-HOPE = 32
-"""Collocated iterations without a sure cost after which the share grows, whatever the fit says."""
 STEP = 1.5
+REST = 64
+"""Collocated iterations after a trial in which only a gross suspicion leads to another."""
+GROSS = 5.0
+"""Times the bound."""
+CONTRAST = 4.0
+"""Times its share, at most all: what a background that is held gets in its turns of a trial."""
 
 
 class Controller:
@@ -45,14 +53,37 @@ class Controller:
 
     def __init__(self, bound: float) -> None:
         """Starts with the whole device; ``bound`` is 0.03 for 3 %."""
-        self.share = 1.0
         self._bound = bound
+        self._share = 1.0
         self._seen: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self._waited = 0
+        self._rest = 0
+        self._trial: Trial | None = None
+        self._belied, self._hopeless = 0, False
+        self.drift = 0.0
+        """By how much the foreground itself, so the last trial, is slower than when it was last alone."""
+
+    @property
+    def share(self) -> float:
+        """Of the time, for the next iteration."""
+        return self._share if self._trial is None else self._trial.share
 
     def forget(self) -> None:
         """Something else has changed what a share costs: the evidence so far is of no use."""
         self._seen.clear()
+        self._trial = None
+
+    def alone(self, shift: float) -> None:
+        """There are new iterations alone to compare with, ``shift`` slower than those before: 0.03 is 3 %."""
+        if self.drift and self._seen:
+            before = fmean([slowdown for _, slowdown in list(self._seen)[-FEW:]]) + self.drift
+            self._belied = self._belied + 1 if before > HOPELESS * self._bound and shift < before / 2 else 0
+            if self._belied == TWICE:
+                # It is the background after all, and its share of the time makes no difference.
+                self._hopeless = True
+                self._seen.clear()
+                self._turn(LEAST)
+        self.drift = 0.0
 
     def collocated(self, slowdown: float, alone: int, noise: float) -> None:
         """One more iteration at the present share.
@@ -62,44 +93,57 @@ class Controller:
             alone: how many of those there are.
             noise: standard deviation of one of them, as a part of their mean.
         """
-        self._seen.append((self.share, slowdown))
+        if self._trial is not None:
+            self._trial.collocated(slowdown, noise)
+            if self._trial.over(self._bound):
+                self._decide(self._trial)
+            return
+        self._seen.append((self._share, slowdown - self.drift))
         self._waited += 1
+        self._rest -= 1
         if len(self._seen) < 2 or alone < 2 or len(self._seen) + alone < ENOUGH:
             return
-        if len(self._seen) > LATEST:
-            latest = list(self._seen)[-LATEST:]
-            cost, error = _fit(latest, alone, noise)
-            if (cost - CHANGED * error) * self.share > self._bound:
-                self._seen = deque(latest, maxlen=KEPT)
-        cost, error = _fit(self._seen, alone, noise)
-        allowed = AIM * self._bound / cost if cost > 0 else math.inf
-        if (cost - (GUILTY if self.share == 1 else SURE) * error) * self.share > self._bound:
-            self._turn(allowed)
-        elif self.share < 1 and self._waited >= PATIENCE:
-            self._follow(allowed, sure=cost > SURE * error)
+        cost, error = self._fit(alone, noise)
+        if self._suspicious(cost, error, noise):
+            self._trial = Trial(LEAST, min(1.0, CONTRAST * self._share))
+        elif self._share < 1 and self._waited >= PATIENCE:
+            allowed = AIM * self._bound / cost if cost > 0 else math.inf
+            # Less only for a background that surely costs something: noise says half of the time that it does.
+            down = self._share / STEP if cost > SURE * error else self._share
+            self._turn(min(max(allowed, down), STEP * self._share))
 
-    def _follow(self, allowed: float, *, sure: bool) -> None:
-        """A small step; down only where a cost is sure, as noise says half of the time that there is one."""
-        if sure:
-            self._turn(min(max(allowed, self.share / STEP), STEP * self.share))
-        elif allowed > self.share or self._waited >= HOPE:
-            self._turn(STEP * self.share)
+    def _suspicious(self, cost: float, error: float, noise: float) -> bool:
+        if self._hopeless:
+            return False
+        bearable = self._bound * (GROSS if self._rest > 0 else 1)
+        sudden = min(slowdown for _, slowdown in list(self._seen)[-FEW:]) > bearable + SUDDEN * noise
+        sure = GUILTY if self._share == 1 else SURE
+        return (len(self._seen) >= FEW and sudden) or (cost - sure * error) * self._share > bearable
+
+    def _decide(self, trial: Trial) -> None:
+        """What the trial has found is all that counts from now on."""
+        cost = trial.cost
+        self.drift = trial.level
+        self._seen.clear()
+        self._seen.extend((share, slowdown - self.drift) for share, slowdown in trial.seen)
+        self._trial, self._rest = None, REST
+        self._turn(1.0 if cost <= self._bound else AIM * self._bound / cost)
 
     def _turn(self, share: float) -> None:
-        self.share = min(max(share, LEAST), 1.0)
+        self._share = min(max(share, LEAST), 1.0)
+        self._hopeless = self._hopeless and self._share < 1
         self._waited = 0
 
-
-def _fit(seen: Collection[tuple[float, float]], alone: int, noise: float) -> tuple[float, float]:
-    """``k`` by least squares through the origin of (share, slowdown), and its standard error."""
-    shares = [share for share, _ in seen]
-    squares = sum(share**2 for share in shares)
-    cost = sum(share * slowdown for share, slowdown in seen) / squares
-    residuals = clipped([slowdown - cost * share for share, slowdown in seen])
-    cost += sum(share * residual for share, residual in zip(shares, residuals, strict=True)) / squares
-    freedom = len(shares) + alone - 2
-    middle = fmean(residuals)
-    variance = sum((residual - middle) ** 2 for residual in residuals) + (alone - 1) * noise**2
-    error = math.sqrt(variance / freedom * (1 / squares + (sum(shares) / squares) ** 2 / alone))
-    # Twice this is Student's t, near enough: 3.3 for 3 degrees of freedom, 2 for many.
-    return cost, (1 + 2 / freedom) * error
+    def _fit(self, alone: int, noise: float) -> tuple[float, float]:
+        """``k`` by least squares through the origin, and its standard error."""
+        shares = [share for share, _ in self._seen]
+        squares = sum(share**2 for share in shares)
+        cost = sum(share * slowdown for share, slowdown in self._seen) / squares
+        residuals = clipped([slowdown - cost * share for share, slowdown in self._seen])
+        cost += sum(share * residual for share, residual in zip(shares, residuals, strict=True)) / squares
+        freedom = len(shares) + alone - 2
+        middle = fmean(residuals)
+        variance = sum((residual - middle) ** 2 for residual in residuals) + (alone - 1) * noise**2
+        error = math.sqrt(variance / freedom * (1 / squares + (sum(shares) / squares) ** 2 / alone))
+        # Twice this is Student's t, near enough: 3.3 for 3 degrees of freedom, 2 for many.
+        return cost, (1 + 2 / freedom) * error

@@ -6,6 +6,7 @@ coincide on all ranks without a message: a rank waits for the others, and is alo
 """
 
 from collections.abc import Mapping
+from statistics import fmean
 
 from deeppool.scheduling.controller import Controller
 from deeppool.scheduling.feedback import Feedback
@@ -36,6 +37,8 @@ class Governor:
         self._feedback = None if sharing.feedback is None else Feedback(sharing.feedback)
         self._controller = None if sharing.max_slowdown is None else Controller(sharing.max_slowdown)
         self._baseline = Baseline()
+        self._block: list[float] = []
+        """Seconds of the latest iterations alone, until the next one beside a background."""
         self._slowdown = Slowdown()
         self._settled = frozenset[Operator]()
         """Bans at which the controller's evidence was found."""
@@ -59,8 +62,7 @@ class Governor:
         if self._orders.open:
             self._collocated(seconds, operators)
         elif self._iteration % BLOCK:
-            self._baseline.add(seconds)
-            self._slowdown.alone(self._baseline)
+            self._block.append(seconds)
             if self._feedback is not None:
                 self._feedback.alone(operators)
 
@@ -68,16 +70,26 @@ class Governor:
         if self._feedback is not None:
             self._feedback.collocated(self._iteration, operators)
         known = self._baseline
+        self._take_block()
         if not known:
             return
         slowdown = seconds / known.mean - 1
-        self._slowdown.collocated(slowdown)
+        self._slowdown.collocated(slowdown - (0.0 if self._controller is None else self._controller.drift))
         # An operator on trial, at the start or after a ban, is left to the feedback.
         if self._controller is not None and not (self._feedback and self._feedback.trying(self._iteration)):
             if self._orders.banned != self._settled:
                 self._settled = self._orders.banned
                 self._controller.forget()
             self._controller.collocated(slowdown, len(known), known.noise)
+
+    def _take_block(self) -> None:
+        """The iterations alone that have just ended, if some have."""
+        if self._block and self._controller is not None:
+            self._controller.alone(fmean(self._block) / self._baseline.mean - 1 if self._baseline else 0.0)
+        for seconds in self._block:
+            self._baseline.add(seconds)
+            self._slowdown.alone(self._baseline)
+        self._block.clear()
 
     @property
     def slowdown(self) -> Estimate | None:

@@ -44,7 +44,7 @@ def clipped(times: Iterable[float]) -> list[float]:
 class Baseline:
     """What an iteration takes alone: the last ones, so that it follows a machine whose speed drifts."""
 
-    KEPT = 32
+    KEPT = 9
     SHIFTED = 2
     """So many last ones that all differ clearly from those before are a change, and those before are dropped."""
     LEAST_NOISE = 0.01

@@ -1,0 +1,66 @@
+"""Whether the background slows the foreground down: with next to nothing of the time and with much, by turns.
+
+Turns are short, so that whatever else changes the foreground's speed, more slowly, is the same in both.
+"""
+
+import math
+from statistics import fmean
+
+from deeppool.scheduling.slowdown import clipped
+
+TURN = 2
+"""Iterations in a row at one share."""
+LONGEST = 48
+"""Iterations of a trial; then what it has found must do."""
+SURE = 2.5
+"""Standard errors by which the cost must differ from the bound for a trial to end earlier."""
+
+
+class Trial:
+    """A sequence of turns, the first of them with the small share."""
+
+    def __init__(self, low: float, high: float) -> None:
+        """Takes the two shares."""
+        self._shares = low, high
+        self.seen: list[tuple[float, float]] = []
+        """Share and slowdown of each iteration."""
+        self._noise = 0.0
+
+    @property
+    def share(self) -> float:
+        """For the next iteration."""
+        return self._shares[len(self.seen) // TURN % 2]
+
+    def collocated(self, slowdown: float, noise: float) -> None:
+        """One more iteration; ``noise`` is the standard deviation of one that is alone."""
+        self.seen.append((self.share, slowdown))
+        self._noise = noise
+
+    def over(self, bound: float) -> bool:
+        """Whether it is known on which side of ``bound`` the cost lies, or enough was tried."""
+        if len(self.seen) < 2 * TURN:
+            return False
+        low, high = self._sides()
+        freedom = len(low) + len(high) - 2
+        squares = sum((x - fmean(side)) ** 2 for side in (low, high) for x in side)
+        # A few iterations may agree by chance.
+        variance = (squares + TURN * self._noise**2) / (freedom + TURN)
+        error = math.sqrt(variance * (1 / len(low) + 1 / len(high))) / (self._shares[1] - self._shares[0])
+        reach = SURE * (1 + 2 / freedom) * error
+        return len(self.seen) >= LONGEST or not self.cost - reach <= bound <= self.cost + reach
+
+    @property
+    def cost(self) -> float:
+        """Slowdown by the whole of the time."""
+        low, high = self._sides()
+        return (fmean(high) - fmean(low)) / (self._shares[1] - self._shares[0])
+
+    @property
+    def level(self) -> float:
+        """Slowdown without any background: what something else has done."""
+        low, _ = self._sides()
+        return fmean(low) - self.cost * self._shares[0]
+
+    def _sides(self) -> tuple[list[float], list[float]]:
+        low, high = ([slowdown for share, slowdown in self.seen if share == side] for side in self._shares)
+        return clipped(low), clipped(high)
