@@ -60,7 +60,9 @@ ALONE = {
 }
 # The trade-off: what is lost in front against what is gained behind.
 BOUNDS = {f"bound {100 * bound:g} %": Rung(replace(EQUAL, max_slowdown=bound)) for bound in (0.01, 0.03, 0.1, 0.3)}
-RUNGS = {**LADDER, **ALONE, **BOUNDS}
+# What most will ask for: deeppool run --background … --max-slowdown 0.01.
+USUAL = {"priority, bound 1 %": Rung(Sharing(max_slowdown=0.01))}
+RUNGS = {**LADDER, **USUAL, **ALONE, **BOUNDS}
 QUICK = ("naive", "+ bound 1 %", "share 10 %")
 
 COLUMNS: dict[str, Callable[[RunRecord], float | None]] = {

@@ -4,7 +4,7 @@ The slowdown is taken as proportional to the share, ``k x share``; ``k`` is fitt
 their shares, so a change of the share throws no evidence away. A background is innocent until it is tried:
 
     suspected   iterations are surely slower than those alone, by more than the bound
-    tried       with next to nothing and with all it may have, by turns of a few iterations: a machine that has become
+    tried       with next to nothing and with all it may have, iteration by iteration: a machine that has become
                 slower by itself is slow in both
     held        at nine tenths of ``bound / k``, which follows ``k`` in small steps; or free, where the bound holds
 

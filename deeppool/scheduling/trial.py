@@ -8,10 +8,12 @@ from statistics import fmean
 
 from deeppool.scheduling.slowdown import clipped
 
-TURN = 2
-"""Iterations in a row at one share."""
+TURN = 4
+"""Iterations, of which the first has the small share: it costs the background time, and the others tell as much."""
 LONGEST = 48
 """Iterations of a trial; then what it has found must do."""
+WEIGHT = 4
+"""Iterations that what is known of the noise counts for."""
 SURE = 2.5
 """Standard errors by which the cost must differ from the bound for a trial to end earlier."""
 
@@ -29,7 +31,7 @@ class Trial:
     @property
     def share(self) -> float:
         """For the next iteration."""
-        return self._shares[len(self.seen) // TURN % 2]
+        return self._shares[len(self.seen) % TURN > 0]
 
     def collocated(self, slowdown: float, noise: float) -> None:
         """One more iteration; ``noise`` is the standard deviation of one that is alone."""
@@ -38,13 +40,13 @@ class Trial:
 
     def over(self, bound: float) -> bool:
         """Whether it is known on which side of ``bound`` the cost lies, or enough was tried."""
-        if len(self.seen) < 2 * TURN:
-            return False
         low, high = self._sides()
+        if len(low) < 2:
+            return False
         freedom = len(low) + len(high) - 2
         squares = sum((x - fmean(side)) ** 2 for side in (low, high) for x in side)
         # A few iterations may agree by chance.
-        variance = (squares + TURN * self._noise**2) / (freedom + TURN)
+        variance = (squares + WEIGHT * self._noise**2) / (freedom + WEIGHT)
         error = math.sqrt(variance * (1 / len(low) + 1 / len(high))) / (self._shares[1] - self._shares[0])
         reach = SURE * (1 + 2 / freedom) * error
         return len(self.seen) >= LONGEST or not self.cost - reach <= bound <= self.cost + reach
