@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -66,25 +67,27 @@ def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path
     assert background.doing is None
 
 
-def learn(governing: Governing, background: Board, trainer: Trainer, slowdown: float) -> list[bool]:
-    """So many iterations as are dense, each longer by a share where the background may run; where it might."""
-    allowed = []
+def learn(governing: Governing, background: Board, trainer: Trainer, cost: float) -> list[float]:
+    """So many iterations as are dense, each slower by what the background's share costs; its shares."""
+    shares = []
     for _ in range(DENSE):
         governing.begin(trainer)
-        allowed.append(background.orders[0])
-        governing.end(0.2 * (1 + slowdown * allowed[-1]), [SPAN])
-    return allowed
+        may_run, share, _ = background.orders
+        shares.append(share * may_run)
+        governing.end(0.2 * (1 + cost * shares[-1]), [SPAN])
+    return shares
 
 
-@pytest.mark.parametrize("slowdown", [0.0, 0.5])
-def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, slowdown: float) -> None:
+@pytest.mark.parametrize("cost", [0.0, 0.5])
+def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -> None:
     trainer, background = two_stages(), Board(tmp_path, 0)
     governing = Governing(GOVERNED, tmp_path, 0)
-    assert learn(governing, background, trainer, slowdown) == [not is_alone(number) for number in range(DENSE)]
+    shares = learn(governing, background, trainer, cost)
+    assert [share > 0 for share in shares] == [not is_alone(number) for number in range(DENSE)]
     found = governing.found(trainer.stages)
-    assert found["slowdown"] == pytest.approx(slowdown)
+    assert found["slowdown"] == pytest.approx(cost * fmean(share for share in shares if share))
     governing.begin(trainer)
-    assert (background.orders[1] < 1) is (slowdown > 0)
+    assert (background.orders[1] < 1) is (cost > 0)
     assert background.orders[1] == governing.found(trainer.stages)["share"]
     governing.rest(trainer)
     assert background.orders == (True, 1.0, frozenset())
