@@ -31,6 +31,8 @@ from deeppool.errors import RunError
 BIRTH_SECONDS = 120.0
 """For importing what the first child needs, on a machine that is busy."""
 REQUEST_BYTES = 2**16
+TITLE_ROOM = 80
+"""Characters that a child's title may need more than the nursery's own command has."""
 READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP OPENBLAS PYTHON PYTORCH TORCH".split())
 """How the variables begin that libraries read when they are loaded: with other ones, a nursery is no use."""
 
@@ -79,7 +81,7 @@ class Nursery:
         with theirs:
             # A process group of its own, and no session: as for every child, see deeppool.child.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "deeppool.nursery", str(theirs.fileno())],
+                [sys.executable, "-m", "deeppool.nursery", str(theirs.fileno()), TITLE_ROOM * " "],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -317,9 +319,12 @@ class _Cradle:
 
 def _become(module: str, title: str, folder: str, environment: dict[str, str | None]) -> None:
     """What ``python -m module`` would be in a folder."""
+    # Or a title would go where others look for the environment of a process.
+    os.environ["SPT_NOENV"] = "1"
     from setproctitle import setproctitle
 
     setproctitle(title)
+    del os.environ["SPT_NOENV"]
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -333,6 +338,11 @@ def _become(module: str, title: str, folder: str, environment: dict[str, str | N
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))
     importlib.import_module(module).main()
+    # As Python ends, but for taking torch's modules apart, which takes seconds.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """A child for tests of the nursery: tells of itself, fails, or starts a process."""
 
+import atexit
 import importlib
 import os
 import random
@@ -15,6 +16,7 @@ from deeppool.child import Commands
 
 def main() -> None:
     commands = Commands()
+    atexit.register(say_goodbye)
     while (command := commands.next()["command"]) != "exit":
         if command == "tell":
             commands.answer("told", **about_me())
@@ -23,6 +25,12 @@ def main() -> None:
         else:
             print("the last words", file=sys.stderr)
             sys.exit(3)
+
+
+def say_goodbye() -> None:
+    folder = Path(os.environ["DEEPPOOL_TEST_FOLDER"])
+    if folder.is_dir():
+        (folder / "said-goodbye").touch()
 
 
 def about_me() -> dict[str, object]:

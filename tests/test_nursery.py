@@ -39,6 +39,7 @@ def test_a_forked_child_is_as_good_as_a_new_process(own: Nursery, tmp_path: Path
         assert first["pid"] == one.process.pid
         assert first["group"] == first["pid"]
         assert str(first["title"]).strip("\0 ") == f"{MODULE}: one"
+        assert psutil.Process(one.process.pid).environ()["PATH"] == os.environ["PATH"]
         assert (first["cwd"], second["cwd"]) == (str(tmp_path), os.getcwd())
         assert (first["only_here"], second["only_here"]) == (42, None)
         assert first["environment"] == str(tmp_path)
@@ -51,6 +52,7 @@ def test_a_forked_child_is_as_good_as_a_new_process(own: Nursery, tmp_path: Path
         with pytest.raises(RunError, match="two ended with exit code 3: the last words"):
             receive(two, SECONDS)
     assert one.exit_code() == 0
+    assert (tmp_path / "said-goodbye").is_file()
 
 
 def ended(process: psutil.Process) -> bool:
