@@ -142,7 +142,7 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
             r"rank 1 hangs: it has given no sign of life for \d+ s \(was .* stopped\?\), the last in .*waited for by",
         ),
         (functools.partial(send_to_itself, signal.SIGKILL), 0, r"rank 1 was killed by signal 9 while .* \(run again\)"),
-        (functools.partial(send_to_itself, signal.SIGKILL), 1, r"rank 1 .*DataLoader worker .* (killed|exited)"),
+        (functools.partial(send_to_itself, signal.SIGKILL), 1, r"rank 1 .*DataLoader worker .* killed by signal"),
         (functools.partial(send_to_itself, signal.SIGSEGV), 0, r"rank 1 was killed by signal 11 while it trained"),
         (
             cut_connections,
