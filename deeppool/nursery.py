@@ -30,6 +30,8 @@ from deeppool.errors import RunError
 
 BIRTH_SECONDS = 120.0
 """For importing what the first child needs, on a machine that is busy."""
+CLOSING_SECONDS = 2.0
+"""For it to end its children and itself."""
 REQUEST_BYTES = 2**16
 TITLE_ROOM = 80
 """Characters that a child's title may need more than the nursery's own command has."""
@@ -149,7 +151,12 @@ class Nursery:
                     self._answers.put((message["number"], message["pid"]))
                 else:
                     self._bury(message["pid"], message["code"])
-        self._process.wait()
+        try:
+            self._process.wait(CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            # It is importing something, or was stopped.
+            self._process.kill()
+            self._process.wait()
         with self._changing:
             self.gone = True
             orphans, self._living = list(self._living.values()), {}

@@ -395,3 +395,20 @@ def test_estimate_for_an_unknown_gpu_is_one_line_and_leaves_no_file(deeppool, tm
     assert (found.code, found.out, found.err.count("\n")) == (1, "", 1)
     assert "must be one of a100-40, a100-80, h100, h200" in found.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_of_a_command_that_is_over_changes_nothing(what: str, tmp_path: Path) -> None:
+    # Found by the soak: what closes the nursery at Python's end was interrupted, and a traceback followed the error.
+    ending = f"""
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from deeppool.cli import main
+atexit.register(lambda: os.kill(os.getpid(), signal.{what}))
+sys.argv = ["deeppool", "explain", {str(tmp_path / "plan.json")!r}]
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", ending], check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1

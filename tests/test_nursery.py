@@ -116,3 +116,9 @@ def test_a_module_that_cannot_be_imported_says_so_as_a_new_process_would(own: Nu
     with pytest.raises(RunError, match="it ended with exit code 1: ModuleNotFoundError"):
         receive(child, SECONDS)
     child.close()
+
+
+def test_a_nursery_that_was_stopped_is_ended_all_the_same(own: Nursery) -> None:
+    own._process.send_signal(signal.SIGSTOP)
+    own.close()
+    assert own._process.returncode == -signal.SIGKILL

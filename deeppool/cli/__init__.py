@@ -5,6 +5,7 @@ for people about work under way goes to standard error. Exit codes: 0, 1 for an 
 in one line, 2 for bad usage.
 """
 
+import atexit
 import sys
 
 import typer
@@ -13,7 +14,7 @@ from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
 from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
-from deeppool.cli.interrupts import heed_interrupts
+from deeppool.cli.interrupts import heed_interrupts, ignore_interrupts
 from deeppool.cli.network import network
 from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
@@ -73,3 +74,6 @@ def main() -> None:
             raise
         print("error: interrupted", file=sys.stderr)
         sys.exit(1)
+    finally:
+        # What is still open is closed at Python's end, last opened first, where an interrupt would be a traceback.
+        atexit.register(ignore_interrupts)

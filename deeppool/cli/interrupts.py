@@ -24,3 +24,9 @@ def heed_interrupts() -> None:
         # A command started by nohup, or put into the background by a shell, ignores some of them on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
+
+
+def ignore_interrupts() -> None:
+    """From now on none of them is heard: the command is over, and Python is ending."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
