@@ -10,9 +10,10 @@
 From the surfaces down to the vocabulary; imports point down, or left inside a row:
 
     cli   evaluation                                    surfaces
+    widgets                                             views with controls
     coordinator                                         jobs on the GPUs of a Ray cluster
     session   training_run   live_run   files           a run beside a background job; a training; a handle; files
-    figures   widgets                                   views
+    figures                                             views
     simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts

@@ -1,6 +1,7 @@
 """A long call that goes on while its caller does something else: a notebook's handle on a run."""
 
 import atexit
+import importlib
 import inspect
 import logging
 import sys
@@ -22,6 +23,8 @@ State = Literal["running", "done", "failed", "cancelled"]
 
 _LOG = logging.getLogger(__name__)
 
+VIEW = "deeppool.widgets.run_panel"
+"""What shows a run in a notebook, by name: widgets start runs, so they stand above them."""
 EXIT_SECONDS = 5.0
 """That a process which exits gives its runs to end."""
 
@@ -187,10 +190,10 @@ class LiveRun(Generic[Result]):
         if "ipykernel" not in sys.modules:
             return plain
         try:
-            from deeppool.widgets.run_panel import run_panel
+            view = importlib.import_module(VIEW)
         except ImportError:
             return plain
-        return {**run_panel(self)._repr_mimebundle_(), **plain}
+        return {**view.RunPanel(self)._repr_mimebundle_(), **plain}
 
 
 _LIVE: "weakref.WeakSet[LiveRun[Any]]" = weakref.WeakSet()

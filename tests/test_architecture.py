@@ -21,9 +21,10 @@ ROWS = (
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems
-    "figures < widgets",  # views
+    "figures",  # views
     # live runs; the coordinator starts them where it has room
     "files < session | training_run | live_run < coordinator",
+    "widgets",  # views with controls: they start runs
     "evaluation < cli",  # surfaces
 )
 HEIGHTS = {

@@ -18,7 +18,7 @@ from deeppool import cancellation
 from deeppool.errors import InvalidValueError, RunCancelledError, RunError
 from deeppool.execution.checkpoint import latest
 from deeppool.job import Metrics
-from deeppool.widgets.run_panel import run_panel
+from deeppool.widgets.run_panel import RunPanel
 from tests.children import children, gone
 from tests.test_train import losses, make_job, make_plan, ranks
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_followed_and_arguments_that_do_not_fit_are_refused_at_on
 def test_a_panel_follows_its_run_to_the_end() -> None:
     steps = Steps()
     run = dp.start(steps.climb, 2)
-    bar, stop, _, said = run_panel(run).children[0].children
+    bar, stop, _, said = RunPanel(run).children[0].children
     assert (bar.value, stop.disabled) == (0, False)
     steps.step()
     steps.step()
@@ -169,13 +169,13 @@ def test_a_panel_follows_its_run_to_the_end() -> None:
     wait_until(lambda: stop.disabled)
     assert (bar.value, bar.bar_style) == (1, "success")
     assert said.value.startswith("climb: done in ")
-    late = run_panel(run).children[0].children[0]
+    late = RunPanel(run).children[0].children[0]
     assert (late.value, late.bar_style) == (1, "success")
 
 
 def test_the_button_of_a_panel_cancels_and_the_error_stands_beside_it() -> None:
     run = dp.start(wait_for_ever)
-    bar, stop, _, said = run_panel(run).children[0].children
+    bar, stop, _, said = RunPanel(run).children[0].children
     stop.click()
     with pytest.raises(RunCancelledError):
         run.result(PATIENCE)
@@ -187,12 +187,10 @@ def test_the_button_of_a_panel_cancels_and_the_error_stands_beside_it() -> None:
 def test_a_panel_shows_the_devices_when_asked_until_the_run_ends() -> None:
     steps = Steps()
     run = dp.start(steps.climb, 1)
-    panel = run_panel(run)
-    (row,) = panel.children
-    devices = row.children[2]
-    devices.click()
-    assert devices.disabled
-    _, shown = panel.children
+    panel = RunPanel(run)
+    panel.devices.click()
+    assert panel.devices.disabled
+    shown = panel.children[1]
     assert "dp-telemetry-panel" in shown._dom_classes
     steps.step()
     run.result(PATIENCE)

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,11 @@ from deeppool.errors import DocumentError, InvalidValueError, RunError
 
 SUMMARY_TAG = "summary"
 """The text that a cell with this tag prints is the notebook's summary."""
+
+# The one renderer whose figures show in HTML with the network blocked: it carries plotly along. And nobody is there to
+# use a widget.
+KERNEL = {"PLOTLY_RENDERER": "notebook", "DEEPPOOL_STATIC": "1"}
+"""Environment of the kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,31 +116,39 @@ def _run(name: str, path: Path, folder: Path, arguments: dict[str, Any]) -> Resu
         raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
     executed = folder / path.name
     started = time.monotonic()
-    # The one renderer whose figures show in HTML with the network blocked: it carries plotly along.
-    before = os.environ.get("PLOTLY_RENDERER")
-    os.environ["PLOTLY_RENDERER"] = "notebook"
     try:
-        papermill.execute_notebook(
-            str(path),
-            str(executed),
-            {**arguments, "output": str(folder)},
-            kernel_name="python3",
-            cwd=str(Path.cwd()),
-            progress_bar=False,
-            store_widget_state=False,
-            config=_kernel_transport(),
-        )
+        with _environment(KERNEL):
+            papermill.execute_notebook(
+                str(path),
+                str(executed),
+                {**arguments, "output": str(folder)},
+                kernel_name="python3",
+                cwd=str(Path.cwd()),
+                progress_bar=False,
+                store_widget_state=False,
+                config=_kernel_transport(),
+            )
     except papermill.PapermillExecutionError as error:
         raise RunError(
             f"notebook {name} failed in cell {error.exec_count}: {error.ename}: {error.evalue} (see {executed})"
         ) from error
-    finally:
-        if before is None:
-            del os.environ["PLOTLY_RENDERER"]
-        else:
-            os.environ["PLOTLY_RENDERER"] = before
     html = _to_html(executed)
     return Result(name, str(executed), str(html), time.monotonic() - started, _summary(executed))
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Of processes that start in the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _kernel_transport() -> Any:

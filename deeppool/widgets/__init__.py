@@ -1,10 +1,15 @@
 """Records and runs as interactive widgets in a notebook.
 
-widgets.run_panel(run)       a live run: how far it is, and a button that ends it
-widgets.telemetry_panel()    what the devices do now
+widgets.RunPanel(run)       a live run: how far it is, and a button that ends it
+widgets.TelemetryPanel()    what the devices do now
+
+panel         what all of them are: errors under the controls, figures that follow the page's theme
+live_figure   a figure that becomes another one in place
+page          what only the page knows
 """
 
-from deeppool.widgets.run_panel import run_panel
-from deeppool.widgets.telemetry_panel import telemetry_panel
+from deeppool.widgets.panel import Panel
+from deeppool.widgets.run_panel import RunPanel
+from deeppool.widgets.telemetry_panel import TelemetryPanel
 
-__all__ = ["run_panel", "telemetry_panel"]
+__all__ = ["Panel", "RunPanel", "TelemetryPanel"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets
 
 from deeppool.telemetry import Sampler
-from deeppool.widgets.telemetry_panel import telemetry_panel
+from deeppool.widgets.panel import Panel
+from deeppool.widgets.telemetry_panel import TelemetryPanel
 
 if TYPE_CHECKING:
     from deeppool.live_run import LiveRun
@@ -17,39 +18,40 @@ INTERVAL = 0.25
 COLOURS = {"running": "info", "done": "success", "failed": "danger", "cancelled": "warning"}
 
 
-def run_panel(run: "LiveRun[Any]") -> ipywidgets.Widget:
-    """A panel that follows the run until its end.
+class RunPanel(Panel):
+    """Follows a run until its end.
 
     It follows while a cell is busy, too; the buttons are heard when the kernel is free.
     """
-    bar = ipywidgets.FloatProgress(max=1.0)
-    said = ipywidgets.Label()
-    stop = ipywidgets.Button(description="Cancel", layout=ipywidgets.Layout(width="6em"))
-    stop.on_click(lambda _: run.request_cancel())
-    devices = ipywidgets.Button(description="Devices", layout=ipywidgets.Layout(width="6em"))
-    drawing = threading.Lock()
-    drawn = -INTERVAL
 
-    def draw() -> None:
-        nonlocal drawn
-        with drawing:
-            ended = run.state != "running"
-            if not ended and time.monotonic() - drawn < INTERVAL:
+    def __init__(self, run: "LiveRun[Any]") -> None:
+        """Shows the run from now on."""
+        self.run = run
+        self.bar = ipywidgets.FloatProgress(max=1.0)
+        self.said = ipywidgets.Label()
+        self.stop = ipywidgets.Button(description="Cancel", layout=ipywidgets.Layout(width="6em"))
+        self.devices = ipywidgets.Button(description="Devices", layout=ipywidgets.Layout(width="6em"))
+        self._row = ipywidgets.HBox([self.bar, self.stop, self.devices, self.said])
+        super().__init__([self._row])
+        self._drawing = threading.Lock()
+        self._drawn = -INTERVAL
+        self._draw()
+        run.watch(self._draw)
+        self.stop.on_click(self.guarded(lambda _: run.request_cancel()))
+        self.devices.on_click(self.guarded(self._show_devices))
+
+    def _draw(self) -> None:
+        with self._drawing:
+            ended = self.run.state != "running"
+            if not ended and time.monotonic() - self._drawn < INTERVAL:
                 return
-            drawn = time.monotonic()
+            self._drawn = time.monotonic()
             # A trait's assignment reaches the browser from any thread.
-            bar.value, bar.bar_style, said.value, stop.disabled = run.progress, COLOURS[run.state], repr(run), ended
+            self.bar.value, self.bar.bar_style = self.run.progress, COLOURS[self.run.state]
+            self.said.value, self.stop.disabled = repr(self.run), ended
 
-    def show_devices(_: object) -> None:
-        devices.disabled = True
+    def _show_devices(self, _: object) -> None:
+        self.devices.disabled = True
         sampler = Sampler()
-        panel.children = (row, telemetry_panel(sampler))
-        run.watch(lambda: None if run.state == "running" else sampler.close())
-
-    draw()
-    run.watch(draw)
-    devices.on_click(show_devices)
-    row = ipywidgets.HBox([bar, stop, devices, said])
-    panel = ipywidgets.VBox([row])
-    panel.add_class("dp-run-panel")
-    return panel
+        self.show(self._row, TelemetryPanel(sampler))
+        self.run.watch(lambda: None if self.run.state == "running" else sampler.close())

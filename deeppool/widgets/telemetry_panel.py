@@ -2,15 +2,15 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import ipywidgets
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
+from deeppool.figures import theme
 from deeppool.telemetry import Sampler, Telemetry
 from deeppool.units import format_bytes
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from deeppool.widgets.panel import Panel
 
 SHOWN = 240
 """Samples in the panel, the newest; every one of them is sent with every sample."""
@@ -20,40 +20,47 @@ Lines = Mapping[str, Sequence[float | None]]
 """Name → a value per sample."""
 
 
-def telemetry_panel(sampler: Sampler | None = None) -> ipywidgets.Widget:
-    """A panel that follows a sampler until that is closed; without one it starts its own, which its button ends.
+class TelemetryPanel(Panel):
+    """Follows a sampler until that is closed; without one it starts its own, which its button ends.
 
     It follows while a cell is busy, too; the button is heard when the kernel is free.
     """
-    # Here, since every other widget would load it too.
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
-    sampler = sampler or Sampler()
-    figure = go.FigureWidget(make_subplots(cols=2, subplot_titles=["busy (%)", "memory (GiB)"]))
-    figure.update_layout(height=260, margin={"l": 40, "r": 10, "t": 30, "b": 30}, showlegend=True)
+    def __init__(self, sampler: Sampler | None = None) -> None:
+        """Shows the samples from now on."""
+        self.sampler = sampler or Sampler()
+        self.figure = go.FigureWidget(_axes(dark=False))
+        self.told, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop")
+        super().__init__([self.figure, self.told, self.stop])
+        self._draw()
+        self.sampler.watch(self._draw)
+        self.stop.on_click(self.guarded(self._end))
+        self.on_theme(self._recolour)
+
+    def _draw(self) -> None:
+        telemetry = self.sampler.telemetry()
+        self.told.value = describe(telemetry)
+        with self.figure.batch_update():
+            for column, lines in enumerate((busy(telemetry), memory(telemetry)), start=1):
+                _draw_lines(self.figure, lines, [sample.time for sample in telemetry.samples[-SHOWN:]], column)
+
+    def _recolour(self) -> None:
+        self.figure.update_layout(template=theme.template(dark=self.dark))
+
+    def _end(self, _: object) -> None:
+        self.sampler.close()
+        self.stop.disabled = True
+
+
+def _axes(*, dark: bool) -> go.Figure:
+    figure = make_subplots(cols=2, subplot_titles=["busy (%)", "memory (GiB)"])
+    figure.update_layout(
+        template=theme.template(dark=dark), height=260, margin={"l": 40, "r": 10, "t": 30, "b": 30}, showlegend=True
+    )
     figure.update_xaxes(title_text="seconds")
     figure.update_yaxes(range=[0, 104], col=1)
     figure.update_yaxes(rangemode="tozero", col=2)
-    told, stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop")
-
-    def draw() -> None:
-        telemetry = sampler.telemetry()
-        told.value = describe(telemetry)
-        with figure.batch_update():
-            for column, lines in enumerate((busy(telemetry), memory(telemetry)), start=1):
-                _draw(figure, lines, [sample.time for sample in telemetry.samples[-SHOWN:]], column)
-
-    def end(_: object) -> None:
-        sampler.close()
-        stop.disabled = True
-
-    draw()
-    sampler.watch(draw)
-    stop.on_click(end)
-    panel = ipywidgets.VBox([figure, told, stop])
-    panel.add_class("dp-telemetry-panel")
-    return panel
+    return figure
 
 
 def busy(telemetry: Telemetry) -> Lines:
@@ -100,7 +107,7 @@ def describe(telemetry: Telemetry) -> str:
     return "<br>".join(rows)
 
 
-def _draw(figure: "go.FigureWidget", lines: Lines, times: Sequence[float], column: int) -> None:
+def _draw_lines(figure: go.FigureWidget, lines: Lines, times: Sequence[float], column: int) -> None:
     axis = "x" if column == 1 else f"x{column}"
     drawn = {trace.name: trace for trace in figure.data if trace.xaxis == axis}
     for name, values in lines.items():

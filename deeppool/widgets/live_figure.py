@@ -1,0 +1,45 @@
+"""A figure in a notebook that becomes another one in place."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.basedatatypes import BasePlotlyType
+
+
+def become(shown: go.FigureWidget, figure: go.Figure) -> None:
+    """Makes a shown figure equal another one, by one message to the page.
+
+    Where the traces are of the same types in the same order, only what differs in them travels.
+    """
+    same = [trace.type for trace in shown.data] == [trace.type for trace in figure.data]
+    with shown.batch_update():
+        if same:
+            for old, new in zip(shown.data, figure.data, strict=True):
+                _overwrite(old, new)
+        _overwrite(shown.layout, figure.layout)
+    if not same:
+        shown.data = []
+        shown.add_traces(figure.data)
+
+
+def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:
+    wanted = new.to_plotly_json()
+    for name, before in old.to_plotly_json().items():
+        # A page's own additions (a trace's id, the range of an axis that has none) come back as differences.
+        if name not in wanted and name not in ("uid", "type"):
+            wanted[name] = None
+        elif name in wanted and _equal(before, wanted[name]):
+            del wanted[name]
+    for name, value in wanted.items():
+        if name not in ("uid", "type"):
+            old[name] = value
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two properties are; arrays of numpy compare by element."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple | np.ndarray) or isinstance(b, list | tuple | np.ndarray):
+        return np.array_equal(np.asarray(a, dtype=object), np.asarray(b, dtype=object))
+    return bool(a == b)

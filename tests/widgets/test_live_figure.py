@@ -1,0 +1,46 @@
+"""A shown figure becomes another: equal to it, in one message, with only what differs."""
+
+import plotly.graph_objects as go
+import pytest
+
+from deeppool import figures
+from deeppool.widgets.live_figure import become
+from tests.figures.records import two_layer_plan
+
+BARS = go.Figure(go.Bar(x=[1, 2], y=[3, 4], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
+LATER = go.Figure(go.Bar(x=[1, 2], y=[5, 6], name="later"), {"xaxis": {"range": [0, 9]}})
+LINES = go.Figure([go.Scatter(x=[1], y=[2]), go.Bar(x=[1], y=[2])])
+
+
+def properties(figure: go.Figure) -> dict:
+    """Those that are set; a page adds an id to each trace."""
+    return without_empty(figure.to_plotly_json())
+
+
+def without_empty(found: dict) -> dict:
+    pruned = {name: without_empty(value) if isinstance(value, dict) else value for name, value in found.items()}
+    pruned |= {"data": [without_empty(trace) for trace in found["data"]]} if isinstance(found.get("data"), list) else {}
+    return {name: value for name, value in pruned.items() if value != {} and name != "uid"}
+
+
+@pytest.mark.parametrize(("before", "after"), [(BARS, LATER), (LATER, BARS), (BARS, LINES), (LINES, BARS)])
+def test_a_shown_figure_becomes_another_one(before: go.Figure, after: go.Figure) -> None:
+    shown = go.FigureWidget(before)
+    become(shown, after)
+    assert properties(shown) == properties(after)
+
+
+def test_only_what_differs_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, sent = go.FigureWidget(BARS), []
+    monkeypatch.setattr(shown, "_send_update_msg", lambda **told: sent.append(told))
+    become(shown, go.Figure(go.Bar(x=[1, 2], y=[3, 7], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}}))
+    (told,) = sent
+    assert (list(told["restyle_data"]), told["relayout_data"]) == (["y"], {})
+
+
+def test_a_figure_of_ours_becomes_its_dark_self() -> None:
+    shown = go.FigureWidget(figures.layers(two_layer_plan()))
+    dark = figures.layers(two_layer_plan(), dark=True)
+    become(shown, dark)
+    assert properties(shown)["layout"]["template"] == properties(dark)["layout"]["template"]
+    assert properties(shown)["data"][0]["marker"] == properties(dark)["data"][0]["marker"]

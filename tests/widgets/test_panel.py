@@ -1,0 +1,75 @@
+"""What all widgets share: errors that are seen, a theme that is followed, a figure where nobody is there."""
+
+import ipywidgets
+import plotly.graph_objects as go
+import pytest
+
+from deeppool.errors import InvalidValueError
+from deeppool.evaluation.notebooks import KERNEL
+from deeppool.widgets.panel import STATIC, Panel
+
+
+class TwoKnobs(Panel):
+    def __init__(self) -> None:
+        self.knob = ipywidgets.IntSlider(3, 0, 10)
+        super().__init__([self.knob])
+        self.knob.observe(self.guarded(self.turn), "value")
+        self.drawn = []
+        self.on_theme(lambda: self.drawn.append(self.dark))
+
+    def turn(self, change: dict) -> None:
+        if change["new"] == 5:
+            raise InvalidValueError("5 is <too> much")
+        if change["new"] == 6:
+            raise KeyError("six")
+
+    def static(self) -> go.Figure:
+        return go.Figure(go.Bar(x=[1], y=[self.knob.value]))
+
+
+def test_a_callbacks_error_is_shown_until_one_succeeds() -> None:
+    panel = TwoKnobs()
+    assert panel.problem == ""
+    panel.knob.value = 5
+    assert "5 is &lt;too&gt; much" in panel.problem
+    assert "InvalidValueError" not in panel.problem
+    assert 'role="alert"' in panel.problem
+    panel.knob.value = 6
+    assert "KeyError: &#x27;six&#x27;" in panel.problem
+    panel.knob.value = 4
+    assert panel.problem == ""
+
+
+def test_a_panel_is_found_in_the_page_by_its_name_and_keeps_the_place_for_errors() -> None:
+    panel = TwoKnobs()
+    assert {"dp-panel", "dp-two-knobs"} <= set(panel._dom_classes)
+    label = ipywidgets.Label()
+    panel.show(label, panel.knob)
+    assert panel.children[:2] == (label, panel.knob)
+    panel.knob.value = 5
+    assert "much" in panel.children[2].value
+
+
+def test_a_page_that_turns_dark_has_the_figures_drawn_again() -> None:
+    panel = TwoKnobs()
+    assert not panel.dark
+    panel._page.dark = True
+    panel._page.dark = False
+    assert panel.drawn == [True, False]
+
+
+def test_notebooks_that_are_evaluated_know_that_nobody_is_there() -> None:
+    assert STATIC in KERNEL
+
+
+def test_where_nobody_can_turn_a_knob_the_panel_is_its_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    assert "application/vnd.jupyter.widget-view+json" in TwoKnobs()._repr_mimebundle_()
+    monkeypatch.setenv(STATIC, "1")
+    monkeypatch.setattr(go.Figure, "_ipython_display_", lambda figure: shown.append(figure))  # noqa: PLW0108  bound
+    assert TwoKnobs()._repr_mimebundle_() == {}
+    assert shown == [go.Figure(go.Bar(x=[1], y=[3]))]
+    monkeypatch.setattr(TwoKnobs, "static", Panel.static)
+    assert "open the notebook" in TwoKnobs()._repr_mimebundle_()["text/plain"]
