@@ -30,6 +30,7 @@ KINDS = {
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "training": ("deeppool.job", "TrainingRecord"),
 }
 
 

@@ -8,11 +8,13 @@
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
+    figures.trade_off(runs)                the same, as it was measured
+    figures.training(record)               loss and time of every update of a training
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
+timeline    layers   collocation   interference   scaling   throughput   trade_off   training   trace
 """
 
 from deeppool.figures.collocation import collocation
@@ -23,6 +25,7 @@ from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
+from deeppool.figures.training import training
 
 __all__ = [
     "chrome_trace",
@@ -33,5 +36,6 @@ __all__ = [
     "throughput",
     "timeline",
     "trade_off",
+    "training",
     "write_trace",
 ]
