@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from deeppool.collocation.queue import BackgroundJob
     from deeppool.coordinator.client import Coordinator
     from deeppool.env import environment
+    from deeppool.execution.checkpoint import load_weights
     from deeppool.execution.training import TrainingJob
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
@@ -74,6 +75,7 @@ _HOMES = {
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
     "load": "deeppool.files",
+    "load_weights": "deeppool.execution.checkpoint",
     "measure_network": "deeppool.profiling.network",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
@@ -108,6 +110,7 @@ __all__ = [
     "frontier",
     "launch",
     "load",
+    "load_weights",
     "measure_network",
     "plan",
     "profile",

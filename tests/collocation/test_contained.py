@@ -15,7 +15,7 @@ from deeppool import documents
 from deeppool.collocation import containment
 from deeppool.collocation import host as host_module
 from deeppool.execution import ranks as ranks_module
-from deeppool.execution.checkpoint import latest, weights
+from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.job import TrainingRecord
 from deeppool.planning.plan import Plan
 from tests.children import children, gone
@@ -127,8 +127,8 @@ def test_a_restarted_job_is_the_same_training(record: TrainingRecord, folder: Pa
     # At least those after the checkpoint of the sixth step.
     assert crashed.samples >= (GOAL - 6) * BATCH
     serve(start(training(), tmp_path), tmp_path / "whole", steps=GOAL)
-    expected = weights(latest(tmp_path / "whole"))
-    found = weights(latest(folder / "good"))
+    expected = load_weights(latest(tmp_path / "whole"))
+    found = load_weights(latest(folder / "good"))
     assert expected.keys() == found.keys()
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
 
@@ -136,7 +136,7 @@ def test_a_restarted_job_is_the_same_training(record: TrainingRecord, folder: Pa
 def test_no_checkpoint_is_made_of_what_is_no_number(record: TrainingRecord, folder: Path) -> None:
     assert latest(folder / "nan").name == "step-000002"
     assert record.background[0].checkpoint == str(folder / "nan" / "step-000002")
-    assert all(value.isfinite().all() for value in weights(latest(folder / "nan")).values())
+    assert all(value.isfinite().all() for value in load_weights(latest(folder / "nan")).values())
 
 
 def test_all_that_a_job_started_ends_with_the_run(record: TrainingRecord, folder: Path) -> None:
