@@ -114,9 +114,10 @@ class Lab:
         for notebook in ended:
             notebook.hide()
         self.server.end_kernels("")
+        self.server.forget_settings()
         for notebook in ended:
-            assert notebook.complaints == [], "the page complained"
-            assert notebook.strangers == [], "the page asked for something beyond this machine"
+            assert not notebook.complaints, f"the page complained: {notebook.complaints}"
+            assert not notebook.strangers, f"the page asked for {notebook.strangers}, which are not on this machine"
 
 
 class Notebook:

@@ -113,6 +113,10 @@ class Server:
             _, left = psutil.wait_procs(before, END_SECONDS)
             assert not left, f"processes of {path} are left: {left}"
 
+    def forget_settings(self) -> None:
+        """What the user has changed since the start, as the theme."""
+        shutil.rmtree(self._folder / "config" / "lab" / "user-settings", ignore_errors=True)
+
     def _await_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
