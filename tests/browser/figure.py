@@ -1,5 +1,6 @@
 """What plotly holds and has drawn of a figure in the page: the oracle of tests that move a control."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,3 +63,9 @@ def read_figure(plot: Locator) -> Drawn:
     """Reads a ``.js-plotly-plot`` that is drawn."""
     plot.locator("svg.main-svg").first.wait_for()
     return Drawn(**plot.evaluate(READ))
+
+
+def is_dark(colour: str) -> bool:
+    """Whether a computed colour, ``rgb(22, 24, 28)``, is nearer to black than to white."""
+    red, green, blue = (float(part) for part in re.findall(r"[0-9.]+", colour)[:3])
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 128

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import nbformat
 from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
 
-from tests.browser.figure import Drawn, read_figure
+from tests.browser.figure import Drawn, is_dark, read_figure
 from tests.browser.server import Server, chromium
 
 Theme = Literal["JupyterLab Light", "JupyterLab Dark"]
@@ -40,6 +40,8 @@ PATIENCE = 60.0
 """Seconds for what takes a moment on an idle machine."""
 POLL = 0.05
 """Seconds between two looks."""
+SETTLING = 0.7
+"""Seconds in which plotly's transitions end; for pictures only, no test waits."""
 
 DOCUMENT = """path => {
     const found = [...jupyterapp.shell.widgets('main')].find(shown => shown.context?.path === path);
@@ -251,6 +253,18 @@ class Notebook:
 
         self.until(other, seconds)
         return found
+
+    def settle(self, panel: Locator) -> None:
+        """Returns when the figures of a panel have the colours of the page's theme."""
+        dark = self.page.locator("body").get_attribute("data-jp-theme-light") == "false"
+        plots = panel.locator(".js-plotly-plot")
+
+        def fits() -> bool:
+            papers = [read_figure(plots.nth(index)).filled for index in range(plots.count())]
+            return all(paper and is_dark(paper) == dark for paper in papers)
+
+        self.until(fits)
+        self.page.wait_for_timeout(1000 * SETTLING)
 
     def problem(self, panel: Locator) -> str:
         """The error that the panel shows; empty when it shows none."""
