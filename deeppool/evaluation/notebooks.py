@@ -170,6 +170,8 @@ def _to_html(executed: Path) -> Path:
     body, _ = exporter.from_filename(str(executed))
     # plotly's renderer asks for MathJax beside each figure; none of ours has a formula.
     body = re.sub(r'<script src="https://cdnjs[^"]*/mathjax/[^"]*"></script>', "", body)
+    # Another notebook may not have been run, and stands elsewhere if it was.
+    body = re.sub(r'<a href="[^":/]*\.ipynb">(.*?)</a>', r"\1", body)
     return write_text(body, executed.with_suffix(".html"))
 
 
