@@ -43,7 +43,8 @@ def start(
     A run ends with this process, however that ends: what shall finish is waited for with ``result()``.
 
     Args:
-        function: ``dp.train``, ``dp.launch``, ``dp.profile`` or ``dp.measure_network``.
+        function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate`` or
+            ``dp.measure_network``.
         arguments: of the function.
         options: of the function; its callbacks are called in the thread of the run.
 
@@ -55,7 +56,7 @@ def start(
     if "on_progress" not in signature.parameters:
         raise InvalidValueError(
             f"{function.__name__} reports no progress, so it cannot be followed or cancelled "
-            "(start takes dp.train, dp.launch, dp.profile and dp.measure_network)"
+            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate and dp.measure_network)"
         )
     signature.bind(*arguments, **options)
     return LiveRun(function, arguments, options, "on_metrics" in signature.parameters)

@@ -81,7 +81,11 @@ def profile(
         log_path = documents.check_writable(output).with_name(Path(output).name + ".partial")
     with place.arithmetic(precision):  # refused before minutes of capturing
         pass
-    captured = model if isinstance(model, CapturedModel) else capture(model, input_shape)
+    report = on_progress or (lambda what, share: None)
+    if isinstance(model, CapturedModel):
+        captured = model
+    else:
+        captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
     versions = package_versions("deeppool", "torch")
     method = METHOD.format(mode="CUDA graphs" if graphs else "eager")
     conditions = json.dumps([captured.graph.fingerprint, place.kind, place.name, precision, threads, method, versions])
@@ -94,11 +98,9 @@ def profile(
             # Larger batches take longer, about as their number of samples.
             start, end = (sum(sizes[:n]) / sum(sizes) for n in (index, index + 1))
             for part in bench.measure(batch, log.runs[batch], log):
-                if on_progress is not None:
-                    on_progress(f"{captured.graph.model} at batch {batch}", start + part * (end - start))
+                report(f"{captured.graph.model} at batch {batch}", start + part * (end - start))
             memory[batch] = bench.memory(batch)
-    if on_progress is not None:
-        on_progress("done", 1.0)
+    report("done", 1.0)
     made = Profile(
         graph=captured.graph,
         batch_sizes=sizes,
