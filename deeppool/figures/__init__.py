@@ -3,6 +3,7 @@
     figures.timeline(plan)                 what each GPU does when, one panel per timeline
     figures.timeline(run)                  the prediction above what was measured, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
+    figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
@@ -12,10 +13,12 @@
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
+timeline_rows   what shares a row of a timeline, and what a figure of it has panels of
+timeline    layers   frontier   collocation   interference   scaling   throughput   trade_off   trace
 """
 
 from deeppool.figures.collocation import collocation
+from deeppool.figures.frontier import frontier
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.scaling import scaling
@@ -27,6 +30,7 @@ from deeppool.figures.trade_off import trade_off
 __all__ = [
     "chrome_trace",
     "collocation",
+    "frontier",
     "interference",
     "layers",
     "scaling",
