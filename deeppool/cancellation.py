@@ -63,6 +63,17 @@ class Cancellation:
 _GOVERNING: ContextVar[Cancellation | None] = ContextVar("governing", default=None)
 
 
+def check() -> None:
+    """Ends a long computation here if this thread's run was cancelled.
+
+    Raises:
+        RunCancelledError: it was.
+    """
+    governing = _GOVERNING.get()
+    if governing is not None:
+        governing.check()
+
+
 def wait(inbox: SimpleQueue[Item], timeout: float) -> Item:
     """The next item.
 

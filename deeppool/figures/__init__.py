@@ -5,6 +5,7 @@
     figures.timeline(plan)                 what each GPU does when, one panel per timeline
     figures.timeline(run)                  the prediction above what was measured, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
+    figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
@@ -17,12 +18,15 @@
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
-timeline   layers   collocation   interference   scaling   throughput   trade_off   training   trace   graph
 batch_curves
+timeline_rows   what shares a row of a timeline, and what a figure of it has panels of
+timeline   layers   collocation   interference   scaling   throughput   trade_off   training   trace   graph
+frontier
 """
 
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.collocation import collocation
+from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
@@ -37,6 +41,7 @@ __all__ = [
     "batch_curves",
     "chrome_trace",
     "collocation",
+    "frontier",
     "graph",
     "interference",
     "layers",

@@ -6,11 +6,12 @@ backward pass only the stretches in which its GPU would otherwise wait are spans
 since its kernels run there: no background job takes them.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.planning.plan import LayerAssignment, Plan
-from deeppool.planning.schedule import alike, exposed, order_of, schedule
+from deeppool.planning.schedule import Schedule, alike, exposed, order_of, schedule
 from deeppool.timeline import Span, SpanKind, Timeline
 from deeppool.units import format_seconds
 
@@ -45,6 +46,19 @@ class Simulation:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class AlikeGpus:
+    """GPUs that do the same at the same time."""
+
+    gpus: tuple[int, ...]
+    spans: tuple[Span, ...]
+    """Of the first of them, by start: the foreground's, and what fills the gaps between them."""
+
+    def of(self, gpu: int) -> Iterator[Span]:
+        """The spans of another of them."""
+        return (Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
+
+
 def simulate(plan: Plan, *, background_sample_time: float | None = None) -> Simulation:
     """Replays one iteration of a plan.
 
@@ -53,61 +67,86 @@ def simulate(plan: Plan, *, background_sample_time: float | None = None) -> Simu
         background_sample_time: seconds that a background job takes per sample on one GPU alone; it then
             fills every gap.
     """
-    spans, end = _foreground(plan)
-    gaps = _gaps(spans, plan.gpus, end)
-    held = sum(span.duration for span in spans)
-    idle = sum(gap.duration for gap in gaps)
-    kind: SpanKind = "idle" if background_sample_time is None else "background"
-    filled = [Span(gap.gpu, kind, kind, gap.start, gap.end) for gap in gaps]
+    filling: SpanKind = "idle" if background_sample_time is None else "background"
+    groups, end = replay(plan, filling)
+    group_of = {gpu: group for group in groups for gpu in group.gpus}
+    idle = sum(len(group.gpus) * _seconds(group, filling) for group in groups)
     return Simulation(
         model=plan.model,
         gpus=plan.gpus,
         iteration_time=end,
-        gpu_seconds=held,
+        gpu_seconds=sum(len(group.gpus) * (_seconds(group) - _seconds(group, filling)) for group in groups),
         idle_gpu_seconds=idle,
         background_samples=None if background_sample_time is None else idle / background_sample_time,
         timeline=Timeline(
-            f"{plan.model}, planned", "predicted", plan.gpus, tuple(sorted([*spans, *filled], key=_by_gpu))
+            planned_title(plan),
+            "predicted",
+            plan.gpus,
+            tuple(span for gpu in range(plan.gpus) for span in group_of[gpu].of(gpu)),
         ),
     )
 
 
-def _by_gpu(span: Span) -> tuple[int, float]:
-    return span.gpu, span.start
+def replay(plan: Plan, filling: SpanKind = "idle") -> tuple[tuple[AlikeGpus, ...], float]:
+    """As :func:`simulate`, once for all GPUs that compute the same layers: on a thousand GPUs there are few kinds.
 
+    Args:
+        plan: what to replay.
+        filling: what the gaps between the foreground's spans hold.
 
-def _foreground(plan: Plan) -> tuple[list[Span], float]:
+    Returns:
+        The groups, by their first GPU, and the seconds of the iteration.
+    """
     layers, gpus = plan.layers, plan.gpu_sets
     times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
-    spans: list[Span] = []
+    computed = alike(gpus)
+    used = {gpu for same in computed.values() for gpu in same}
+    computed[()] = [gpu for gpu in range(plan.gpus) if gpu not in used]
+    groups = []
+    for indices, same in computed.items():
+        if same:
+            held = sorted(_foreground(layers, times, indices, same[0]), key=lambda span: span.start)
+            gaps = [Span(same[0], filling, filling, *gap) for gap in _between(held, times.iteration_time)]
+            spans = sorted([*held, *gaps], key=lambda span: span.start)
+            groups.append(AlikeGpus(tuple(same), tuple(spans)))
+    return tuple(sorted(groups, key=lambda group: group.gpus[0])), times.iteration_time
 
-    def run(layer: LayerAssignment, kind: SpanKind, start: float, end: float) -> None:
-        if end > start:
-            spans.extend(Span(gpu, kind, layer.name, start, end) for gpu in layer.gpus)
 
-    for index, layer in enumerate(layers):
+def planned_title(plan: Plan) -> str:
+    """Of a plan's timeline."""
+    return f"{plan.model}, planned"
+
+
+def _seconds(group: AlikeGpus, kind: SpanKind | None = None) -> float:
+    """On one of the GPUs, of one kind or of all."""
+    return sum(span.duration for span in group.spans if kind in (None, span.kind))
+
+
+def _foreground(
+    layers: Sequence[LayerAssignment], times: Schedule, computed: Sequence[int], gpu: int
+) -> Iterator[Span]:
+    """What one GPU does for the layers that it computes."""
+    for index in computed:
+        layer, name = layers[index], layers[index].name
         inputs, backward, gradients = times.inputs[index], times.backward[index], times.gradients[index]
         arrived = inputs + layer.reshard / 2
-        run(layer, "reshard", inputs, arrived)
-        run(layer, "forward", arrived, arrived + layer.forward)
-        run(layer, "backward", backward, backward + layer.backward)
-        run(layer, "reshard", gradients, gradients + layer.reshard / 2)
-    for computed, same in alike(gpus).items():
-        for stretch in exposed(times, layers, computed):
-            name = layers[stretch.layer].name
-            spans.extend(Span(gpu, "sync", name, stretch.start, stretch.end) for gpu in same)
-    return spans, times.iteration_time
+        stretches: tuple[tuple[SpanKind, float, float], ...] = (
+            ("reshard", inputs, arrived),
+            ("forward", arrived, arrived + layer.forward),
+            ("backward", backward, backward + layer.backward),
+            ("reshard", gradients, gradients + layer.reshard / 2),
+        )
+        yield from (Span(gpu, kind, name, start, end) for kind, start, end in stretches if end > start)
+    for stretch in exposed(times, layers, computed):
+        yield Span(gpu, "sync", layers[stretch.layer].name, stretch.start, stretch.end)
 
 
-def _gaps(spans: list[Span], gpus: int, end: float) -> list[Span]:
-    """Where each GPU is held by nothing."""
-    gaps = []
-    for gpu in range(gpus):
-        now = 0.0
-        for span in sorted((s for s in spans if s.gpu == gpu), key=_by_gpu):
-            if span.start > now:
-                gaps.append(Span(gpu, "idle", "idle", now, span.start))
-            now = max(now, span.end)
-        if end > now:
-            gaps.append(Span(gpu, "idle", "idle", now, end))
-    return gaps
+def _between(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
+    """The stretches before, between and after spans."""
+    now = 0.0
+    for span in spans:
+        if span.start > now:
+            yield now, span.start
+        now = max(now, span.end)
+    if end > now:
+        yield now, end
