@@ -4,6 +4,7 @@
     figures.timeline(run)                  the prediction above what was measured, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
+    figures.live(run.samples)              a run under way: iterations against the level alone, background throughput
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
@@ -12,12 +13,13 @@
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
+timeline    layers   collocation   live   interference   scaling   throughput   trade_off   trace
 """
 
 from deeppool.figures.collocation import collocation
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
+from deeppool.figures.live import live
 from deeppool.figures.scaling import scaling
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
@@ -29,6 +31,7 @@ __all__ = [
     "collocation",
     "interference",
     "layers",
+    "live",
     "scaling",
     "throughput",
     "timeline",
