@@ -17,7 +17,7 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   sharing   job   device   env
+    errors   units   documents   network   cluster   timeline   sharing   live_sample   steering   job   device   env
     telemetry   cancellation   nursery   child   pulse   board   vigil   blame   place   rank_group   torchrun
 """
 

@@ -16,7 +16,7 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline | sharing < job < device < env"
+    "errors < units < documents | network < cluster | timeline | sharing | live_sample < steering < job < device < env"
     " | telemetry | cancellation | nursery < child | board < vigil | pulse < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions

@@ -7,6 +7,7 @@
     figures.layers(plan)                   GPUs, time and amplification of every layer
     figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
+    figures.live(run.samples)              a run under way: iterations against the level alone, background throughput
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
@@ -18,10 +19,9 @@
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
-batch_curves
 timeline_rows   what shares a row of a timeline, and what a figure of it has panels of
-timeline   layers   collocation   interference   scaling   throughput   trade_off   training   trace   graph
-frontier
+batch_curves   collocation   frontier   graph   interference   layers   live   scaling   throughput   timeline
+trace   trade_off   training
 """
 
 from deeppool.figures.batch_curves import batch_curves
@@ -30,6 +30,7 @@ from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
+from deeppool.figures.live import live
 from deeppool.figures.scaling import scaling
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
@@ -45,6 +46,7 @@ __all__ = [
     "graph",
     "interference",
     "layers",
+    "live",
     "scaling",
     "throughput",
     "timeline",
