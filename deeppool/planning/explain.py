@@ -10,6 +10,8 @@ from deeppool.units import format_seconds
 
 WHOLE_ITERATION = "the whole iteration"
 """What breaks a limit on the iteration."""
+WIDTH = 120
+"""Columns of text, as many as a notebook's cell has on a laptop."""
 
 
 def alternatives(
@@ -72,7 +74,8 @@ def explain(plan: Plan) -> str:
             reason(layer, plan.gpu_counts),
         )
     stream = io.StringIO()
-    Console(file=stream, width=140, no_color=True).print(table)
+    # In a notebook rich would show what it prints, and hand nothing to the stream.
+    Console(file=stream, width=WIDTH, no_color=True, force_jupyter=False).print(table)
     lines = [line.rstrip() for line in stream.getvalue().strip().splitlines()]
     return "\n".join([*lines, *_beyond_measured(plan)])
 

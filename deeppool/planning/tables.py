@@ -27,7 +27,8 @@ def render(line: str, *tables: "Table") -> str:
     from rich.console import Console
 
     stream = io.StringIO()
-    console = Console(file=stream, width=WIDTH, no_color=True, markup=False, highlight=False)
+    # In a notebook rich would show what it prints, and hand nothing to the stream.
+    console = Console(file=stream, width=WIDTH, no_color=True, markup=False, highlight=False, force_jupyter=False)
     console.print(line)
     for each in tables:
         console.print()
