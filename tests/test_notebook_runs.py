@@ -24,7 +24,7 @@ TINY = {
 }
 TINIEST: dict[str, dict[str, Any]] = {
     "planning": {"gpus": 4, "limits": [1.0, None]},
-    "timelines": {"cluster_gpus": [2, 16]},
+    "timelines": {"cluster_model": EXAMPLE, "cluster_input_shape": [3, 32, 32], "cluster_gpus": [2, 16]},
     "collocation": {"policies": ["priority"]},
     "your-own-model": {"steps": 3, "checkpoint_every": 2, "background_batch": 2},
 }
@@ -86,6 +86,8 @@ class TestExecuted:
                 assert cell.execution_count is not None
                 complaints = [out.text for out in cell.outputs if out.get("name") == "stderr"]
                 assert complaints == [], cell.source
+                if cell.source.startswith("print("):
+                    assert "".join(out.get("text", "") for out in cell.outputs).strip(), cell.source
 
     def test_every_figure_and_widget_has_something_to_show(self, name: str, execute: Execute) -> None:
         cells = [cell for cell in cells_of(Path(execute(name).notebook)) if cell.cell_type == "code"]
