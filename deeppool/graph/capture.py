@@ -23,9 +23,10 @@ from deeppool.graph.constants import fold_constants
 from deeppool.graph.describe import describe_layers
 from deeppool.graph.grouping import group_into_layers, operator_name
 from deeppool.graph.in_place import remove_in_place
-from deeppool.graph.inputs import Dtypes, Shapes, describe, resolve, torch_dtype
+from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input, LayerGraph
 from deeppool.graph.losses import classification_loss, main_output, token_loss
+from deeppool.graph.shapes import Shapes
 from deeppool.graph.workloads import build_model, find_workload
 from deeppool.job import Progress
 

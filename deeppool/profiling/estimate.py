@@ -14,7 +14,7 @@ from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture import CapturedModel, capture
 from deeppool.graph.extract import extract
-from deeppool.graph.inputs import Shapes
+from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.roofline import ACCURACY, FITTED, Columns
 from deeppool.profiling.table import Measurement, Profile
