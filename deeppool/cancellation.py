@@ -32,6 +32,11 @@ class Cancellation:
             if self._waits_for is not None:
                 self._waits_for.put(None)
 
+    @property
+    def asked(self) -> bool:
+        """Whether the run shall end."""
+        return self._asked
+
     def check(self) -> None:
         """Raises RunCancelledError when the run shall end."""
         if self._asked:

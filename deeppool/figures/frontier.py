@@ -35,13 +35,11 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     """
     if not isinstance(found, Frontier):
         raise InvalidValueError(f"frontier cannot draw a {type(found).__name__}, it accepts a Frontier")
-    if plan is not None:
-        _check_same(found, plan)
     unit = time_unit(found.single_gpu_iteration_time)
     traces = [_curve(found, unit, dark), _data_parallel(found, unit, dark)]
-    figure = go.Figure([*traces, *([] if plan is None else [plan_mark(plan, unit)])])
-    figure.update_xaxes(title_text=f"GPU time of an iteration (GPU-{unit.name})", **_axis(_works(found, plan), unit))
-    figure.update_yaxes(title_text=f"iteration time ({unit.name})", **_axis(_times(found, plan), unit))
+    figure = go.Figure([*traces, *([] if plan is None else [frontier_mark(found, plan)])])
+    figure.update_xaxes(title_text=f"GPU time of an iteration (GPU-{unit.name})", **_axis(_works(found), unit))
+    figure.update_yaxes(title_text=f"iteration time ({unit.name})", **_axis(_times(found), unit))
     return theme.dress(
         figure,
         title=f"{escape(found.model)}, batch {found.global_batch} on {found.gpus:,} GPUs: time against GPU time",
@@ -53,8 +51,14 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     )
 
 
-def plan_mark(plan: Plan, unit: TimeUnit) -> go.Scatter:
-    """Where a plan lies; ``unit`` is that of the axes."""
+def frontier_mark(found: Frontier, plan: Plan) -> go.Scatter:
+    """Where a plan lies in the frontier's figure.
+
+    Raises:
+        InvalidValueError: the plan answers another question.
+    """
+    _check_same(found, plan)
+    unit = time_unit(found.single_gpu_iteration_time)
     return go.Scatter(
         name=THIS_PLAN,
         mode="markers",
@@ -66,11 +70,6 @@ def plan_mark(plan: Plan, unit: TimeUnit) -> go.Scatter:
         hovertemplate=_HOVER,
         cliponaxis=False,
     )
-
-
-def unit_of(found: Frontier) -> TimeUnit:
-    """What the axes of its figure count in."""
-    return time_unit(found.single_gpu_iteration_time)
 
 
 def _check_same(found: Frontier, plan: Plan) -> None:
@@ -123,15 +122,15 @@ def _told(iteration_time: float, gpu_seconds: float, single: float) -> list[str]
     return [format_seconds(iteration_time), format_seconds(gpu_seconds), f"{gpu_seconds / single:.3g}"]
 
 
-def _works(found: Frontier, plan: Plan | None) -> list[float]:
+def _works(found: Frontier) -> list[float]:
     parallel = [count * time for count, time in zip(found.gpu_counts, found.data_parallel_iteration_times, strict=True)]
     parallel.append(found.gpus * found.data_parallel_iteration_time)
-    return [*parallel, *(point.gpu_seconds for point in found.points), *([plan.gpu_seconds] if plan else [])]
+    return [*parallel, *(point.gpu_seconds for point in found.points)]
 
 
-def _times(found: Frontier, plan: Plan | None) -> list[float]:
+def _times(found: Frontier) -> list[float]:
     parallel = [*found.data_parallel_iteration_times, found.data_parallel_iteration_time]
-    return [*parallel, *(point.iteration_time for point in found.points), *([plan.iteration_time] if plan else [])]
+    return [*parallel, *(point.iteration_time for point in found.points)]
 
 
 def _axis(values: Sequence[float], unit: TimeUnit) -> dict[str, object]:

@@ -27,7 +27,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
     """
     if not isinstance(shared, SharedCluster):
         raise InvalidValueError(f"throughput cannot draw a {type(shared).__name__}, it accepts a SharedCluster")
-    marks = [] if plan is None else [plan_mark(shared, plan)]
+    marks = [] if plan is None else [throughput_mark(shared, plan)]
     figure = go.Figure([_collocated(shared, dark), *_partitions(shared, dark), *marks])
     _draw_background_alone(figure, shared, dark)
     figure.update_xaxes(title_text="foreground speed-up over one GPU (×)")
@@ -42,8 +42,12 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
     )
 
 
-def plan_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
-    """Where a plan lies."""
+def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
+    """Where a plan lies in the shared cluster's figure.
+
+    Raises:
+        InvalidValueError: the plan is of another foreground, or of another cluster.
+    """
     point = point_of(shared, plan)
     return go.Scatter(
         name=THIS_PLAN,

@@ -44,6 +44,17 @@ class Panel:
         return max((span.end for row in self.rows for span in row.spans), default=0.0)
 
     @property
+    def timeline(self) -> Timeline:
+        """The record, GPU by GPU."""
+        spans = {
+            gpu: [Span(gpu, span.kind, span.name, span.start, span.end) for span in row.spans]
+            for row in self.rows
+            for gpu in row.gpus
+        }
+        everything = tuple(span for gpu in sorted(spans) for span in spans[gpu])
+        return Timeline(self.title, self.provenance, len(spans), everything)
+
+    @property
     def gpu_seconds(self) -> float:
         """That the foreground holds, over all GPUs."""
         return sum(

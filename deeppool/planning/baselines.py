@@ -9,7 +9,7 @@ from deeppool.planning.placement import Placement
 
 
 def data_parallel_times(costs: CostTable) -> tuple[float, ...]:
-    """Per GPU count of the table, seconds of an iteration with every layer on so many GPUs; all wait for all-reduces."""
+    """Per GPU count of the table, seconds of an iteration with every layer on so many GPUs; nothing overlaps."""
     return tuple(map(float, (costs.compute + costs.sync).sum(axis=0)))
 
 

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from deeppool.cluster import Cluster, Link
 from deeppool.costs.table import CostTable
@@ -17,6 +17,9 @@ from deeppool.units import format_bit_rate
 
 REMEMBERED = 48
 """Answers of each kind; a frontier of a thousand GPUs holds some thousand plans."""
+
+View = Literal["frontier", "shared"]
+"""What a plan is compared with: all efficient plans, or ways to share the cluster with a background job."""
 
 Answer = TypeVar("Answer")
 
@@ -97,17 +100,19 @@ class Exploration:
             "shared", question, lambda: share(self.profile, question.cluster, question.global_batch, self.background)
         )
 
-    def known_frontier(self, question: Question) -> Frontier | None:
-        """If it has been computed."""
-        return self._known.get("frontier", {}).get(question)
+    def compare(self, view: View, question: Question) -> Frontier | SharedCluster:
+        """The one or the other."""
+        return self.frontier(question) if view == "frontier" else self.shared(question)
 
-    def known_shared(self, question: Question) -> SharedCluster | None:
-        """If it has been computed."""
-        return self._known.get("shared", {}).get(question)
+    def known(self, view: View, question: Question) -> Frontier | SharedCluster | None:
+        """The same, if it has been computed."""
+        answers: OrderedDict[Hashable, Any] = self._known.get(view, OrderedDict())
+        found: Frontier | SharedCluster | None = answers.get(question)
+        return found
 
     def _remember(self, kind: str, key: Hashable, compute: Callable[[], Answer]) -> Answer:
         # Two threads may compute the same once each; what they find is equal.
-        known = self._known.setdefault(kind, OrderedDict())
+        known: OrderedDict[Hashable, Any] = self._known.setdefault(kind, OrderedDict())
         if (found := known.get(key)) is not None:
             answer: Answer = found
             return answer

@@ -23,6 +23,13 @@ def become(shown: go.FigureWidget, figure: go.Figure) -> None:
         shown.add_traces(figure.data)
 
 
+def move(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
+    """Makes the one trace of a shown figure that has the name of another trace equal to it."""
+    (old,) = (one for one in shown.data if one.name == trace.name)
+    with shown.batch_update():
+        _overwrite(old, trace)
+
+
 def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:
     wanted = new.to_plotly_json()
     for name, before in old.to_plotly_json().items():
