@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
@@ -10,16 +11,11 @@ from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, time_unit
 from deeppool.planning.frontier import Frontier
 from deeppool.planning.plan import Plan
-from deeppool.units import format_seconds
 
 _LOG_ABOVE = 8.0
 """Greatest over smallest value from which on an axis counts in powers."""
 THIS_PLAN = "this plan"
 """The name of the plan's mark, by which it can be found and moved."""
-_HOVER = (
-    "<b>%{fullData.name}</b>%{text}<br>%{customdata[0]} an iteration<br>%{customdata[1]} of GPU time, "
-    "amplification %{customdata[2]}, predicted<extra></extra>"
-)
 
 
 def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
@@ -36,18 +32,27 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     if not isinstance(found, Frontier):
         raise InvalidValueError(f"frontier cannot draw a {type(found).__name__}, it accepts a Frontier")
     unit = time_unit(found.single_gpu_iteration_time)
-    traces = [_curve(found, unit, dark), _data_parallel(found, unit, dark)]
-    figure = go.Figure([*traces, *([] if plan is None else [frontier_mark(found, plan)])])
-    figure.update_xaxes(title_text=f"GPU time of an iteration (GPU-{unit.name})", **_axis(_works(found), unit))
-    figure.update_yaxes(title_text=f"iteration time ({unit.name})", **_axis(_times(found), unit))
-    return theme.dress(
-        figure,
-        title=f"{escape(found.model)}, batch {found.global_batch} on {found.gpus:,} GPUs: time against GPU time",
+    marks = [] if plan is None else [frontier_mark(found, plan)]
+    works = [*found.data_parallel_gpu_seconds, *(point.gpu_seconds for point in found.points)]
+    times = [*found.data_parallel_iteration_times, *(point.iteration_time for point in found.points)]
+    layout = theme.dressing(
+        title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPUs: every efficient plan",
         subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient plans, "
         f"{found.optimality}; squares: data parallelism on so many GPUs",
         plot_height=300,
         heading_height=0,
         dark=dark,
+    )
+    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    return go.Figure(
+        {
+            "data": [_curve(found, unit, dark), _data_parallel(found, unit, dark), *marks],
+            "layout": {
+                **layout,
+                "xaxis": {"title": {"text": f"GPU time of an iteration (GPU-{unit.name})"}, **_axis(works, unit)},
+                "yaxis": {"title": {"text": f"iteration time ({unit.name})"}, **_axis(times, unit)},
+            },
+        }
     )
 
 
@@ -65,9 +70,8 @@ def frontier_mark(found: Frontier, plan: Plan) -> go.Scatter:
         marker={"symbol": "star", "size": 16, "color": theme.VERMILLION},
         x=[unit.of(plan.gpu_seconds)],
         y=[unit.of(plan.iteration_time)],
-        text=[""],
-        customdata=[_told(plan.iteration_time, plan.gpu_seconds, plan.single_gpu_iteration_time)],
-        hovertemplate=_HOVER,
+        customdata=[plan.gpu_seconds / found.single_gpu_iteration_time],
+        hovertemplate=_hover("", unit),
         cliponaxis=False,
     )
 
@@ -83,54 +87,44 @@ def _check_same(found: Frontier, plan: Plan) -> None:
         )
 
 
-def _curve(found: Frontier, unit: TimeUnit, dark: bool) -> go.Scatter:
-    # With GPU-seconds between two plans the slower one serves, so steps, not a slope.
+def _curve(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
     points = found.points[::-1]
-    single = found.single_gpu_iteration_time
-    return go.Scatter(
-        name="efficient plans",
-        mode="lines" if len(points) > 1 else "markers",
-        line={"color": theme.neutral(dark=dark), "width": 2, "shape": "hv"},
-        x=[unit.of(point.gpu_seconds) for point in points],
-        y=[unit.of(point.iteration_time) for point in points],
-        text=[""] * len(points),
-        customdata=[_told(point.iteration_time, point.gpu_seconds, single) for point in points],
-        hovertemplate=_HOVER,
+    return {
+        "type": "scatter",
+        "name": "efficient plans",
+        "mode": "lines" if len(points) > 1 else "markers",
+        # With GPU-seconds between two plans the slower one serves, so steps, not a slope.
+        "line": {"color": theme.neutral(dark=dark), "width": 2, "shape": "hv"},
+        "x": np.array([point.gpu_seconds for point in points]) / unit.seconds,
+        "y": np.array([point.iteration_time for point in points]) / unit.seconds,
+        "customdata": np.array([point.amplification for point in points]),
+        "hovertemplate": _hover("", unit),
+    }
+
+
+def _data_parallel(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
+    works = found.data_parallel_gpu_seconds
+    return {
+        "type": "scatter",
+        "name": "data parallel",
+        "mode": "markers+text",
+        "marker": {"symbol": "square-open", "size": 8, "color": theme.neutral(dark=dark), "line": {"width": 1.5}},
+        "x": [unit.of(work) for work in works],
+        "y": [unit.of(seconds) for seconds in found.data_parallel_iteration_times],
+        "text": [f"{count:,}" for count in found.gpu_counts],
+        "textposition": "middle right",
+        "textfont": {"size": 10},
+        "customdata": [work / found.single_gpu_iteration_time for work in works],
+        "hovertemplate": _hover(" on %{text} GPUs", unit),
+        "cliponaxis": False,
+    }
+
+
+def _hover(where: str, unit: TimeUnit) -> str:
+    return (
+        f"<b>%{{fullData.name}}</b>{where}<br>%{{y:.4g}} {unit.name} an iteration<br>"
+        f"%{{x:.4g}} GPU-{unit.name}, amplification %{{customdata:.3g}}, predicted<extra></extra>"
     )
-
-
-def _data_parallel(found: Frontier, unit: TimeUnit, dark: bool) -> go.Scatter:
-    times = dict(zip(found.gpu_counts, found.data_parallel_iteration_times, strict=True))
-    times[found.gpus] = found.data_parallel_iteration_time
-    single = found.single_gpu_iteration_time
-    return go.Scatter(
-        name="data parallel",
-        mode="markers+text",
-        marker={"symbol": "square-open", "size": 8, "color": theme.neutral(dark=dark), "line": {"width": 1.5}},
-        x=[unit.of(count * seconds) for count, seconds in times.items()],
-        y=[unit.of(seconds) for seconds in times.values()],
-        text=[f"{count:,}" for count in times],
-        textposition="middle right",
-        textfont={"size": 10},
-        customdata=[_told(seconds, count * seconds, single) for count, seconds in times.items()],
-        hovertemplate=_HOVER.replace("%{text}", " on %{text} GPUs"),
-        cliponaxis=False,
-    )
-
-
-def _told(iteration_time: float, gpu_seconds: float, single: float) -> list[str]:
-    return [format_seconds(iteration_time), format_seconds(gpu_seconds), f"{gpu_seconds / single:.3g}"]
-
-
-def _works(found: Frontier) -> list[float]:
-    parallel = [count * time for count, time in zip(found.gpu_counts, found.data_parallel_iteration_times, strict=True)]
-    parallel.append(found.gpus * found.data_parallel_iteration_time)
-    return [*parallel, *(point.gpu_seconds for point in found.points)]
-
-
-def _times(found: Frontier) -> list[float]:
-    parallel = [*found.data_parallel_iteration_times, found.data_parallel_iteration_time]
-    return [*parallel, *(point.iteration_time for point in found.points)]
 
 
 def _axis(values: Sequence[float], unit: TimeUnit) -> dict[str, object]:

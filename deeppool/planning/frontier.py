@@ -86,6 +86,12 @@ class Frontier:
     """Seconds, per GPU count: every layer on so many GPUs, as in a static partition of the cluster."""
 
     @property
+    def data_parallel_gpu_seconds(self) -> tuple[float, ...]:
+        """Per GPU count: all of them are held all the time."""
+        times = self.data_parallel_iteration_times
+        return tuple(count * seconds for count, seconds in zip(self.gpu_counts, times, strict=True))
+
+    @property
     def fitting(self) -> tuple[FrontierPoint, ...]:
         """The points whose plans fit into the GPUs' memory, as far as both are known."""
         capacity = math.inf if self.cluster.memory is None else self.cluster.memory

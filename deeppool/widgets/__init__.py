@@ -3,7 +3,7 @@
 widgets.ModelPicker("vgg16")             any model: capture it, see its graph, what it covers, and warnings
 widgets.ProfilePanel(model)              layer times: measure, cancel, resume, or estimate; a table and curves
 widgets.AmplificationExplorer(profile)   sliders for limit, GPUs, batch and network, and the plan they ask for
-widgets.TimelineView(plan)               what each GPU does when, with a window of time to move; a run's prediction above
+widgets.TimelineView(plan)               what each GPU does when, with a window of time to move; a run's plan above it
 widgets.RunPanel(run)                    a live run: how far it is, and a button that ends it
 widgets.TelemetryPanel()                 what the devices do now
 

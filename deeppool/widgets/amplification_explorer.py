@@ -108,7 +108,7 @@ class AmplificationExplorer(Panel):
         self._draw()
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._turn), "value")
-        self.view.observe(self.guarded(self._compare), "value")
+        self.view.observe(self.guarded(self._show_comparison), "value")
         self.button.on_click(self.guarded(lambda _: self.save()))
         self.on_theme(self._draw)
 
@@ -162,7 +162,7 @@ class AmplificationExplorer(Panel):
         for on_plan in self._watchers:
             on_plan(plan)
 
-    def _compare(self, _: object) -> None:
+    def _show_comparison(self, _: object) -> None:
         self._ask()
         self._draw_comparison()
 
