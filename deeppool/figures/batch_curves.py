@@ -26,10 +26,12 @@ _DASHED = "dash"
 @dataclass(frozen=True, slots=True)
 class _Curve:
     name: str
-    time: Callable[[int], tuple[float, float]]
-    """Seconds and their spread at a batch size, as a share."""
+    time: Callable[[int], float]
+    """Seconds at a batch size."""
     colour: str
     symbol: str
+    spread: tuple[float, ...] = ()
+    """At each of the profile's sizes, as a share; empty where nobody knows it."""
 
 
 def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bool = False) -> go.Figure:
@@ -53,7 +55,7 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
         raise InvalidValueError(f"at most {MOST} layers can be told apart, got {len(indices)} (choose fewer)")
     curves = _curves(profile, indices, dark)
     sizes = profile.batch_sizes
-    unit = time_unit(max(curve.time(sizes[-1])[0] for curve in curves))
+    unit = time_unit(max(curve.time(sizes[-1]) for curve in curves))
     figure = go.Figure()
     for curve in curves:
         figure.add_traces(list(_draw(curve, profile, unit)))
@@ -90,39 +92,41 @@ def _find(profile: Profile, layer: int | str) -> int:
 
 def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve]:
     if not indices:
-        return [_Curve("sum of the layers", lambda batch: _sum(profile, batch), theme.neutral(dark=dark), SYMBOLS[0])]
+        return [_Curve("sum of the layers", profile.iteration_time, theme.neutral(dark=dark), SYMBOLS[0])]
     if len(indices) == 1:
-        (index,) = indices
-        return [
-            _Curve(name, lambda batch, part=name: _part(profile, index, part, batch), colour, symbol)  # type: ignore[misc]
-            for name, colour, symbol in (
-                ("forward + backward", theme.neutral(dark=dark), SYMBOLS[0]),
-                ("backward", theme.colour("backward"), SYMBOLS[1]),
-                ("forward", theme.colour("forward"), SYMBOLS[2]),
-            )
-        ]
+        return _directions(profile, indices[0], dark)
     # The palette's hues mean kinds of work; layers are told apart by symbols, and by steps of lightness.
     shades = theme.ramp(dark=dark)
     return [
         _Curve(
             escape(shorten(profile.graph.layers[index].name)),
-            lambda batch, index=index: _part(profile, index, "forward + backward", batch),  # type: ignore[misc]
+            lambda batch, index=index: profile.time(index, batch).total,  # type: ignore[misc]
             shades[-1 - place * len(shades) // MOST],
             SYMBOLS[place],
+            _spreads(profile, index),
         )
         for place, index in enumerate(indices)
     ]
 
 
-def _part(profile: Profile, index: int, part: str, batch: int) -> tuple[float, float]:
-    time = profile.time(index, batch)
-    seconds = {"forward": time.forward, "backward": time.backward}.get(part, time.total)
-    # The spread is of the sum.
-    return seconds, time.spread if part == "forward + backward" else 0.0
+def _directions(profile: Profile, index: int, dark: bool) -> list[_Curve]:
+    """One layer's forward, backward and their sum, whose spread it is that was measured."""
+    neutral = theme.neutral(dark=dark)
+    return [
+        _Curve(
+            "forward + backward",
+            lambda batch: profile.time(index, batch).total,
+            neutral,
+            SYMBOLS[0],
+            _spreads(profile, index),
+        ),
+        _Curve("backward", lambda batch: profile.time(index, batch).backward, theme.colour("backward"), SYMBOLS[1]),
+        _Curve("forward", lambda batch: profile.time(index, batch).forward, theme.colour("forward"), SYMBOLS[2]),
+    ]
 
 
-def _sum(profile: Profile, batch: int) -> tuple[float, float]:
-    return profile.iteration_time(batch), 0.0
+def _spreads(profile: Profile, index: int) -> tuple[float, ...]:
+    return tuple(profile.spread(index, batch) or 0.0 for batch in profile.batch_sizes)
 
 
 def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatter]:
@@ -138,21 +142,22 @@ def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatte
             name=f"{curve.name}, {name}",
             mode="lines",
             x=batches,
-            y=[unit.of(curve.time(batch)[0]) for batch in batches],
+            y=[unit.of(curve.time(batch)) for batch in batches],
             line={"color": curve.colour, "width": 1.6, "dash": dash},
             legendgroup=curve.name,
             showlegend=False,
             hovertemplate=f"<b>{curve.name}</b><br>batch %{{x}}: %{{y:.4g}} {unit.name}, {name}<extra></extra>",
         )
     times = [curve.time(batch) for batch in sizes]
+    spread = curve.spread or (0.0,) * len(sizes)
     yield go.Scatter(
         name=f"{curve.name}, {profile.provenance}",
         mode="markers",
         x=list(sizes),
-        y=[unit.of(seconds) for seconds, _ in times],
+        y=[unit.of(seconds) for seconds in times],
         error_y={
-            "array": [unit.of(seconds * spread) for seconds, spread in times],
-            "visible": any(spread for _, spread in times),
+            "array": [unit.of(seconds * share) for seconds, share in zip(times, spread, strict=True)],
+            "visible": any(spread),
             "thickness": 1.2,
             "width": 4,
         },
@@ -164,7 +169,8 @@ def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatte
         },
         legendgroup=curve.name,
         customdata=[
-            [format_seconds(seconds), f", spread {100 * spread:.1f} %" * bool(spread)] for seconds, spread in times
+            [format_seconds(seconds), f", spread {100 * share:.1f} %" * bool(share)]
+            for seconds, share in zip(times, spread, strict=True)
         ],
         hovertemplate=(
             f"<b>{curve.name}</b><br>batch %{{x}}: %{{customdata[0]}}, {profile.provenance}%{{customdata[1]}}"

@@ -114,10 +114,14 @@ class Column:
 def columns(placed: Layered, edges: Sequence[tuple[int, int]], count: int) -> tuple[Column, ...]:
     """Divides the rows into at most ``count`` columns of similar height, where it can, between blocks."""
     height = placed.height
-    crossing = [0] * height  # per row, the edges that lead from it or from above it to below it
+    # Per row, the layers whose results are read below it: one where a column may well end.
+    handed = [0] * height
+    last_read: dict[int, int] = {}
     for source, target in edges:
-        for row in range(placed.rows[source], placed.rows[target]):
-            crossing[row] += 1
+        last_read[source] = max(last_read.get(source, 0), placed.rows[target])
+    for source, end in last_read.items():
+        for row in range(placed.rows[source], end):
+            handed[row] += 1
     found: list[Column] = []
     first = 0
     for left in range(count, 0, -1):
@@ -126,7 +130,7 @@ def columns(placed: Layered, edges: Sequence[tuple[int, int]], count: int) -> tu
         if left > 1 and end < height:
             # A little shorter or longer, rather than through the middle of a block.
             near = range(max(first + 1, end - wanted // 4), min(height, end + wanted // 4 + 1))
-            end = min((row for row in near if crossing[row - 1] == 1), key=lambda row: abs(row - end), default=end)
+            end = min((row for row in near if handed[row - 1] == 1), key=lambda row: abs(row - end), default=end)
         if end > first:
             found.append(Column(first, end))
         first = end

@@ -47,7 +47,7 @@ def layer_rows(profile: Profile, batch: int) -> list[list[Cell]]:
                 _seconds(time.backward),
                 _seconds(time.total),
                 _percent(time.total / whole),
-                _percent(time.spread) if profile.provenance == "measured" else ("–", -1.0),
+                _percent(profile.spread(index, batch) if profile.provenance == "measured" else None),
                 _bytes(layer.parameter_bytes),
                 _bytes(output),
                 _bytes(layer.activation_bytes),
@@ -65,8 +65,8 @@ def _seconds(seconds: float) -> Cell:
     return format_seconds(seconds), seconds
 
 
-def _percent(share: float) -> Cell:
-    return f"{100 * share:.1f}", share
+def _percent(share: float | None) -> Cell:
+    return ("–", -1.0) if share is None else (f"{100 * share:.1f}", share)
 
 
 def _bytes(size: int | None) -> Cell:
