@@ -9,17 +9,19 @@
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
+    figures.of(record)                     whichever of these a record's kind has
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   live   interference   scaling   throughput   trade_off   trace
+timeline    layers   collocation   live   interference   scaling   throughput   trade_off   of   trace
 """
 
 from deeppool.figures.collocation import collocation
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
+from deeppool.figures.of import of
 from deeppool.figures.scaling import scaling
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
@@ -32,6 +34,7 @@ __all__ = [
     "interference",
     "layers",
     "live",
+    "of",
     "scaling",
     "throughput",
     "timeline",
