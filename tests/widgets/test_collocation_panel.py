@@ -78,6 +78,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     found.__name__ = "launch"
     monkeypatch.setattr(collocation_panel, "launch", found)
     monkeypatch.setattr(collocation_panel, "INTERVAL", 0.0)
+    monkeypatch.setattr(collocation_panel, "SPARED", 0.0)
     return found
 
 
