@@ -13,12 +13,14 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     widgets                                             views with controls
     coordinator                                         jobs on the GPUs of a Ray cluster
     session   training_run   live_run   files           a run beside a background job; a training; a handle; files
+    catalogue                                           what lies in a folder
     figures                                             views
     simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   sharing   live_sample   steering   job   device   env
-    telemetry   cancellation   nursery   child   pulse   board   vigil   blame   place   rank_group   torchrun
+    errors   units   documents   network   cluster   timeline   sharing   job   device   env   telemetry   under_way
+    live_sample   steering   run_comparison   cancellation   nursery   child   pulse   board   vigil   blame   place
+    rank_group   torchrun
 """
 
 import importlib
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from deeppool.simulation.replay import simulate
     from deeppool.telemetry.sampler import Sampler
     from deeppool.training_run import train
+    from deeppool.under_way import running
 
 __version__ = "0.1.0"
 
@@ -80,6 +83,7 @@ _HOMES = {
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
     "replan": "deeppool.planning.replan",
+    "running": "deeppool.under_way",
     "save": "deeppool.files",
     "scaling": "deeppool.planning.scaling",
     "share": "deeppool.planning.share",
@@ -115,6 +119,7 @@ __all__ = [
     "plan",
     "profile",
     "replan",
+    "running",
     "save",
     "scaling",
     "share",

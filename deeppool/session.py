@@ -46,6 +46,7 @@ from deeppool.sharing import Policy, Sharing, find_sharing, policy_name
 from deeppool.simulation.replay import simulate
 from deeppool.steering import HeldBound, Steering
 from deeppool.timeline import Span
+from deeppool.under_way import announced
 
 WARM_UP_STEPS = 3
 ROUNDS = 3
@@ -53,6 +54,7 @@ LOOK_SECONDS = 0.5
 """Between two looks at the background while the foreground rests."""
 
 
+@announced
 def launch(
     plan: Plan,
     *,

@@ -9,7 +9,7 @@ import pytest
 
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.notebooks import copy_notebooks, evaluate, find_notebooks
-from tests.notebooks import NAMES, NOTEBOOKS, cells_of, code_cells, is_figure, parameters_of, uses
+from tests.notebooks import NAMES, NOTEBOOKS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
 
 LONGEST_CELL = 6
 """Lines without imports; what needs more belongs into the library."""
@@ -116,3 +116,8 @@ def test_a_copy_that_the_user_has_is_kept(tmp_path: Path) -> None:
     edited.write_text("mine")
     copy_notebooks(folder)
     assert edited.read_text() == "mine"
+
+
+def test_the_notebooks_themselves_are_not_opened() -> None:
+    with pytest.raises(InvalidValueError, match="holds deeppool's own notebooks, which stay as they are"):
+        copy_notebooks(ROOT / "tests" / ".." / "notebooks")

@@ -14,13 +14,14 @@
     figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
     figures.trade_off(runs)                the same, as it was measured
     figures.training(record)               loss and time of every update of a training
+    figures.of(record)                     whichever of these a record's kind has
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
 timeline_rows   what shares a row of a timeline, and what a figure of it has panels of
-batch_curves   collocation   frontier   graph   interference   layers   live   scaling   throughput   timeline
+batch_curves   collocation   frontier   graph   interference   layers   live   of   scaling   throughput   timeline
 trace   trade_off   training
 """
 
@@ -31,6 +32,7 @@ from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
+from deeppool.figures.of import of
 from deeppool.figures.scaling import scaling
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
@@ -47,6 +49,7 @@ __all__ = [
     "interference",
     "layers",
     "live",
+    "of",
     "scaling",
     "throughput",
     "timeline",

@@ -13,7 +13,7 @@ from deeppool.figures.labels import TimeUnit, time_unit
 from deeppool.live_sample import Condition, LiveSample
 from deeppool.units import format_percent, format_seconds
 
-NEWEST = 1200
+NEWEST = 600
 """Samples that are drawn unless told otherwise; a page draws them several times a second."""
 AXIS = 1.5
 """Times its 95th percentile: iterations above it, at a start or a hiccup, lie outside of the axis."""

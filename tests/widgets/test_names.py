@@ -23,7 +23,7 @@ OURS = sorted(
     },
     key=lambda widget: widget.__name__,
 )
-MEANT = {"_repr_mimebundle_", "_ipython_display_", "_esm", "_css"}
+MEANT = {"_repr_mimebundle_", "_ipython_display_", "_esm", "_css", "close"}
 """Names that are there to be given another meaning."""
 
 
