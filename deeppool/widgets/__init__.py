@@ -3,6 +3,7 @@
 widgets.ModelPicker("vgg16")      any model: capture it, see its graph, what it covers, and warnings
 widgets.ProfilePanel(model)       layer times: measure, cancel, resume, or estimate; a table and curves
 widgets.RunPanel(run)             a live run: how far it is, and a button that ends it
+widgets.RunsPanel()               every run of yours on this machine, each with a button that ends it
 widgets.TelemetryPanel()          what the devices do now
 
 panel            what all of them are: errors under the controls, figures that follow the page's theme
@@ -16,6 +17,7 @@ from deeppool.widgets.model_picker import ModelPicker
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.profile_panel import ProfilePanel
 from deeppool.widgets.run_panel import RunPanel
+from deeppool.widgets.runs_panel import RunsPanel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
 
-__all__ = ["ModelPicker", "Panel", "ProfilePanel", "RunPanel", "TelemetryPanel"]
+__all__ = ["ModelPicker", "Panel", "ProfilePanel", "RunPanel", "RunsPanel", "TelemetryPanel"]
