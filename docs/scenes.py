@@ -57,7 +57,7 @@ def see_times(notebook: Notebook, panel: Locator) -> None:
 
 def see_graph(notebook: Notebook, panel: Locator) -> None:
     """The graph is there as soon as it is captured."""
-    notebook.until(lambda: notebook.value("len(panel.figure.data)") > 1, seconds=120)
+    notebook.until(lambda: len(notebook.figure(panel).traces) > 1, seconds=120)
 
 
 SCENES = {
