@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import plotly.graph_objects as go
@@ -244,16 +243,18 @@ def _values(graph: LayerGraph, profile: Profile | None, colour_by: Quantity, bat
     return [layer.parameter_bytes for layer in graph.layers]
 
 
-@dataclass(frozen=True, slots=True)
 class _Hover:
-    graph: LayerGraph
-    profile: Profile | None
-    batch: int
+    """The texts of layers under the pointer."""
+
+    def __init__(self, graph: LayerGraph, profile: Profile | None, batch: int) -> None:
+        self.graph, self.profile, self.batch = graph, profile, batch
+        self.handed = output_bytes(graph)
+        self.whole = profile.iteration_time(batch) if profile else 0.0
 
     def of(self, index: int) -> list[str]:
         """Name, and lines about it."""
         layer: Layer = self.graph.layers[index]
-        handed = output_bytes(self.graph)[index]
+        handed = self.handed[index]
         lines = [
             escape(_operators(layer.operators)),
             f"{format_bytes(layer.parameter_bytes)} of parameters",
@@ -263,10 +264,10 @@ class _Hover:
             lines.append(f"keeps {format_bytes(layer.activation_bytes)} per sample for the backward")
         if self.profile is not None:
             time = self.profile.time(index, self.batch)
-            share = time.total / self.profile.iteration_time(self.batch)
             lines.append(
                 f"{format_seconds(time.forward)} forward + {format_seconds(time.backward)} backward at batch "
-                f"{self.batch}{' (extrapolated)' if time.extrapolated else ''}, {100 * share:.1f} % of the iteration"
+                f"{self.batch}{' (extrapolated)' if time.extrapolated else ''}, "
+                f"{100 * time.total / self.whole:.1f} % of the iteration"
             )
         return [escape(layer.name), "<br>".join(lines)]
 
