@@ -17,8 +17,8 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   sharing   job   device   env
-    telemetry   cancellation   nursery   child   pulse   board   vigil   blame   place   rank_group   torchrun
+    errors   units   documents   network   cluster   timeline   sharing   job   device   env   telemetry   under_way
+    cancellation   nursery   child   pulse   board   vigil   blame   place   rank_group   torchrun
 """
 
 import importlib
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from deeppool.simulation.replay import simulate
     from deeppool.telemetry.sampler import Sampler
     from deeppool.training_run import train
+    from deeppool.under_way import running
 
 __version__ = "0.1.0"
 
@@ -78,6 +79,7 @@ _HOMES = {
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
     "replan": "deeppool.planning.replan",
+    "running": "deeppool.under_way",
     "save": "deeppool.files",
     "scaling": "deeppool.planning.scaling",
     "share": "deeppool.planning.share",
@@ -112,6 +114,7 @@ __all__ = [
     "plan",
     "profile",
     "replan",
+    "running",
     "save",
     "scaling",
     "share",

@@ -79,6 +79,18 @@ def check() -> None:
         governing.check()
 
 
+@contextmanager
+def governing() -> Iterator[Cancellation]:
+    """By which this thread's run in the block can be cancelled: the one that governs it, or a new one."""
+    current = _GOVERNING.get()
+    if current is not None:
+        yield current
+        return
+    cancellation = Cancellation()
+    with cancellation.governing():
+        yield cancellation
+
+
 def wait(inbox: SimpleQueue[Item], timeout: float) -> Item:
     """The next item.
 

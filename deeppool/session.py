@@ -42,6 +42,7 @@ from deeppool.rank_group import private_folder
 from deeppool.scheduling.governor import DENSE
 from deeppool.sharing import Policy, Sharing, find_sharing, policy_name
 from deeppool.simulation.replay import simulate
+from deeppool.under_way import announced
 
 WARM_UP_STEPS = 3
 ROUNDS = 3
@@ -65,6 +66,7 @@ class _Measured:
         return Phase(summarise(self.times), batch * len(self.times) / sum(self.times), idle)
 
 
+@announced
 def launch(
     plan: Plan,
     *,

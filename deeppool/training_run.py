@@ -27,11 +27,13 @@ from deeppool.planning.replan import Replan, replan
 from deeppool.profiling.table import Profile
 from deeppool.rank_group import private_folder
 from deeppool.sharing import Policy, Sharing, find_sharing
+from deeppool.under_way import announced
 
 CHUNK = 50
 """Updates between two looks at what the ranks measured, where no checkpoint comes earlier."""
 
 
+@announced
 def train(
     plan: Plan,
     job: TrainingJob,

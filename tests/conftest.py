@@ -17,6 +17,14 @@ def in_the_checkout() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def runs_are_told_of_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests' runs are not among the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A browser with its JupyterLab, and Ray, fill two cores."""
     for item in items:

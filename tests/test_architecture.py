@@ -17,7 +17,8 @@ PACKAGE = Path(deeppool.__file__).parent
 ROWS = (
     # vocabulary
     "errors < units < documents | network < cluster | timeline | sharing < job < device < env"
-    " | telemetry | cancellation | nursery < child | board < vigil | pulse < blame < place < rank_group < torchrun",
+    " | telemetry | cancellation | nursery < child | under_way | board < vigil | pulse < blame < place < rank_group"
+    " < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems

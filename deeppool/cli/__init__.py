@@ -20,6 +20,7 @@ from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
 from deeppool.cli.profiles import env, profile
 from deeppool.cli.replan import replan
+from deeppool.cli.running import running
 from deeppool.cli.runs import run
 from deeppool.cli.scaling import scaling
 from deeppool.cli.training import train
@@ -53,6 +54,7 @@ for command in (
     simulate,
     run,
     train,
+    running,
     replan,
     evaluate,
     lab,

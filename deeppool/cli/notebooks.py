@@ -48,11 +48,25 @@ def lab(
     folder: Annotated[Path, typer.Argument(help="Where your copies of the notebooks are, or shall be.")] = Path(
         "deeppool-notebooks"
     ),
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="To listen on; the first free one from 8888 unless given.")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")] = True,
 ) -> None:
-    """Open JupyterLab on your own copy of the notebooks: on this machine only, behind its token."""
+    """Open JupyterLab on your own copy of the notebooks: on this machine only, behind its token.
+
+    What you edit in a copy is kept; delete one to get it as it was. Ctrl-C ends JupyterLab.
+
+    Example: deeppool lab my-notebooks --no-browser --port 8890
+    """
     from deeppool.evaluation.notebooks import copy_notebooks, start_lab
 
-    sys.exit(start_lab(copy_notebooks(folder)))
+    copies = copy_notebooks(folder)
+    print(
+        f"Your notebooks are in {copies.resolve()}: what you edit there is kept, delete one to get it as it was.",
+        file=sys.stderr,
+    )
+    start_lab(copies, port=port, browser=browser)
 
 
 def _assignments(pairs: list[str] | None) -> dict[str, Any]:

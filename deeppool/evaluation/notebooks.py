@@ -4,14 +4,13 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from deeppool.documents import write_text
 from deeppool.errors import DocumentError, InvalidValueError, RunError
@@ -184,8 +183,17 @@ def _summary(executed: Path) -> str:
 
 
 def copy_notebooks(folder: str | os.PathLike[str]) -> Path:
-    """Copies the notebooks into a folder of the user's; one that is there already is theirs, and is kept."""
+    """Copies the notebooks into a folder of the user's; one that is there already is theirs, and is kept.
+
+    Raises:
+        InvalidValueError: the folder is the one that they come from.
+        DocumentError: the folder cannot be written.
+    """
     target = Path(folder)
+    if target.resolve() == notebooks_folder().resolve():
+        raise InvalidValueError(
+            f"{target} holds deeppool's own notebooks, which stay as they are (name another folder)"
+        )
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path in find_notebooks().values():
@@ -196,12 +204,31 @@ def copy_notebooks(folder: str | os.PathLike[str]) -> Path:
     return target
 
 
-def start_lab(folder: Path) -> int:
-    """Runs JupyterLab on a folder until it is ended; loopback only, token kept. Returns its exit code."""
-    command = [sys.executable, "-m", "jupyter", "lab", "--ip=127.0.0.1", f"--ServerApp.root_dir={folder.resolve()}"]
+LAB = (
+    "--ip=127.0.0.1",
+    # JupyterLab asks for news, for newer versions and for a list of extensions on the network, unless told not to.
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+)
+"""Whatever the user's own settings are: nothing beyond this machine is asked for, or heard."""
+
+
+def start_lab(folder: str | os.PathLike[str], *, port: int | None = None, browser: bool = True) -> NoReturn:
+    """Becomes JupyterLab on a folder: this process, so that whatever ends it ends the server and its kernels.
+
+    Args:
+        folder: with the notebooks.
+        port: to listen on, or to fail; the first free one from 8888 unless given.
+        browser: whether to open one.
+    """
+    command = [sys.executable, "-m", "jupyterlab", *LAB, f"--ServerApp.root_dir={Path(folder).resolve()}"]
+    if port is not None:
+        command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    if not browser:
+        command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
-    try:
-        return subprocess.call(command)
-    except KeyboardInterrupt:
-        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)

@@ -27,6 +27,7 @@ from deeppool.profiling.check import IterationCheck
 from deeppool.profiling.spread import faster_half, spread, typical
 from deeppool.profiling.store import MeasurementLog, Runs
 from deeppool.profiling.table import Measurement, Profile
+from deeppool.under_way import announced
 from deeppool.units import format_bytes
 
 METHOD = (
@@ -38,6 +39,7 @@ SHORTEST = 1e-9
 """Seconds; a layer that only shows its input otherwise takes none by the clock, and amplification divides by it."""
 
 
+@announced
 def profile(
     model: CapturedModel | torch.nn.Module | str,
     input_shape: tuple[int, ...] | None = None,

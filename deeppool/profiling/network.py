@@ -18,6 +18,7 @@ from deeppool.network import AllReduce, Curve, MeasuredNetwork
 from deeppool.place import ThisMachine
 from deeppool.profiling.patterns import ELEMENT_BYTES, METHOD, Progress, Seat, group_sizes, measure_patterns
 from deeppool.rank_group import RankGroup, private_folder
+from deeppool.under_way import announced
 from deeppool.units import format_bytes
 
 SIZES = tuple(2**exponent for exponent in range(2, 27))
@@ -33,6 +34,7 @@ RANK_BYTES = 300 * 2**20
 Backend = Literal["auto", "gloo", "nccl"]
 
 
+@announced
 def measure_network(
     ranks: int | None = None,
     *,

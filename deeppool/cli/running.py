@@ -1,0 +1,49 @@
+"""``deeppool running``."""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from deeppool.cli.options import AsJson
+from deeppool.errors import InvalidValueError, RunError
+
+ENDING_SECONDS = 60.0
+"""For a run that was asked to end."""
+LOOK_SECONDS = 0.1
+
+
+def running(
+    stop: Annotated[
+        str | None, typer.Option(metavar="NAME|all", help="End this run, with every process of it, and wait for that.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List your runs that are under way on this machine, in notebooks and commands, or end one.
+
+    Example: deeppool running --stop 4242-1
+    """
+    from deeppool import documents
+    from deeppool.under_way import running as find
+
+    found = find()
+    if stop is not None:
+        chosen = [run for run in found if stop in ("all", run.name)]
+        if not chosen and stop != "all":
+            there = ", ".join(run.name for run in found) or "none"
+            raise InvalidValueError(f"no run '{stop}' is under way: there is {there} (see deeppool running)")
+        for run in chosen:
+            run.stop()
+        deadline = time.monotonic() + ENDING_SECONDS
+        while any(run.alive for run in chosen):
+            if time.monotonic() > deadline:
+                raise RunError(f"still under way after {ENDING_SECONDS:.0f} s: {', '.join(r.name for r in chosen)}")
+            time.sleep(LOOK_SECONDS)
+        found = tuple(chosen)
+    if as_json:
+        print(json.dumps({"stopped" if stop else "running": [documents.to_json(run) for run in found]}))
+    elif stop is not None:
+        print("\n".join(f"stopped {run.name}: {run.what}" for run in found) or "nothing is under way")
+    else:
+        print("\n".join(map(str, found)) or "nothing is under way")

@@ -1,0 +1,102 @@
+"""Every run of the user that is under way on this machine, wherever it was started, each with a button that ends it."""
+
+import html
+import threading
+
+import ipywidgets
+
+from deeppool import under_way
+from deeppool.errors import RunError
+from deeppool.under_way import RunUnderWay
+from deeppool.units import format_seconds
+from deeppool.widgets.panel import Panel
+
+INTERVAL = 1.0
+"""Seconds between two looks."""
+EMPTY = (
+    "No run of yours is under way on this machine. "
+    "Start one with <code>dp.start(dp.train, plan, job, steps=1000)</code> or <code>deeppool train</code>."
+)
+
+
+class RunsPanel(Panel):
+    """Follows the runs of all notebooks, scripts and commands until it is closed, while a cell is busy, too.
+
+    A notebook that was closed and opened again, or another one, so finds what still runs. The buttons are heard when
+    the kernel is free.
+    """
+
+    def __init__(self, interval: float = INTERVAL) -> None:
+        """Shows what is under way, from now on.
+
+        Args:
+            interval: seconds between two looks.
+        """
+        self.told = ipywidgets.HTML()
+        self.list = ipywidgets.VBox()
+        self._rows: dict[str, _Row] = {}
+        self._drawing, self._closing = threading.Lock(), threading.Event()
+        super().__init__([self.told, self.list])
+        self.refresh()
+        self._thread = threading.Thread(target=self._follow, args=(interval,), name="deeppool runs", daemon=True)
+        self._thread.start()
+
+    @property
+    def runs(self) -> tuple[RunUnderWay, ...]:
+        """Those that are shown."""
+        return tuple(row.run for row in self._rows.values())
+
+    def refresh(self) -> None:
+        """Looks now."""
+        with self._drawing:
+            try:
+                found = under_way.running()
+            except RunError as error:
+                self.tell_problem(error)
+                return
+            for run in found:
+                if run.name in self._rows:
+                    self._rows[run.name].show(run)
+            rows = {run.name: self._rows.get(run.name) or _Row(run, self) for run in found}
+            self.told.value = EMPTY if not rows else "Under way on this machine:"
+            if rows.keys() != self._rows.keys():
+                self.list.children = tuple(row.line for row in rows.values())
+            self._rows = rows
+
+    def close(self) -> None:
+        """Takes it off the page; runs go on."""
+        self._closing.set()
+        super().close()
+
+    def _follow(self, interval: float) -> None:
+        while not self._closing.wait(interval):
+            self.refresh()
+
+
+class _Row:
+    """One run."""
+
+    def __init__(self, run: RunUnderWay, panel: Panel) -> None:
+        self._bar = ipywidgets.FloatProgress(max=1.0, bar_style="info", layout=ipywidgets.Layout(width="8em"))
+        self._said = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 auto"))
+        self._stop = ipywidgets.Button(
+            description="Stop", tooltip=f"end {run.what}", layout=ipywidgets.Layout(width="7em")
+        )
+        self._stop.on_click(panel.guarded(lambda _: self._end()))
+        self.line = ipywidgets.HBox([self._bar, self._stop, self._said])
+        self.show(run)
+
+    def show(self, run: RunUnderWay) -> None:
+        self.run = run
+        self._bar.value = run.progress
+        self._said.value = describe(run)
+
+    def _end(self) -> None:
+        self.run.stop()
+        self._stop.disabled, self._stop.description = True, "Stopping"
+
+
+def describe(run: RunUnderWay) -> str:
+    """HTML: what it does, how far it is, and where it was started."""
+    what, where = html.escape(f"{run.what}: {run.doing}"), html.escape(f"{run.where}, in {run.folder}")
+    return f"<b>{what}</b>, {100 * run.progress:.0f} %, {format_seconds(run.age)}<br>{where} (process {run.pid})"

@@ -1,0 +1,56 @@
+"""What docs/screenshots.py pictures: of every widget, the cells that show it and what is done before the picture.
+
+A scene runs for real: its numbers are those of the machine that made the picture.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from playwright.sync_api import Locator
+
+from tests.browser.lab import Notebook
+
+IMPORT = "import deeppool as dp"
+TRAINING = """
+from examples.own_training import job
+training = job()
+profile = dp.profile(training.capture(), device="cpu", batch_sizes=[8, 16, 32])
+plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=32)
+"""
+
+
+def at_once(notebook: Notebook, panel: Locator) -> None:
+    """The widget is worth a picture as it opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One widget in a notebook of its own."""
+
+    cells: tuple[str, ...]
+    """The last one shows the widget."""
+    panel: str
+    """CSS selector of the widget."""
+    prepare: Callable[[Notebook, Locator], None] = at_once
+    """Presses keys and waits, until the widget shows what the picture is about; then the picture is taken."""
+
+
+def let_it_train(notebook: Notebook, panel: Locator) -> None:
+    """Far enough for a loss, with the devices shown for some seconds."""
+    notebook.until(lambda: "loss" in panel.inner_text(), seconds=300)
+    notebook.press(notebook.button(panel, "Devices"), "Enter")
+    see_samples(notebook, panel)
+
+
+def see_samples(notebook: Notebook, panel: Locator) -> None:
+    """Lines with enough samples to see a course."""
+    notebook.until(lambda: len(notebook.figure(panel).trace("available")["y"]) >= 30)
+
+
+SCENES = {
+    "run": Scene(
+        (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)\nrun"), ".dp-run-panel", let_it_train
+    ),
+    "telemetry": Scene((IMPORT, "dp.widgets.TelemetryPanel()"), ".dp-telemetry-panel", see_samples),
+}
+"""By the name of the picture: ``docs/pictures/NAME-light.png`` and ``NAME-dark.png``."""
