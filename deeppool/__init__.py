@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.measure import profile
     from deeppool.profiling.network import measure_network
     from deeppool.profiling.shipped import find_profile
+    from deeppool.run_comparison import compare_runs
     from deeppool.session import launch
     from deeppool.sharing import Sharing
     from deeppool.simulation.replay import simulate
@@ -68,6 +69,7 @@ _HOMES = {
     "TrainingJob": "deeppool.execution.training",
     "capture": "deeppool.graph.capture",
     "compare_profiles": "deeppool.profiling.compare",
+    "compare_runs": "deeppool.run_comparison",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
     "estimate": "deeppool.profiling.estimate",
@@ -104,6 +106,7 @@ __all__ = [
     "TrainingJob",
     "capture",
     "compare_profiles",
+    "compare_runs",
     "diff",
     "environment",
     "estimate",

@@ -1,12 +1,12 @@
 """What each GPU does when: one bar per span, one panel per timeline, one time axis for all."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
@@ -19,6 +19,8 @@ __all__ = ["GROUPED_ABOVE", "Source", "joined", "rows_of", "timeline"]
 
 Window = tuple[float, float]
 """Seconds from the start of the iteration: from, to."""
+Bar = dict[str, object]
+"""Properties of a plotly trace."""
 
 MOST_BARS = 20_000
 """Of a panel; a browser draws some 10,000 bars in a second, so spans thinner than a pixel are joined above it."""
@@ -63,23 +65,22 @@ def timeline(
     seen = Seen(*((0.0, longest) if window is None else _checked(window)), time_unit(longest))
     rows = [[seen.part_of(row, kinds) for row in panel.rows] for panel in panels]
     plot_height = _row_height(max(map(len, rows))) * sum(map(len, rows)) + _GAP * (len(panels) - 1)
-    figure = make_subplots(
-        rows=len(panels),
-        shared_xaxes=True,
-        vertical_spacing=_GAP / plot_height if len(panels) > 1 else 0,
-        row_heights=[len(found) for found in rows],
-        subplot_titles=[_heading(panel) for panel in panels],
-    )
-    figure.update_annotations(x=0, xanchor="left", align="left", font_size=12)
+    axes = theme.stacked([len(found) for found in rows], gap=_GAP / plot_height if len(panels) > 1 else 0)
+    bars: list[Bar] = []
+    headings = []
     for number, (panel, found) in enumerate(zip(panels, rows, strict=True), start=1):
-        for bar in _bars(panel, found, seen, dark):
-            figure.add_trace(bar, row=number, col=1)
-        figure.update_yaxes(_gpu_axis(found), row=number, col=1)
-    _one_legend(figure)
-    figure.update_xaxes(range=seen.axis_range if window else [0, seen.unit.of(longest) * 1.005 or 1])
-    figure.update_xaxes(title_text=f"time from the start of the iteration ({seen.unit.name})", row=len(panels), col=1)
+        name = "" if number == 1 else str(number)
+        axes[f"xaxis{name}"]["range"] = seen.axis_range if window else [0, seen.unit.of(longest) * 1.005 or 1]
+        axes[f"yaxis{name}"] |= _gpu_axis(found)
+        headings.append(_heading(panel, axes[f"yaxis{name}"]))
+        bars += [{**bar, "xaxis": f"x{name}", "yaxis": f"y{name}"} for bar in _bars(panel, found, seen, dark)]
+    _one_legend(bars)
+    lowest = f"xaxis{len(panels)}" if len(panels) > 1 else "xaxis"
+    axes[lowest]["title"] = {"text": f"time from the start of the iteration ({seen.unit.name})"}
     heading = escape(title or "One iteration, GPU by GPU")
-    return theme.dress(figure, title=heading, plot_height=plot_height, heading_height=32, dark=dark)
+    layout = theme.dressing(title=heading, plot_height=plot_height, heading_height=32, dark=dark)
+    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    return go.Figure({"data": bars, "layout": {**layout, **axes, "annotations": headings}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,46 +116,61 @@ def _checked(window: Window) -> Window:
     return window
 
 
-def _heading(panel: Panel) -> str:
+def _heading(panel: Panel, axis: Mapping[str, Any]) -> dict[str, object]:
+    """Above the panel's own axis."""
     share = f", foreground holds {100 * panel.held:.0f} % of GPU time" if panel.duration else ""
     basis = f" {panel.basis}" if panel.basis else ""
-    return f"<b>{panel.provenance}</b>{basis}<br>{escape(panel.title)}: {format_seconds(panel.duration)}{share}"
+    return {
+        "text": f"<b>{panel.provenance}</b>{basis}<br>{escape(panel.title)}: {format_seconds(panel.duration)}{share}",
+        "font": {"size": 12},
+        "align": "left",
+        "showarrow": False,
+        "x": 0,
+        "xanchor": "left",
+        "xref": "paper",
+        "y": axis["domain"][1],
+        "yanchor": "bottom",
+        "yref": "paper",
+    }
 
 
-def _bars(panel: Panel, rows: list[Row], seen: Seen, dark: bool) -> Iterator[go.Bar]:
+def _bars(panel: Panel, rows: list[Row], seen: Seen, dark: bool) -> Iterator[Bar]:
     """One trace per kind: a trace per span would take a browser minutes."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
         rows = [Row(row.gpus, joined(row.spans, seen.width / 1000)) for row in rows]
     lanes = _lanes(rows)
+    labels = [row.label for row in rows]
     by_kind: dict[SpanKind, list[tuple[int, Span]]] = defaultdict(list)
     for index, row in enumerate(rows):
         for span in row.spans:
             by_kind[span.kind].append((index, span))
     for kind in (kind for kind in theme.KINDS if kind in by_kind):
         spans = [span for _, span in by_kind[kind]]
-        yield go.Bar(
-            orientation="h",
-            name=kind,
-            legendgroup=kind,
-            y=[index for index, _ in by_kind[kind]],
-            base=[seen.unit.of(span.start) for span in spans],
-            x=[seen.unit.of(span.duration) for span in spans],
-            offset=lanes[kind].offset,
-            width=lanes[kind].width,
-            marker={"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, seen.width, dark)},
-            text=[_inscription(span, seen.width) for span in spans] if lanes[kind] == _WHOLE else None,
-            textposition="inside",
-            insidetextanchor="middle",
-            insidetextfont={"size": 11},
-            constraintext="inside",
-            textangle=0,
-            customdata=[
-                [escape(span.name), rows[index].label, format_seconds(span.start), format_seconds(span.duration)]
+        yield {
+            "type": "bar",
+            "orientation": "h",
+            "name": kind,
+            "legendgroup": kind,
+            "legendrank": theme.KINDS.index(kind) + 1,
+            "y": [index for index, _ in by_kind[kind]],
+            "base": [seen.unit.of(span.start) for span in spans],
+            "x": [seen.unit.of(span.duration) for span in spans],
+            "offset": lanes[kind].offset,
+            "width": lanes[kind].width,
+            "marker": {"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, seen.width, dark)},
+            "text": [_inscription(span, seen.width) for span in spans] if lanes[kind] == _WHOLE else None,
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "insidetextfont": {"size": 11},
+            "constraintext": "inside",
+            "textangle": 0,
+            "customdata": [
+                [escape(span.name), labels[index], format_seconds(span.start), format_seconds(span.duration)]
                 for index, span in by_kind[kind]
             ],
-            hovertemplate=f"<b>%{{customdata[0]}}</b><br>{kind} on %{{customdata[1]}}, {panel.provenance}<br>"
+            "hovertemplate": f"<b>%{{customdata[0]}}</b><br>{kind} on %{{customdata[1]}}, {panel.provenance}<br>"
             "starts at %{customdata[2]}, takes %{customdata[3]}<extra></extra>",
-        )
+        }
 
 
 def _lanes(rows: list[Row]) -> dict[SpanKind, Lane]:
@@ -201,10 +217,9 @@ def _gpu_axis(rows: list[Row]) -> dict[str, object]:
     }
 
 
-def _one_legend(figure: go.Figure) -> None:
+def _one_legend(bars: list[Bar]) -> None:
     """Each kind once, in the order of kinds, also where a later panel brings one that the first lacks."""
-    shown: set[str] = set()
-    for bar in figure.data:
-        bar.legendrank = theme.KINDS.index(bar.name) + 1
-        bar.showlegend = bar.name not in shown
-        shown.add(bar.name)
+    shown: set[object] = set()
+    for bar in bars:
+        bar["showlegend"] = bar["name"] not in shown
+        shown.add(bar["name"])

@@ -25,7 +25,7 @@ def _speed(plan: Plan) -> str:
     return (
         f"{plan.model} at global batch {plan.global_batch} on {_gpus(plan.gpus)} ({plan.cluster.name}) takes "
         f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} data parallelism "
-        f"({format_seconds(against)}), with {100 * held:.3g} % of its GPU-seconds."
+        f"({format_seconds(against)}), with {_percent(held)} of its GPU-seconds."
     )
 
 
@@ -54,14 +54,13 @@ def _left(plan: Plan) -> str:
     else:
         kept = f"the iteration spends at most {limit:g}× its GPU-seconds on one GPU"
     return (
-        f"{100 * max(idle, 0.0):.3g} % of all GPU time is left to a background job "
+        f"{_percent(max(idle, 0.0))} of all GPU time is left to a background job "
         f"({kept}; amplification {plan.amplification:.3g}, {plan.optimality})."
     )
 
 
 def _share(layers: list[LayerAssignment], total: float) -> str:
-    share = 100 * _time(layers) / total if total else 0.0
-    return f"{len(layers)} ({share:.3g} %)"
+    return f"{len(layers)} ({_percent(_time(layers) / total if total else 0.0)})"
 
 
 def _time(layers: Iterable[LayerAssignment]) -> float:
@@ -72,6 +71,11 @@ def _gpus(count: int) -> str:
     return f"{count:,} GPU{'s' * (count > 1)}"
 
 
+def _percent(share: float) -> str:
+    """``41 %``, ``4.1 %``."""
+    return f"{round(100 * share, 1 if share < 0.1 else None):g} %"
+
+
 def _ratio(change: float) -> str:
     """``12 %``, or ``3.4×`` where a percentage would be hard to read."""
-    return f"{100 * change:.2g} %" if change < 1 else f"{1 + change:.3g}×"
+    return _percent(change) if change < 1 else f"{1 + change:.3g}×"

@@ -92,6 +92,7 @@ class AmplificationExplorer(Panel):
         self._drawing, self._latest = threading.RLock(), Latest()
         self._watchers: list[Callable[[Plan], None]] = []
         self._drawn: object = None
+        self._failure: tuple[tuple[View, Question] | None, Exception | None] = (None, None)
         self._named = ""
         self._question, self._plan = self._search()
         super().__init__(
@@ -108,7 +109,7 @@ class AmplificationExplorer(Panel):
         self._draw()
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._turn), "value")
-        self.view.observe(self.guarded(self._show_comparison), "value")
+        self.view.observe(self.guarded(self._switch), "value")
         self.button.on_click(self.guarded(lambda _: self.save()))
         self.on_theme(self._draw)
 
@@ -162,7 +163,7 @@ class AmplificationExplorer(Panel):
         for on_plan in self._watchers:
             on_plan(plan)
 
-    def _show_comparison(self, _: object) -> None:
+    def _switch(self, _: object) -> None:
         self._ask()
         self._draw_comparison()
 
@@ -184,6 +185,7 @@ class AmplificationExplorer(Panel):
             known = self._known()
             if known is None:
                 self._fade()
+                self.note.value = self._tell_waiting()
                 return
             shown = (self.view.value, self._question, self.dark)
             mark, draw = _FIGURES[self.view.value]
@@ -201,27 +203,32 @@ class AmplificationExplorer(Panel):
         question, view = self._question, self.view.value
         if self._known() is not None:
             self._latest.drop()
-        else:
-            self._latest.ask(
-                (view, question),
-                lambda: self._exploration.compare(view, question),
-                lambda _: self._draw_comparison(),
-                self._fail,
-            )
+            return
+
+        def fail(error: Exception) -> None:
+            self._failure = (view, question), error
+            self._draw_comparison()
+
+        self._failure = None, None
+        self._latest.ask(
+            (view, question),
+            lambda: self._exploration.compare(view, question),
+            lambda _: self._draw_comparison(),
+            fail,
+        )
+
+    def _tell_waiting(self) -> str:
+        what = html.escape(f"The {_WORDS[self.view.value]} of {self._question}")
+        failed, error = self._failure
+        if failed == (self.view.value, self._question):
+            return f'<span role="alert">{what} cannot be computed: {html.escape(str(error))}</span>'
+        return f'<span role="status">{what} is being computed; what is faded answers the question before.</span>'
 
     def _fade(self) -> None:
-        what = html.escape(f"The {_WORDS[self.view.value]} of {self._question}")
-        self.note.value = (
-            f'<span role="status">{what} is being computed; what is faded answers the question before.</span>'
-        )
         self._drawn = None
         with self.comparison.batch_update():
             for trace in self.comparison.data:
                 trace.opacity = FADED
-
-    def _fail(self, error: Exception) -> None:
-        self.note.value = ""
-        self.tell_problem(error)
 
     def _name_file(self, plan: Plan) -> None:
         """A name that says what was asked, until the user writes one."""

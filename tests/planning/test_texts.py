@@ -7,6 +7,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.planning.price_list import price_list
+from tests.figures.records import run_of
 
 PROFILE = dp.find_profile("vgg16-cpu")
 SLOWER = replace(
@@ -23,9 +24,10 @@ STUDY = dp.scaling(PROFILE, dp.find_steps("imagenet-90-epochs"), gpu_counts=[1, 
         (dp.diff(PLAN, dp.plan(PROFILE, 4, 8, 1.5)).explain, "amplification_limit"),
         (price_list(PLAN, "classifier.0").explain, "classifier.0"),
         (STUDY.table, "speed-up"),
+        (dp.compare_runs(run_of(), run_of(background=False)).explain, "setting"),
         (dp.compare_profiles(PROFILE, SLOWER).explain, "in the iteration"),
     ],
-    ids=["plan", "diff", "prices", "study", "profiles"],
+    ids=["plan", "diff", "prices", "study", "runs", "profiles"],
 )
 def test_a_table_is_the_same_text_in_a_kernel(
     text: Callable[[], str], phrase: str, monkeypatch: pytest.MonkeyPatch
