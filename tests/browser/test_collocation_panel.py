@@ -24,7 +24,7 @@ def test_a_run_is_launched_its_bound_changed_and_stopped_by_keyboard(lab: Lab) -
     notebook.until(lambda: launch.is_disabled() and stop.is_enabled())
 
     # Iterations are drawn as they are measured.
-    notebook.until(lambda: panel.locator(".js-plotly-plot").first.is_visible())
+    notebook.until(panel.locator(".js-plotly-plot").first.is_visible)
     notebook.until(lambda: len(notebook.figure(panel).trace("collocated")["y"]) > 2, seconds=200)
     before = notebook.figure(panel)
     bounds = {value for value in before.trace("bound")["y"] if value is not None}
