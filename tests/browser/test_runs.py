@@ -13,6 +13,9 @@ def test_a_run_is_seen_again_after_its_tab_was_closed_and_ends_when_it_is_cancel
     notebook = lab.open(TRAINING)
     panel = notebook.panel(".dp-run-panel")
     notebook.until(lambda: "loss" in panel.inner_text(), seconds=120)
+    notebook.press(notebook.button(panel, "Devices"), "Enter")
+    notebook.until(lambda: len(notebook.figure(panel).trace("available")["y"]) >= 3)
+    drawn = len(notebook.figure(panel).trace("available")["y"])
     # What a page shows of widgets after it was opened again is what the file said.
     notebook.save()
     notebook.hide()
@@ -21,6 +24,7 @@ def test_a_run_is_seen_again_after_its_tab_was_closed_and_ends_when_it_is_cancel
     panel = notebook.panel(".dp-run-panel")
     said = panel.inner_text()
     notebook.until(lambda: panel.inner_text() != said)
+    assert len(notebook.figure(panel).trace("available")["y"]) >= drawn
     cancel = notebook.button(panel, "Cancel")
     notebook.press(cancel, "Enter")
     notebook.until(cancel.is_disabled)
