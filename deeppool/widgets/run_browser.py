@@ -11,6 +11,7 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool.catalogue import Entry, catalogue
+from deeppool.figures.labels import shorten
 from deeppool.files import load
 from deeppool.units import format_bytes
 from deeppool.widgets.live_figure import become
@@ -18,10 +19,11 @@ from deeppool.widgets.panel import Panel
 from deeppool.widgets.record_view import Comparison, View, view, view_both
 
 ROWS = 8
-COLUMNS = (19, 18, 22, 10)
-"""Characters for when, kind, model and size."""
+COLUMNS = (19, 44, 16, 14)
+"""Characters for when, name, kind and model; at a laptop's width there is room for the size after them."""
 LABEL = {"description_width": "8em"}
-NOBODY = "nothing"
+NOTHING = "nothing"
+"""To compare with; no path is as short."""
 STYLE = "<style>.dp-run-browser .dp-fixed select { font-family: var(--jp-code-font-family, monospace) }</style>"
 """The rows of a list of files stand in columns."""
 
@@ -96,8 +98,8 @@ class RunBrowser(Panel):
         try:
             self.files.options = lines
             self.files.value = chosen if chosen in paths else good[0] if good else paths[0] if paths else None
-            self.other.options = [(NOBODY, None), *(one for one in lines if one[1] in good)]
-            self.other.value = other if other in good else None
+            self.other.options = [(NOTHING, NOTHING), *(one for one in lines if one[1] in good)]
+            self.other.value = other if other in good else NOTHING
         finally:
             self._filling = False
         self.files.disabled, self.other.disabled = not paths, len(good) < 2
@@ -126,7 +128,7 @@ class RunBrowser(Panel):
     def _draw(self) -> None:
         self.compared, self._view = None, None
         try:
-            if self.selected is not None and self.other.value not in (None, self.files.value):
+            if self.selected is not None and self.other.value not in (NOTHING, self.files.value):
                 self._view = view_both(self._read(self.other.value), self.selected, dark=self.dark)
                 self.compared = self._view.comparison
             elif self.selected is not None:
@@ -142,11 +144,14 @@ class RunBrowser(Panel):
 
 def line(entry: Entry) -> str:
     """A file in a row of fixed width; spaces that a list box does not fold."""
-    what = ["not a record", ""] if entry.problem is not None else [entry.kind or "", entry.model or ""]
-    cells = [f"{entry.saved:%Y-%m-%d %H:%M:%S}", *what, format_bytes(entry.size)]
-    row = "  ".join(cell[:width].ljust(width) for cell, width in zip(cells, COLUMNS, strict=True))
-    why = "" if entry.problem is None else f" ({entry.problem})"
-    return f"{row}  {entry.path.name}{why}".replace(" ", "\u00a0")
+    when, name, kind, model = COLUMNS
+    row = f"{entry.saved:%Y-%m-%d %H:%M:%S}".ljust(when) + "  " + shorten(entry.path.name, name).ljust(name) + "  "
+    if entry.problem is not None:
+        row += entry.problem
+    else:
+        row += shorten(entry.kind or "", kind).ljust(kind) + "  " + shorten(entry.model or "", model).ljust(model)
+        row += "  " + format_bytes(entry.size)
+    return row.replace(" ", "\u00a0")
 
 
 def _summary(ours: int, others: int) -> str:
