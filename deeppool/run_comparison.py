@@ -127,7 +127,7 @@ def _text(table: "Table") -> str:
     from rich.console import Console
 
     stream = io.StringIO()
-    Console(file=stream, width=200, no_color=True).print(table)
+    Console(file=stream, width=200, color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").splitlines()) + "\n"
 
 

@@ -14,12 +14,12 @@ from deeppool.catalogue import Entry, catalogue
 from deeppool.figures.labels import shorten
 from deeppool.files import load
 from deeppool.units import format_bytes
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.record_view import Comparison, View, view, view_both
 
 ROWS = 8
-COLUMNS = (19, 44, 16, 14)
+COLUMNS = (19, 42, 14, 12)
 """Characters for when, name, kind and model; at a laptop's width there is room for the size after them."""
 LABEL = {"description_width": "8em"}
 NOTHING = "nothing"
@@ -129,17 +129,31 @@ class RunBrowser(Panel):
         self.compared, self._view = None, None
         try:
             if self.selected is not None and self.other.value not in (NOTHING, self.files.value):
-                self._view = view_both(self._read(self.other.value), self.selected, dark=self.dark)
+                # The older one comes first, whichever was chosen first.
+                both = [entry.path for entry in self.entries if entry.path in (self.files.value, self.other.value)]
+                after, before = (self._read(path) for path in both)
+                self._view = view_both(before, after, dark=self.dark)
                 self.compared = self._view.comparison
             elif self.selected is not None:
                 self._view = view(self.selected, dark=self.dark)
         finally:
-            figure = None if self._view is None else self._view.figure
-            self._drawn.layout.display = "none" if figure is None else None
-            if figure is not None:
-                become(self.figure, figure)
+            self._show(None if self._view is None else self._view.figure)
             text = "" if self._view is None else self._view.text
             self.text.value = f'<pre style="overflow-x: auto">{html.escape(text)}</pre>' if text else ""
+
+    def _show(self, figure: go.Figure | None) -> None:
+        """Draws a figure; of the same title, in place."""
+        self._drawn.layout.display = "none" if figure is None else None
+        if figure is None:
+            return
+        if self.figure.layout.title.text == figure.layout.title.text:
+            become(self.figure, figure)
+            return
+        # One that was bars by name would keep its names on an axis of seconds: the page remembers.
+        old, self.figure = self.figure, go.FigureWidget(figure)
+        settle(self.figure)
+        self._drawn.children = (self.figure,)
+        old.close()
 
 
 def line(entry: Entry) -> str:
