@@ -71,6 +71,10 @@ def test_two_runs_are_compared_one_above_the_other(folder: Path) -> None:
     browser = RunBrowser(folder)
     browser.other.value = folder / "run.json"
     assert isinstance(browser.compared, RunComparison)
+    # The older one first, whichever was chosen first.
+    was = browser.compared
+    browser.files.value, browser.other.value = folder / "run.json", folder / "later.json"
+    assert browser.compared == was
     assert [row[0] for row in browser.compared.settings] == ["global batch"]
     headings = [note.text for note in browser.static().layout.annotations]
     assert ["before: " in text or "after: " in text for text in headings] == [True, True]
@@ -140,3 +144,16 @@ def test_a_dark_page_has_dark_figures(folder: Path) -> None:
     browser = RunBrowser(folder)
     browser.dark = True
     assert browser.figure.layout.template == figures.collocation(browser.selected, dark=True).layout.template
+
+
+def test_a_kernel_that_asks_for_colours_gets_none_of_them_in_a_records_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    browser = RunBrowser(folder)
+    for chosen, other in (("plan.json", "wider.json"), ("run.json", "later.json")):
+        browser.files.value, browser.other.value = folder / chosen, NOTHING
+        assert "\x1b" not in browser.text.value
+        browser.other.value = folder / other
+        assert browser.text.value
+        assert "\x1b" not in browser.text.value
