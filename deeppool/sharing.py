@@ -14,6 +14,17 @@ Priority = Literal["normal", "nice", "lowest"]
 """Of the background: the foreground's own; nice 19; the lowest there is (SCHED_IDLE, a low-priority stream)."""
 Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
 
+_BOUNDED = {
+    "share": (1.0, "the part of the device that the background may have, for example 0.2 for 20 %"),
+    "in_flight": (math.inf, "how many seconds of the background's work may be in flight, for example 0.001 for 1 ms"),
+    "feedback": (
+        math.inf,
+        "the slowdown of one operator of the foreground from which on nothing runs beside it, for example 0.1 for 10 %",
+    ),
+    "max_slowdown": (math.inf, "how much slower the foreground may become on average, for example 0.03 for 3 %"),
+}
+"""What is less than a bound of each, and what it says."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
@@ -35,17 +46,16 @@ class Sharing:
     """Bound on the foreground's mean slowdown that a controller holds: 0.03 is 3 %."""
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("share", 0, 1),
-            ("in_flight", 0, math.inf),
-            ("feedback", 0, math.inf),
-            ("max_slowdown", 0, math.inf),
-        ):
+        for name, (most, meaning) in _BOUNDED.items():
             value = getattr(self, name)
-            if value is not None and not low < value < high:
-                raise InvalidValueError(f"{name} must lie between {low} and {high:g}, got {value:g}")
+            if value is not None and not 0 < value < most:
+                less = "finite" if most == math.inf else f"less than {most:g}"
+                raise InvalidValueError(f"{name} must be more than 0 and {less}, got {value:g}: it is {meaning}")
         if self.pieces is not None and self.pieces < 1:
-            raise InvalidValueError(f"pieces must be at least 1, got {self.pieces}")
+            raise InvalidValueError(
+                f"pieces must be at least 1, got {self.pieces}: it is how many pieces of the background's step may be "
+                "in flight at once, for example 2, or None for no bound"
+            )
 
     @property
     def in_pieces(self) -> bool:

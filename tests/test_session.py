@@ -204,7 +204,10 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
             "policy must be one of none, naive, nice, priority, paced, feedback, or a Sharing, got 'wild'",
         ),
         ({"max_slowdown": 0.01}, "max_slowdown 0.01 binds a background, and policy 'none' has none"),
-        ({"max_slowdown": -1.0, "background": EXAMPLE}, "max_slowdown must lie between 0 and inf, got -1"),
+        (
+            {"max_slowdown": -1.0, "background": EXAMPLE},
+            "max_slowdown must be more than 0 and finite, got -1: it is how much slower the foreground may become",
+        ),
         ({"background_batch": 0, "background": EXAMPLE}, "background_batch must be at least 1"),
         ({"background_batch": 2}, "background_batch must be at least 1 and is for a background"),
         ({"policy": "priority"}, "policy 'priority' needs a background job"),
