@@ -12,6 +12,9 @@ from deeppool.errors import InvalidValueError
 
 Priority = Literal["normal", "nice", "lowest"]
 """Of the background: the foreground's own; nice 19; the lowest there is (SCHED_IDLE, a low-priority stream)."""
+Home = Literal["auto", "process", "thread"]
+"""Where a background runs: in a process of its own, which contains whatever happens to it; in a thread of the rank's
+process, where a GPU can tell its pieces from the foreground's; ``auto``: a thread on a GPU, a process on a CPU."""
 Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
 
 _BOUNDED = {
@@ -24,6 +27,7 @@ _BOUNDED = {
     "max_slowdown": (math.inf, "how much slower the foreground may become on average, for example 0.03 for 3 %"),
 }
 """What is less than a bound of each, and what it says."""
+_HOMES = {"process": "in a process of its own", "thread": "in a thread of the rank"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +48,12 @@ class Sharing:
     """Slowdown of one operator of the foreground from which on the background must not run beside it: 0.1 is 10 %."""
     max_slowdown: float | None = None
     """Bound on the foreground's mean slowdown that a controller holds: 0.03 is 3 %."""
+    home: Home = "auto"
+    """Of the background; no mechanism of its own."""
 
     def __post_init__(self) -> None:
+        if self.home not in ("auto", *_HOMES):
+            raise InvalidValueError(f"home must be auto, process or thread, got '{self.home}'")
         for name, (most, meaning) in _BOUNDED.items():
             value = getattr(self, name)
             if value is not None and not 0 < value < most:
@@ -73,7 +81,8 @@ class Sharing:
         chosen = [
             f"{name} {value:g}" for name, value in asdict(self).items() if isinstance(value, int | float) and value
         ]
-        return ", ".join([f"priority {self.priority}", *chosen])
+        home = [_HOMES[self.home]] if self.home in _HOMES else []
+        return ", ".join([f"priority {self.priority}", *chosen, *home])
 
 
 POLICIES: dict[Policy, Sharing | None] = {
@@ -104,6 +113,6 @@ def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) ->
 
 
 def policy_name(sharing: Sharing | None) -> Policy | Literal["custom"]:
-    """The policy of some mechanisms, whatever bound they hold."""
-    bare = None if sharing is None else replace(sharing, max_slowdown=None)
+    """The policy of some mechanisms, whatever bound they hold, and wherever the background runs."""
+    bare = None if sharing is None else replace(sharing, max_slowdown=None, home="auto")
     return next((name for name, known in POLICIES.items() if known in (sharing, bare)), "custom")
