@@ -113,8 +113,8 @@ class BackgroundResult:
     ended: str
     """``stopped``, or how it died; a background's end never ends the foreground."""
     home: str = "process"
-    """Where it ran: a ``process`` of its own, that ``under MPS``, or a ``thread of the rank``, which a device that is
-    lost ends too."""
+    """Where it ran: ``process`` or ``process, under MPS``, which is its own; ``thread of the rank``, which ends with
+    the rank's process, and that with whatever breaks the device's context."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ def launch(
         background: a model to train beside every rank, by name, or a :class:`deeppool.job.Job` with its own
             batch, or a training of your own in a :class:`deeppool.BackgroundJob`; None for none.
         policy: how the background shares a core: a name in :data:`deeppool.sharing.POLICIES`, or mechanisms of your
-            own choice; ``priority`` unless given.
+            own choice; ``priority`` unless given. On a GPU the background is a thread of each rank's process, on a CPU
+            a process, unless :attr:`deeppool.Sharing.home` says otherwise.
         max_slowdown: bound on the foreground's mean slowdown, for example 0.01 for 1 %, that a controller holds.
         background_batch: samples of a step of a background that is given by its name; 4 unless given.
         seconds: to spend measuring, start-up not counted; 30 unless given. At least two iterations per condition.
