@@ -163,6 +163,9 @@ class CollocationPanel(Panel):
 
     def _conclude(self, run: LiveRun[RunRecord]) -> None:
         """It is over: the record is kept, or it is told why there is none."""
+        # Those that died by themselves stay named.
+        last = run.samples[-1].background if run.samples else ()
+        self.jobs.value = describe_jobs(job for job in last if job.reason is not None)
         if run.state == "failed" and run.error is not None:
             self.tell_problem(run.error)
         if run.state != "done":
