@@ -19,7 +19,7 @@ from deeppool.widgets.panel import Panel
 from deeppool.widgets.record_view import Comparison, View, view, view_both
 
 ROWS = 8
-COLUMNS = (19, 42, 14, 12)
+COLUMNS = (19, 38, 14, 12)
 """Characters for when, name, kind and model; at a laptop's width there is room for the size after them."""
 LABEL = {"description_width": "8em"}
 NOTHING = "nothing"
