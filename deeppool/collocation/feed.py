@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from deeppool.collocation.lodgers import Lodgers
 from deeppool.collocation.neighbours import Neighbours, Told
 from deeppool.live_sample import BESIDE, BackgroundSample, Condition, LiveSample, OnSample, State
 
@@ -11,7 +12,7 @@ from deeppool.live_sample import BESIDE, BackgroundSample, Condition, LiveSample
 class Feed:
     """What is told to whom; belongs to the thread of the run."""
 
-    def __init__(self, on_sample: OnSample | None, neighbours: Neighbours | None) -> None:
+    def __init__(self, on_sample: OnSample | None, neighbours: Neighbours | Lodgers | None) -> None:
         """Begins to count the time. Without a listener it looks at nothing, so that it costs nothing."""
         self._on_sample, self._neighbours = on_sample, neighbours
         self._began = time.perf_counter()

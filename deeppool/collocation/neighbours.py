@@ -60,6 +60,8 @@ class Neighbours:
         ranks: int,
         sharing: Sharing,
         work: Mapping[str, Any],
+        device: str = "cpu",
+        home: str = "process",
         *,
         tells: bool = False,
     ) -> None:
@@ -71,9 +73,11 @@ class Neighbours:
             ranks: how many there are.
             sharing: how they share the cores with the ranks.
             work: what :func:`deeppool.collocation.queue.hand_over` said of the job.
+            device: of the ranks, ``cpu`` or ``cuda``.
+            home: what kind of process theirs is, for the record.
             tells: whether they tell of themselves while they train; see :meth:`look`.
         """
-        self.job = job
+        self.job, self.home = job, home
         self.priority = "unknown"
         self.ended = "stopped"
         self.told: dict[int, Told] = {rank: Told(time.perf_counter(), 0, 0) for rank in range(ranks)}
@@ -93,6 +97,8 @@ class Neighbours:
                     own=slot.folder,
                     rank=rank,
                     core=slot.core,
+                    device=device,
+                    index=slot.index,
                     folder=slot.folder,
                     sharing=asdict(sharing),
                 )
@@ -113,11 +119,13 @@ class Neighbours:
         if not self._living:
             raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
 
-    def begin(self, command: str) -> dict[int, float]:
-        """Sends ``train`` or ``rest`` to all that live; returns their CPU seconds so far."""
+    def begin(self) -> None:
+        """All that live train from now on."""
+        self._send("train")
+
+    def _send(self, command: str) -> None:
         for child in self._living.values():
             child.send(command, tells=self._tells)
-        return self._cpu()
 
     def look(self) -> None:
         """Takes note of what the jobs have said, and of those that have died, by now."""
@@ -147,7 +155,7 @@ class Neighbours:
         """Ends a training phase that began at ``started``; adds what was done since the last cut to ``work``."""
         self.cut(work)
         parts, self._cuts = self._cuts, []
-        self.begin("rest")
+        self._send("rest")
         spans: list[Span] = []
         for rank in list(self._living):
             trained = self._receive(rank, SWITCH_SECONDS)

@@ -140,17 +140,20 @@ class CollocationPanel(Panel):
                 return
             before = time.thread_time()
             try:
+                self.bar.value, self.bar.bar_style = run.progress, COLOURS[run.state]
+                self.said.value = html.escape(repr(run))
+                self._draw()
                 if ended:
                     self._concluded = run
                     self._conclude(run)
                 else:
                     self.settings.lock(run.bound_refusal)
-                    self.said.value = html.escape(repr(run))
-                self.bar.value, self.bar.bar_style = run.progress, COLOURS[run.state]
-                self._draw()
             # Whatever it is, the user is to see it, and the run goes on.
             except Exception as error:
                 self.tell_problem(error)
+            if ended:
+                self.settings.free()
+                self.launch.disabled, self.stop.disabled = False, True
             self._due = time.monotonic() + max(INTERVAL, SPARED * (time.thread_time() - before))
 
     def _draw(self) -> None:
@@ -160,9 +163,9 @@ class CollocationPanel(Panel):
 
     def _conclude(self, run: LiveRun[RunRecord]) -> None:
         """It is over: the record is kept, or it is told why there is none."""
-        self.launch.disabled, self.stop.disabled = False, True
-        self.settings.free()
-        self.said.value = html.escape(repr(run))
+        # Those that died by themselves stay named.
+        last = run.samples[-1].background if run.samples else ()
+        self.jobs.value = describe_jobs(job for job in last if job.reason is not None)
         if run.state == "failed" and run.error is not None:
             self.tell_problem(run.error)
         if run.state != "done":

@@ -14,7 +14,7 @@ from deeppool.steering import refusal
 MODELS = ("resnet18", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")
 """That are offered as a background, small ones; any other name may be typed."""
 LABEL = {"description_width": "13em"}
-WIDE = ipywidgets.Layout(width="30em")
+WIDE = ipywidgets.Layout(width="36em")
 LOOSEST = 50.0
 """Percent: the loosest bound that the slider offers."""
 STEP = 0.5

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
+from deeppool.figures.labels import shorten
 from deeppool.job import RunRecord
 from deeppool.planning.diff import PlanDiff, diff
 from deeppool.planning.plan import Plan
@@ -66,4 +67,4 @@ def view_both(before: Any, after: Any, *, dark: bool = False) -> View:
 
 
 def _named(run: RunRecord, name: str) -> Timeline:
-    return replace(run.timeline, title=f"{name}: {run.timeline.title}, {run.where}, {run.date}")
+    return replace(run.timeline, title=f"{name}: {shorten(run.model)}, policy {run.policy}, {run.date}")

@@ -11,17 +11,19 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool.catalogue import Entry, catalogue
+from deeppool.figures.labels import shorten
 from deeppool.files import load
 from deeppool.units import format_bytes
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.record_view import Comparison, View, view, view_both
 
 ROWS = 8
-COLUMNS = (19, 18, 22, 10)
-"""Characters for when, kind, model and size."""
+COLUMNS = (19, 38, 14, 12)
+"""Characters for when, name, kind and model; at a laptop's width there is room for the size after them."""
 LABEL = {"description_width": "8em"}
-NOBODY = "nothing"
+NOTHING = "nothing"
+"""To compare with; no path is as short."""
 STYLE = "<style>.dp-run-browser .dp-fixed select { font-family: var(--jp-code-font-family, monospace) }</style>"
 """The rows of a list of files stand in columns."""
 
@@ -96,8 +98,8 @@ class RunBrowser(Panel):
         try:
             self.files.options = lines
             self.files.value = chosen if chosen in paths else good[0] if good else paths[0] if paths else None
-            self.other.options = [(NOBODY, None), *(one for one in lines if one[1] in good)]
-            self.other.value = other if other in good else None
+            self.other.options = [(NOTHING, NOTHING), *(one for one in lines if one[1] in good)]
+            self.other.value = other if other in good else NOTHING
         finally:
             self._filling = False
         self.files.disabled, self.other.disabled = not paths, len(good) < 2
@@ -126,27 +128,44 @@ class RunBrowser(Panel):
     def _draw(self) -> None:
         self.compared, self._view = None, None
         try:
-            if self.selected is not None and self.other.value not in (None, self.files.value):
-                self._view = view_both(self._read(self.other.value), self.selected, dark=self.dark)
+            if self.selected is not None and self.other.value not in (NOTHING, self.files.value):
+                # The older one comes first, whichever was chosen first.
+                both = [entry.path for entry in self.entries if entry.path in (self.files.value, self.other.value)]
+                after, before = (self._read(path) for path in both)
+                self._view = view_both(before, after, dark=self.dark)
                 self.compared = self._view.comparison
             elif self.selected is not None:
                 self._view = view(self.selected, dark=self.dark)
         finally:
-            figure = None if self._view is None else self._view.figure
-            self._drawn.layout.display = "none" if figure is None else None
-            if figure is not None:
-                become(self.figure, figure)
+            self._show(None if self._view is None else self._view.figure)
             text = "" if self._view is None else self._view.text
             self.text.value = f'<pre style="overflow-x: auto">{html.escape(text)}</pre>' if text else ""
+
+    def _show(self, figure: go.Figure | None) -> None:
+        """Draws a figure; of the same title, in place."""
+        self._drawn.layout.display = "none" if figure is None else None
+        if figure is None:
+            return
+        if self.figure.layout.title.text == figure.layout.title.text:
+            become(self.figure, figure)
+            return
+        # One that was bars by name would keep its names on an axis of seconds: the page remembers.
+        old, self.figure = self.figure, go.FigureWidget(figure)
+        settle(self.figure)
+        self._drawn.children = (self.figure,)
+        old.close()
 
 
 def line(entry: Entry) -> str:
     """A file in a row of fixed width; spaces that a list box does not fold."""
-    what = ["not a record", ""] if entry.problem is not None else [entry.kind or "", entry.model or ""]
-    cells = [f"{entry.saved:%Y-%m-%d %H:%M:%S}", *what, format_bytes(entry.size)]
-    row = "  ".join(cell[:width].ljust(width) for cell, width in zip(cells, COLUMNS, strict=True))
-    why = "" if entry.problem is None else f" ({entry.problem})"
-    return f"{row}  {entry.path.name}{why}".replace(" ", "\u00a0")
+    when, name, kind, model = COLUMNS
+    row = f"{entry.saved:%Y-%m-%d %H:%M:%S}".ljust(when) + "  " + shorten(entry.path.name, name).ljust(name) + "  "
+    if entry.problem is not None:
+        row += entry.problem
+    else:
+        row += shorten(entry.kind or "", kind).ljust(kind) + "  " + shorten(entry.model or "", model).ljust(model)
+        row += "  " + format_bytes(entry.size)
+    return row.replace(" ", "\u00a0")
 
 
 def _summary(ours: int, others: int) -> str:

@@ -1,54 +1,51 @@
-"""What the foreground loses and the background gains, of live runs as the records have it."""
+"""Ways of sharing a device, as they were measured: a mark is the median, its bars are all rounds."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
-from deeppool.sharing import Sharing
-from deeppool.simulation.collocated import DeviceModel, Piece, Step, simulate_collocated
 from tests.figures.records import run_of, two_layer_plan
 
 
-def test_a_run_is_a_mark_of_its_policy_with_what_was_measured():
-    (mark,) = figures.trade_off([run_of()]).data
-    assert mark.name == "priority"
-    assert (list(mark.x), list(mark.y)) == ([pytest.approx(11.5)], [pytest.approx(30)])
-    # 80 ms against 60 ms at the 99th percentile.
-    assert list(mark.customdata[0]) == pytest.approx([100 * (80 / 60 - 1), 66.7])
+def measured(slowdown: float, harvest: float):
+    run = run_of()
+    front = dataclasses.replace(run.foreground, slowdown=slowdown)
+    return dataclasses.replace(run, foreground=front, background=dataclasses.replace(run.background, harvest=harvest))
 
 
-def test_a_bound_is_a_part_of_the_name():
-    bound = replace(run_of(), policy="feedback", sharing=Sharing(feedback=0.1, max_slowdown=0.025))
-    assert [mark.name for mark in figures.trade_off([run_of(), bound]).data] == [
-        "priority",
-        "feedback, at most 2.5 % slower",
-    ]
+def test_a_mark_is_the_median_of_its_rounds_and_its_bars_reach_to_the_others():
+    rounds = [measured(0.01, 0.5), measured(-0.02, 0.25), measured(0.05, 0.75)]
+    figure = figures.trade_off({"bound 1 %": rounds, "naive": [measured(1.0, 0.9)]})
+    bound, naive = figure.data
+    assert [trace.name for trace in figure.data] == ["bound 1 %", "naive"]
+    assert (bound.x[0], bound.y[0]) == (pytest.approx(1.0), pytest.approx(50))
+    assert (bound.error_x.array[0], bound.error_x.arrayminus[0]) == (pytest.approx(4.0), pytest.approx(3.0))
+    assert (bound.error_y.array[0], bound.error_y.arrayminus[0]) == (pytest.approx(25), pytest.approx(25))
+    assert (naive.x[0], naive.y[0]) == (pytest.approx(100), pytest.approx(90))
+    assert naive.error_x.array is None
 
 
-def test_the_idle_time_is_a_line_and_the_figure_says_measured():
-    figure = figures.trade_off([run_of()])
+def test_what_was_measured_says_so_and_where():
+    subtitle = figures.trade_off({"naive": [measured(1.0, 0.9)] * 2}).layout.title.subtitle.text
+    assert subtitle == "<b>measured</b>: tiny on Test CPU, median of 2 rounds each (bars: smallest to largest)"
+
+
+def test_the_line_is_the_idle_time_of_the_foreground_alone():
+    figure = figures.trade_off({"naive": [measured(1.0, 0.9)]})
     assert figure.layout.shapes[0].y0 == pytest.approx(45)
-    assert figure.layout.title.subtitle.text.startswith("<b>measured</b> with 4 ranks on 2 cores of Test CPU")
-
-
-def test_predicted_and_measured_are_not_mixed():
-    step = Step(kind="forward", stage=0, seconds=8e-3, idle=4e-3)
-    device = DeviceModel(rates=lambda step, piece: (1.0, 0.0))
-    predicted = simulate_collocated((step,), (Piece(seconds=5e-4),), Sharing(), device, iterations=5)
-    with pytest.raises(InvalidValueError, match="got 1 simulations and 1 live runs"):
-        figures.trade_off([predicted, run_of()])
 
 
 @pytest.mark.parametrize(
-    ("shared", "phrase"),
+    ("runs", "phrase"),
     [
-        ([], "cannot draw nothing"),
-        ([two_layer_plan()], "cannot draw a Plan, it accepts CollocatedSimulations or RunRecords"),
-        ([run_of(background=False)], "the run of tiny under policy none had no background"),
+        ({}, "cannot draw nothing"),
+        ({"naive": []}, "cannot draw nothing"),
+        ({"naive": [two_layer_plan()]}, "cannot draw a Plan, it accepts CollocatedSimulations, or RunRecords by name"),
+        ({"none": [run_of(background=False)]}, "a run without a background: tiny, policy none"),
     ],
 )
-def test_what_shares_nothing_is_refused(shared, phrase):
+def test_what_has_no_trade_off_is_refused(runs, phrase):
     with pytest.raises(InvalidValueError, match=phrase):
-        figures.trade_off(shared)
+        figures.trade_off(runs)

@@ -12,7 +12,7 @@ from deeppool.catalogue import catalogue
 from deeppool.planning.diff import PlanDiff
 from deeppool.run_comparison import RunComparison
 from deeppool.widgets import RunBrowser
-from deeppool.widgets.run_browser import line
+from deeppool.widgets.run_browser import NOTHING, line
 from tests.figures.records import run_of, two_layer_plan
 
 
@@ -71,6 +71,10 @@ def test_two_runs_are_compared_one_above_the_other(folder: Path) -> None:
     browser = RunBrowser(folder)
     browser.other.value = folder / "run.json"
     assert isinstance(browser.compared, RunComparison)
+    # The older one first, whichever was chosen first.
+    was = browser.compared
+    browser.files.value, browser.other.value = folder / "run.json", folder / "later.json"
+    assert browser.compared == was
     assert [row[0] for row in browser.compared.settings] == ["global batch"]
     headings = [note.text for note in browser.static().layout.annotations]
     assert ["before: " in text or "after: " in text for text in headings] == [True, True]
@@ -85,7 +89,7 @@ def test_two_plans_are_compared(folder: Path) -> None:
     assert browser.compared == dp.diff(two_layer_plan(), dp.load(folder / "wider.json"))
     assert isinstance(browser.compared, PlanDiff)
     assert "global_batch" in browser.text.value
-    browser.other.value = None
+    browser.other.value = NOTHING
     assert browser.compared is None
     assert "why not fewer" in browser.text.value
 
@@ -131,11 +135,25 @@ def test_an_empty_folder_says_what_to_do_and_a_missing_one_that_it_is_missing(tm
 def test_a_row_has_columns_that_a_list_box_does_not_fold(folder: Path) -> None:
     rows = [line(entry) for entry in catalogue(folder)]
     assert not any(" " in row for row in rows)
-    assert len({row.index("run.json") for row in rows if "run.json" in row}) == 1
-    assert rows[0].endswith("(not\u00a0a\u00a0file\u00a0of\u00a0deeppool)")
+    assert len({row.index(kind) for row in rows for kind in ("plan\u00a0", "run\u00a0") if kind in row}) == 1
+    assert rows[0].endswith("not\u00a0a\u00a0file\u00a0of\u00a0deeppool")
+    assert max(map(len, rows)) < 115
 
 
 def test_a_dark_page_has_dark_figures(folder: Path) -> None:
     browser = RunBrowser(folder)
     browser.dark = True
     assert browser.figure.layout.template == figures.collocation(browser.selected, dark=True).layout.template
+
+
+def test_a_kernel_that_asks_for_colours_gets_none_of_them_in_a_records_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    browser = RunBrowser(folder)
+    for chosen, other in (("plan.json", "wider.json"), ("run.json", "later.json")):
+        browser.files.value, browser.other.value = folder / chosen, NOTHING
+        assert "\x1b" not in browser.text.value
+        browser.other.value = folder / other
+        assert browser.text.value
+        assert "\x1b" not in browser.text.value
