@@ -62,7 +62,10 @@ class TimelineView(Panel):
         self._kinds = ipywidgets.HBox(layout=_ROW)
         self.file = ipywidgets.Text("timeline.json", description="file", style=LABEL)
         self.save = ipywidgets.Button(description="Export for Perfetto", icon="download", layout=_NARROW)
-        self.saved, self.figure = ipywidgets.HTML(), go.FigureWidget()
+        self.saved = ipywidgets.HTML()
+        self._take(panels_of(*sources))
+        # Whole when it is made: a page that is slow to begin with misses what is sent after that.
+        self.figure = go.FigureWidget(figures.timeline(*self._panels))
         super().__init__(
             [
                 grid(self.panel, self.window),
@@ -72,7 +75,6 @@ class TimelineView(Panel):
                 self.saved,
             ]
         )
-        self.look_at(*sources)
         self.panel.observe(self.guarded(self._redraw), "value")
         self.window.observe(self.guarded(self._redraw), "value")
         for name, button in self.buttons.items():
@@ -90,21 +92,7 @@ class TimelineView(Panel):
         """
         panels = panels_of(*sources)
         with self._drawing:
-            self._panels = panels
-            self._longest = max(panel.duration for panel in panels) or 1.0
-            self._unit = time_unit(self._longest)
-            self._quiet = True
-            try:
-                self.panel.options = _choices(panels)
-                self._offer_kinds()
-                whole = self._unit.of(self._longest)
-                self.window.description = f"window ({self._unit.name})"
-                # Wide first: a bound must not pass the value.
-                self.window.max = max(whole, self.window.max)
-                self.window.value = (0.0, whole)
-                self.window.max, self.window.step = whole, whole / STEPS
-            finally:
-                self._quiet = False
+            self._take(panels)
             self._draw()
 
     def export(self, path: str | os.PathLike[str] | None = None) -> Path:
@@ -130,6 +118,24 @@ class TimelineView(Panel):
         kinds = {kind for kind, button in self.kinds.items() if button.value}
         window = None if whole else (start, end)
         return figures.timeline(*self._shown(), window=window, kinds=kinds, dark=self.dark)
+
+    def _take(self, panels: tuple[Shown, ...]) -> None:
+        """Has the controls offer what these timelines have; nothing is drawn."""
+        self._panels = panels
+        self._longest = max(panel.duration for panel in panels) or 1.0
+        self._unit = time_unit(self._longest)
+        whole = self._unit.of(self._longest)
+        self._quiet = True
+        try:
+            self.panel.options = _choices(panels)
+            self._offer_kinds()
+            self.window.description = f"window ({self._unit.name})"
+            # Wide first: a bound must not pass the value.
+            self.window.max = max(whole, self.window.max)
+            self.window.value = (0.0, whole)
+            self.window.max, self.window.step = whole, whole / STEPS
+        finally:
+            self._quiet = False
 
     # -- the window ---------------------------------------------------------------------------------
 
