@@ -20,7 +20,8 @@ from playwright.sync_api import Locator
 
 import deeppool as dp
 from docs.scenes import SCENES, Scene
-from tests.browser.lab import ARGUMENTS, Lab, Theme, opened
+from tests.browser.lab import ARGUMENTS, Lab, opened
+from tests.browser.notebook import Theme
 from tests.browser.server import chromium
 
 if TYPE_CHECKING:

@@ -22,12 +22,17 @@ class Page(anywidget.AnyWidget):
       return 0.299 * seen[0] + 0.587 * seen[1] + 0.114 * seen[2] < 128;
     }
     function serve(panel) {
-      // Else JupyterLab takes arrows and letters for commands of the notebook: "d d" in a list deletes the cell.
-      panel.dataset.lmSuppressShortcuts = "true";
+      // Else JupyterLab takes arrows and letters for commands of the notebook: "b" in a list inserts a cell.
+      // It asks the element that has the focus; Ctrl-S and its like stay JupyterLab's.
+      const claim = (event) => {
+        if (!panel.contains(event.target)) return;
+        event.target.toggleAttribute("data-lm-suppress-shortcuts", !event.ctrlKey && !event.metaKey);
+      };
+      window.addEventListener("keydown", claim, true);
       // plotly listens to the window alone.
       const sizes = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
       sizes.observe(panel);
-      return () => sizes.disconnect();
+      return () => { sizes.disconnect(); window.removeEventListener("keydown", claim, true); };
     }
     function render({ model, el }) {
       el.style.display = "none";

@@ -56,7 +56,6 @@ def edited(path: Path) -> None:
     nbformat.write(notebook, path)
 
 
-@pytest.mark.timeout(400)
 def test_the_users_copy_runs_behind_a_token_on_this_machine_only(tmp_path: Path, lab: Lab) -> None:
     with LabCommand(tmp_path / "jupyter") as server:
         assert f"Your notebooks are in {server.root}: what you edit there is kept" in server.log.read_text()
