@@ -56,7 +56,7 @@ def see_the_frontier(notebook: Notebook, panel: Locator) -> None:
 def zoom_in(notebook: Notebook, panel: Locator) -> None:
     """Far enough to read the names of layers."""
     before = notebook.figure(panel)
-    notebook.press(notebook.button(panel, "Zoom in"), "Enter")
+    notebook.press(notebook.button(panel, "Narrower"), "Enter")
     notebook.changed(panel, before)
 
 

@@ -83,13 +83,13 @@ class AmplificationExplorer(Panel):
         self.limit = steps("amplification limit (×)", {_limit(x): x for x in sorted({*LIMITS, limit})}, limit)
         self.gpus = steps("GPUs", powers(MOST_GPUS, gpus), gpus)
         self.global_batch = steps("global batch (samples)", powers(MOST_SAMPLES, global_batch), global_batch)
-        speeds = {"as the cluster's": 0.0, **{format_bit_rate(speed): speed for speed in SPEEDS}}
+        speeds = {"cluster's own": 0.0, **{format_bit_rate(speed): speed for speed in SPEEDS}}
         self.speed = steps("link speed of a GPU", speeds, 0.0)
         self.cluster = choice("cluster", list(self._clusters), chosen.name)
         self.view = ipywidgets.ToggleButtons(description="compared with", options=_VIEWS, style=_BUTTONS)
         self.summary, self.note = ipywidgets.HTML(), ipywidgets.HTML()
         self.file = ipywidgets.Text(description="file", style=LABEL, layout=ipywidgets.Layout(width="60%"))
-        self.button, self.saved = ipywidgets.Button(description="Save plan", icon="save"), ipywidgets.HTML()
+        self.button, self.saved = ipywidgets.Button(description="Save plan"), ipywidgets.HTML()
         self._drawing, self._latest = threading.RLock(), Latest()
         self._watchers: list[Callable[[Plan], None]] = []
         self._drawn: object = None
@@ -190,7 +190,7 @@ class AmplificationExplorer(Panel):
         self._ask()
         with self._drawing:
             plan = self._plan
-            self.summary.value = f'<p style="line-height: 1.4">{html.escape(summarise(plan))}</p>'
+            self.summary.value = f'<p style="line-height: 1.4; margin: 4px 0">{html.escape(summarise(plan))}</p>'
             self._name_file(plan)
             become(self.layers, figures.layers(plan, dark=self.dark))
         self._draw_comparison()

@@ -55,13 +55,13 @@ class TimelineView(Panel):
             continuous_update=True, readout_format=".4g", style=LABEL, layout=ipywidgets.Layout(width="auto")
         )
         self.buttons = {
-            name: ipywidgets.Button(description=name, tooltip=tip, icon=icon, layout=_NARROW)
-            for name, (icon, tip) in _BUTTONS.items()
+            name: ipywidgets.Button(description=name, tooltip=tip, layout=_NARROW)
+            for name, tip in _BUTTONS.items()
         }
         self.kinds: dict[SpanKind, ipywidgets.ToggleButton] = {}
         self._kinds = ipywidgets.HBox(layout=_ROW)
         self.file = ipywidgets.Text("timeline.json", description="file", style=LABEL)
-        self.save = ipywidgets.Button(description="Export for Perfetto", icon="download", layout=_NARROW)
+        self.save = ipywidgets.Button(description="Export for Perfetto", layout=_NARROW)
         self.saved = ipywidgets.HTML()
         self._take(panels_of(*sources))
         # Whole when it is made: a page that is slow to begin with misses what is sent after that.
@@ -189,16 +189,16 @@ class TimelineView(Panel):
 
 _NARROW, _ROW = ipywidgets.Layout(width="auto"), ipywidgets.Layout(flex_flow="row wrap")
 _BUTTONS = {
-    "Zoom in": ("search-plus", "half the window"),
-    "Zoom out": ("search-minus", "twice the window"),
-    "Earlier": ("arrow-left", "half a window back"),
-    "Later": ("arrow-right", "half a window on"),
-    "Whole": ("arrows-h", "the whole iteration"),
+    "Narrower": "half the window",
+    "Wider": "twice the window",
+    "Earlier": "half a window back",
+    "Later": "half a window on",
+    "Whole": "the whole iteration",
 }
-"""Name → icon and what it does."""
+"""Name → what it does; not Zoom in and Zoom out, as plotly calls two of its own."""
 _MOVES: dict[str, Callable[[float, float], Window]] = {
-    "Zoom in": lambda start, end: _scaled(start, end, 1 / ZOOM),
-    "Zoom out": lambda start, end: _scaled(start, end, ZOOM),
+    "Narrower": lambda start, end: _scaled(start, end, 1 / ZOOM),
+    "Wider": lambda start, end: _scaled(start, end, ZOOM),
     "Earlier": lambda start, end: (start - PAN * (end - start), end - PAN * (end - start)),
     "Later": lambda start, end: (start + PAN * (end - start), end + PAN * (end - start)),
     "Whole": lambda start, end: (0.0, math.inf),
