@@ -55,8 +55,7 @@ class TimelineView(Panel):
             continuous_update=True, readout_format=".4g", style=LABEL, layout=ipywidgets.Layout(width="auto")
         )
         self.buttons = {
-            name: ipywidgets.Button(description=name, tooltip=tip, layout=_NARROW)
-            for name, tip in _BUTTONS.items()
+            name: ipywidgets.Button(description=name, tooltip=tip, layout=_NARROW) for name, tip in _BUTTONS.items()
         }
         self.kinds: dict[SpanKind, ipywidgets.ToggleButton] = {}
         self._kinds = ipywidgets.HBox(layout=_ROW)
