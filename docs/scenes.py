@@ -49,7 +49,8 @@ def see_samples(notebook: Notebook, panel: Locator) -> None:
 
 def see_the_frontier(notebook: Notebook, panel: Locator) -> None:
     """A limit that changes the plan, and every efficient plan around it."""
-    notebook.press(notebook.slider(panel, "amplification limit (×)"), "ArrowLeft", "ArrowLeft")
+    slider = panel.locator(".widget-slider", has_text="amplification limit").locator(".noUi-handle").first
+    notebook.press(slider, "ArrowLeft", "ArrowLeft")
     notebook.until(lambda: "1.5×" in panel.inner_text() and "being computed" not in panel.inner_text())
 
 

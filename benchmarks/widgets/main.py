@@ -100,7 +100,8 @@ def browser(lab: Lab, repeats: int) -> dict[str, list[float]]:
     }
     found = {}
     for name, (panel, index, label) in figures.items():
-        plot, slider = panel.locator(".js-plotly-plot").nth(index), notebook.slider(panel, label)
+        plot = panel.locator(".js-plotly-plot").nth(index)
+        slider = panel.locator(".widget-slider", has_text=label).locator(".noUi-handle").first
         plot.evaluate(WATCH)
         slider.focus()
         times: list[float] = []
