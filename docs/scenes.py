@@ -79,6 +79,11 @@ SCENES = {
     "run": Scene(
         (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)\nrun"), ".dp-run-panel", let_it_train
     ),
+    "runs": Scene(
+        (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)", "dp.widgets.RunsPanel()"),
+        ".dp-runs-panel",
+        lambda notebook, panel: notebook.until(lambda: "update" in panel.inner_text(), seconds=300),
+    ),
     "telemetry": Scene((IMPORT, "dp.widgets.TelemetryPanel()"), ".dp-telemetry-panel", see_samples),
 }
 """By the name of the picture: ``docs/pictures/NAME-light.png`` and ``NAME-dark.png``."""
