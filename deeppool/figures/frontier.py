@@ -14,6 +14,8 @@ from deeppool.planning.plan import Plan
 
 _LOG_ABOVE = 8.0
 """Greatest over smallest value from which on an axis counts in powers."""
+_MANY_POWERS = 3.5
+"""Of ten on an axis, which then names those alone."""
 THIS_PLAN = "this plan"
 """The name of the plan's mark, by which it can be found and moved."""
 
@@ -134,4 +136,14 @@ def _axis(values: Sequence[float], unit: TimeUnit) -> dict[str, object]:
         return {"type": "linear", "range": [least - margin, most + margin]}
     low, high = math.log10(least), math.log10(most)
     margin = 0.06 * (high - low)
-    return {"type": "log", "range": [low - margin, high + margin], "dtick": "D2" if high - low < 2 else 1}
+    ticks = _ticks(low - margin, high + margin)
+    labels = [f"{tick:,.6g}" for tick in ticks]
+    return {"type": "log", "range": [low - margin, high + margin], "tickvals": ticks, "ticktext": labels}
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round values between two powers of ten, at most some ten."""
+    steps = (1, 2, 5) if high - low < _MANY_POWERS else (1,)
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    found = [step * 10.0**power for power in powers for step in steps]
+    return [tick for tick in found if low <= math.log10(tick) <= high]

@@ -37,9 +37,11 @@ SPEEDS = tuple(gigabits * 1e9 / 8 for gigabits in (1, 10, 25, 50, 100, 200, 400,
 FADED = 0.25
 """Opacity of what belongs to the question before."""
 COMPARISON_HEIGHT = 452
-"""Pixels."""
+"""Pixels, also while there is nothing to see yet."""
+PATIENCE = 0.5
+"""Seconds that an explorer may take to open with a frontier; a longer one comes later."""
 _VIEWS: dict[str, View] = {"all efficient plans": "frontier", "static partitions": "shared"}
-_BUTTONS = {**LABEL, "button_width": "11em"}
+_BUTTONS = {**LABEL, "button_width": "auto"}
 
 
 class AmplificationExplorer(Panel):
@@ -81,24 +83,27 @@ class AmplificationExplorer(Panel):
         self.limit = steps("amplification limit (×)", {_limit(x): x for x in sorted({*LIMITS, limit})}, limit)
         self.gpus = steps("GPUs", powers(MOST_GPUS, gpus), gpus)
         self.global_batch = steps("global batch (samples)", powers(MOST_SAMPLES, global_batch), global_batch)
-        speeds = {"as the cluster's": 0.0, **{format_bit_rate(speed): speed for speed in SPEEDS}}
+        speeds = {"cluster's own": 0.0, **{format_bit_rate(speed): speed for speed in SPEEDS}}
         self.speed = steps("link speed of a GPU", speeds, 0.0)
         self.cluster = choice("cluster", list(self._clusters), chosen.name)
         self.view = ipywidgets.ToggleButtons(description="compared with", options=_VIEWS, style=_BUTTONS)
         self.summary, self.note = ipywidgets.HTML(), ipywidgets.HTML()
         self.file = ipywidgets.Text(description="file", style=LABEL, layout=ipywidgets.Layout(width="60%"))
-        self.button, self.saved = ipywidgets.Button(description="Save plan", icon="save"), ipywidgets.HTML()
-        self.comparison, self.layers = go.FigureWidget(_empty(COMPARISON_HEIGHT)), go.FigureWidget()
+        self.button, self.saved = ipywidgets.Button(description="Save plan"), ipywidgets.HTML()
         self._drawing, self._latest = threading.RLock(), Latest()
         self._watchers: list[Callable[[Plan], None]] = []
         self._drawn: object = None
         self._failure: tuple[tuple[View, Question] | None, Exception | None] = (None, None)
-        self._named = ""
+        self._named, self._opened = "", False
         self._question, self._plan = self._search()
+        # Whole when they are made: a page that is slow to begin with misses what is sent after that.
+        self.layers = go.FigureWidget(figures.layers(self._plan))
+        self.comparison = go.FigureWidget(self._first_comparison())
         super().__init__(
             [
-                grid(self.limit, self.gpus, self.global_batch, self.speed, self.cluster, self.view),
+                grid(self.limit, self.gpus, self.global_batch, self.speed, self.cluster),
                 self.summary,
+                self.view,
                 self.comparison,
                 self.note,
                 self.layers,
@@ -106,6 +111,7 @@ class AmplificationExplorer(Panel):
                 self.saved,
             ]
         )
+        self._opened = True
         self._draw()
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._turn), "value")
@@ -169,12 +175,22 @@ class AmplificationExplorer(Panel):
 
     # -- from a plan to figures ---------------------------------------------------------------------
 
+    def _first_comparison(self) -> go.Figure:
+        self._ask()
+        self._latest.wait(PATIENCE)
+        known = self._known()
+        if known is None:
+            return go.Figure(layout={"template": theme.template(), "height": COMPARISON_HEIGHT})
+        self._drawn = (self.view.value, self._question, False)
+        _, draw = _FIGURES[self.view.value]
+        return draw(known, self._plan)
+
     def _draw(self) -> None:
         # Asked first, so that it is often known when the layers are drawn.
         self._ask()
         with self._drawing:
             plan = self._plan
-            self.summary.value = f'<p style="line-height: 1.4">{html.escape(summarise(plan))}</p>'
+            self.summary.value = f'<p style="line-height: 1.4; margin: 4px 0">{html.escape(summarise(plan))}</p>'
             self._name_file(plan)
             become(self.layers, figures.layers(plan, dark=self.dark))
         self._draw_comparison()
@@ -207,15 +223,20 @@ class AmplificationExplorer(Panel):
 
         def fail(error: Exception) -> None:
             self._failure = (view, question), error
-            self._draw_comparison()
+            self._tell(error)
 
         self._failure = None, None
         self._latest.ask(
             (view, question),
             lambda: self._exploration.compare(view, question),
-            lambda _: self._draw_comparison(),
+            self._tell,
             fail,
         )
+
+    def _tell(self, _: object) -> None:
+        # While the panel is made there is nothing to draw on.
+        if self._opened:
+            self._draw_comparison()
 
     def _tell_waiting(self) -> str:
         what = html.escape(f"The {_WORDS[self.view.value]} of {self._question}")
@@ -251,8 +272,3 @@ def _as_cluster(cluster: Cluster | str) -> Cluster:
 
 def _limit(limit: float) -> str:
     return "no limit" if math.isinf(limit) else f"{limit:g}"
-
-
-def _empty(height: int) -> go.Figure:
-    """As high as the figure that will be there, so that nothing below it jumps."""
-    return go.Figure(layout={"template": theme.template(), "height": height})

@@ -5,7 +5,7 @@ from typing import Any
 
 import ipywidgets
 
-LABEL = {"description_width": "11em"}
+LABEL = {"description_width": "13em"}
 """Style: labels of one column end where the controls begin."""
 
 

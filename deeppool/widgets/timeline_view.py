@@ -55,14 +55,16 @@ class TimelineView(Panel):
             continuous_update=True, readout_format=".4g", style=LABEL, layout=ipywidgets.Layout(width="auto")
         )
         self.buttons = {
-            name: ipywidgets.Button(description=name, tooltip=tip, icon=icon, layout=_NARROW)
-            for name, (icon, tip) in _BUTTONS.items()
+            name: ipywidgets.Button(description=name, tooltip=tip, layout=_NARROW) for name, tip in _BUTTONS.items()
         }
         self.kinds: dict[SpanKind, ipywidgets.ToggleButton] = {}
         self._kinds = ipywidgets.HBox(layout=_ROW)
         self.file = ipywidgets.Text("timeline.json", description="file", style=LABEL)
-        self.save = ipywidgets.Button(description="Export for Perfetto", icon="download", layout=_NARROW)
-        self.saved, self.figure = ipywidgets.HTML(), go.FigureWidget()
+        self.save = ipywidgets.Button(description="Export for Perfetto", layout=_NARROW)
+        self.saved = ipywidgets.HTML()
+        self._take(panels_of(*sources))
+        # Whole when it is made: a page that is slow to begin with misses what is sent after that.
+        self.figure = go.FigureWidget(figures.timeline(*self._panels))
         super().__init__(
             [
                 grid(self.panel, self.window),
@@ -72,7 +74,6 @@ class TimelineView(Panel):
                 self.saved,
             ]
         )
-        self.look_at(*sources)
         self.panel.observe(self.guarded(self._redraw), "value")
         self.window.observe(self.guarded(self._redraw), "value")
         for name, button in self.buttons.items():
@@ -90,21 +91,7 @@ class TimelineView(Panel):
         """
         panels = panels_of(*sources)
         with self._drawing:
-            self._panels = panels
-            self._longest = max(panel.duration for panel in panels) or 1.0
-            self._unit = time_unit(self._longest)
-            self._quiet = True
-            try:
-                self.panel.options = _choices(panels)
-                self._offer_kinds()
-                whole = self._unit.of(self._longest)
-                self.window.description = f"window ({self._unit.name})"
-                # Wide first: a bound must not pass the value.
-                self.window.max = max(whole, self.window.max)
-                self.window.value = (0.0, whole)
-                self.window.max, self.window.step = whole, whole / STEPS
-            finally:
-                self._quiet = False
+            self._take(panels)
             self._draw()
 
     def export(self, path: str | os.PathLike[str] | None = None) -> Path:
@@ -130,6 +117,24 @@ class TimelineView(Panel):
         kinds = {kind for kind, button in self.kinds.items() if button.value}
         window = None if whole else (start, end)
         return figures.timeline(*self._shown(), window=window, kinds=kinds, dark=self.dark)
+
+    def _take(self, panels: tuple[Shown, ...]) -> None:
+        """Has the controls offer what these timelines have; nothing is drawn."""
+        self._panels = panels
+        self._longest = max(panel.duration for panel in panels) or 1.0
+        self._unit = time_unit(self._longest)
+        whole = self._unit.of(self._longest)
+        self._quiet = True
+        try:
+            self.panel.options = _choices(panels)
+            self._offer_kinds()
+            self.window.description = f"window ({self._unit.name})"
+            # Wide first: a bound must not pass the value.
+            self.window.max = max(whole, self.window.max)
+            self.window.value = (0.0, whole)
+            self.window.max, self.window.step = whole, whole / STEPS
+        finally:
+            self._quiet = False
 
     # -- the window ---------------------------------------------------------------------------------
 
@@ -183,16 +188,16 @@ class TimelineView(Panel):
 
 _NARROW, _ROW = ipywidgets.Layout(width="auto"), ipywidgets.Layout(flex_flow="row wrap")
 _BUTTONS = {
-    "Zoom in": ("search-plus", "half the window"),
-    "Zoom out": ("search-minus", "twice the window"),
-    "Earlier": ("arrow-left", "half a window back"),
-    "Later": ("arrow-right", "half a window on"),
-    "Whole": ("arrows-h", "the whole iteration"),
+    "Narrower": "half the window",
+    "Wider": "twice the window",
+    "Earlier": "half a window back",
+    "Later": "half a window on",
+    "Whole": "the whole iteration",
 }
-"""Name → icon and what it does."""
+"""Name → what it does; not Zoom in and Zoom out, as plotly calls two of its own."""
 _MOVES: dict[str, Callable[[float, float], Window]] = {
-    "Zoom in": lambda start, end: _scaled(start, end, 1 / ZOOM),
-    "Zoom out": lambda start, end: _scaled(start, end, ZOOM),
+    "Narrower": lambda start, end: _scaled(start, end, 1 / ZOOM),
+    "Wider": lambda start, end: _scaled(start, end, ZOOM),
     "Earlier": lambda start, end: (start - PAN * (end - start), end - PAN * (end - start)),
     "Later": lambda start, end: (start + PAN * (end - start), end + PAN * (end - start)),
     "Whole": lambda start, end: (0.0, math.inf),

@@ -1,5 +1,6 @@
 """The frontier's figure: the record's own points, data parallelism beside them, and the plan at its place."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,16 @@ def test_everything_lies_within_the_axes_and_the_axes_have_units():
             low, high = (10**bound if axis.type == "log" else bound for bound in axis.range)
             assert all(low < value < high for trace in figure.data for value in trace[letter])
             assert axis.title.text.endswith((" (GPU-s)", "(s)", "(GPU-ms)", "(ms)"))
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(256, 2048), (1024, 4096)])
+def test_an_axis_over_powers_names_round_times_in_its_range(gpus, batch):
+    axis = figures.frontier(frontier(PROFILE, Cluster(gpus, inside=CLUSTER.inside), batch)).layout.yaxis
+    assert axis.type == "log"
+    assert 3 <= len(axis.tickvals) <= 12
+    assert all(axis.range[0] <= math.log10(tick) <= axis.range[1] for tick in axis.tickvals)
+    assert [float(text.replace(",", "")) for text in axis.ticktext] == pytest.approx(list(axis.tickvals))
+    assert {text.strip("0.,") for text in axis.ticktext} <= {"1", "2", "5"}
 
 
 def test_hover_texts_have_time_gpu_time_and_amplification():

@@ -60,16 +60,16 @@ def test_a_run_shows_its_prediction_above_what_was_measured_and_each_alone() -> 
 def test_buttons_zoom_and_move_the_window_within_the_iteration() -> None:
     view = TimelineView(two_layer_plan())
     for button, start, end in (
-        ("Zoom in", 11.5, 34.5),
+        ("Narrower", 11.5, 34.5),
         ("Later", 23.0, 46.0),
         ("Later", 23.0, 46.0),
         ("Earlier", 11.5, 34.5),
         ("Earlier", 0.0, 23.0),
         ("Earlier", 0.0, 23.0),
-        ("Zoom in", 5.75, 17.25),
-        ("Zoom out", 0.0, 23.0),
+        ("Narrower", 5.75, 17.25),
+        ("Wider", 0.0, 23.0),
         ("Whole", 0.0, 46.0),
-        ("Zoom out", 0.0, 46.0),
+        ("Wider", 0.0, 46.0),
     ):
         view.buttons[button].click()
         assert view.problem == ""
@@ -83,7 +83,7 @@ def test_buttons_zoom_and_move_the_window_within_the_iteration() -> None:
 def test_the_window_is_never_narrower_than_a_step() -> None:
     view = TimelineView(two_layer_plan())
     for _ in range(30):
-        view.buttons["Zoom in"].click()
+        view.buttons["Narrower"].click()
     start, end = view.window.value
     assert end - start >= view.window.step * 0.99
     assert view.problem == ""
@@ -180,5 +180,5 @@ def test_it_follows_the_pages_theme_and_is_its_figure_where_nobody_is_there() ->
     view.dark = True
     dark = figures.timeline(two_layer_plan(), dark=True)
     assert view.figure.layout.template == dark.layout.template
-    view.buttons["Zoom in"].click()
+    view.buttons["Narrower"].click()
     assert list(view.static().layout.xaxis.range) == [pytest.approx(11.5, abs=0.05), pytest.approx(34.5, abs=0.05)]
