@@ -9,6 +9,7 @@ widgets.TelemetryPanel()          what the devices do now
 panel            what all of them are: errors under the controls, figures that follow the page's theme
 live_figure      a figure that becomes another one in place
 page             what only the page knows
+prose            sentences between the controls
 run_row          a button that starts a call, one that cancels it, how far it is
 sortable_table   a table sorted and chosen from by mouse and keyboard; layer_rows: the layers of a profile in it
 """
