@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from playwright.sync_api import Locator
 
-from tests.browser.lab import Notebook
+from tests.browser.notebook import Notebook
 
 IMPORT = "import deeppool as dp"
 TRAINING = """

@@ -21,12 +21,13 @@ from playwright.sync_api import Locator
 import deeppool as dp
 from docs.scenes import SCENES, Scene
 from tests.browser.lab import ARGUMENTS, Lab, opened
+from tests.browser.notebook import Theme
 from tests.browser.server import chromium
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+THEMES: dict[str, Theme] = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 WINDOW_HEIGHT = 1600
 """Pixels: the tallest widget is seen whole."""
 FIGURE_WIDTH = 1200

@@ -106,6 +106,11 @@ def test_a_copy_that_the_user_has_is_kept(tmp_path: Path) -> None:
     assert edited.read_text() == "mine"
 
 
+def test_the_notebooks_themselves_are_not_opened() -> None:
+    with pytest.raises(InvalidValueError, match="holds deeppool's own notebooks, which stay as they are"):
+        copy_notebooks(ROOT / "tests" / ".." / "notebooks")
+
+
 # -- as run -----------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
-"""A figure in a notebook that becomes another one in place."""
+"""A figure in a notebook that becomes another one in place, follows the page's width, and survives the page."""
 
+import functools
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,26 @@ def become(shown: go.FigureWidget, figure: go.Figure) -> None:
     if not same:
         shown.data = []
         shown.add_traces(figure.data)
+
+
+def settle(shown: go.FigureWidget) -> None:
+    """Has a figure follow the width of the page, and be whole on a page that is opened again.
+
+    Without it plotly's is 700 pixels wide whatever there is, and a page that is opened while the kernel lives gets the
+    figure as it was made, and then news of traces that it has never heard of.
+    """
+    shown._config = {**shown._config, "responsive": True}
+    if not isinstance(shown.get_state, functools.partial):
+        shown.get_state = functools.partial(_state, shown, shown.get_state)
+
+
+def _state(shown: go.FigureWidget, get_state: Any, key: Any = None, drop_defaults: bool = False) -> Any:
+    """As :meth:`ipywidgets.Widget.get_state`: a new page asks for all of it, by no key."""
+    if key is None:
+        # As FigureWidget._repr_mimebundle_ does where a figure is shown by itself.
+        shown._widget_layout = deepcopy(shown._layout_obj._props)
+        shown._widget_data = deepcopy(shown._data)
+    return get_state(key, drop_defaults)
 
 
 def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:

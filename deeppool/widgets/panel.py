@@ -3,13 +3,14 @@
 import functools
 import html
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec
 
 import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool.errors import DeeppoolError
+from deeppool.widgets.live_figure import settle
 from deeppool.widgets.page import Page
 
 Parameters = ParamSpec("Parameters")
@@ -33,6 +34,8 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             options: of the VBox.
         """
         self._page = Page()
+        for figure in _figures(contents):
+            settle(figure)
         self._problem = ipywidgets.HTML()
         self._problem.add_class("dp-problem")
         self._told = 0
@@ -42,6 +45,8 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def show(self, *contents: ipywidgets.Widget) -> None:
         """Exchanges the contents."""
+        for figure in _figures(contents):
+            settle(figure)
         self.children = (*contents, self._problem, self._page)
 
     @property
@@ -99,6 +104,14 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         # As plotly shows a figure at the end of a cell, by the renderer that was chosen.
         figure._ipython_display_()
         return {}
+
+
+def _figures(widgets: Sequence[ipywidgets.Widget]) -> Iterator[go.FigureWidget]:
+    """Those among widgets, and in them."""
+    for widget in widgets:
+        if isinstance(widget, go.FigureWidget):
+            yield widget
+        yield from _figures(getattr(widget, "children", ()))
 
 
 def _kebab(name: str) -> str:

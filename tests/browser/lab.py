@@ -1,32 +1,26 @@
 """Drives notebooks in a real JupyterLab in a headless Chromium; for tests, and for the pictures of docs/.
 
-with opened(tmp_path) as lab:
-    notebook = lab.open(["import deeppool as dp", "panel = dp.widgets.TelemetryPanel()\\npanel"])
-    panel = notebook.panel(".dp-telemetry-panel")
+with opened(tmp_path) as lab:                                  # in a test, the fixture ``lab`` is this
+    notebook = lab.open(["import deeppool as dp", "explorer = dp.widgets.AmplificationExplorer(…)\\nexplorer"])
+    panel = notebook.panel(".dp-amplification-explorer")
     before = notebook.figure(panel)
-    notebook.press(panel.get_by_role("slider"), "ArrowRight")
-    after = notebook.changed(panel, before)     # waits until plotly has drawn something else
-    assert after.trace("limit")["x"] != before.trace("limit")["x"]
-    assert notebook.value("panel.plan.amplification") <= 2     # asks the kernel
-    notebook.close()
+    notebook.press(notebook.slider(panel, "GPUs"), "ArrowRight")
+    after = notebook.changed(panel, before)                    # plotly holds and has drawn something else
+    assert after.trace("chosen")["x"] != before.trace("chosen")["x"]
+    assert notebook.value("explorer.plan.gpus") == 16          # asks the kernel
+    lab.end()                                                  # no complaint, no stranger, no process left
 """
 
-import ast
 import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import nbformat
-from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
+from playwright.sync_api import BrowserContext, sync_playwright
 
-from tests.browser.figure import Drawn, is_dark, read_figure
+from tests.browser.notebook import PATIENCE, Notebook
 from tests.browser.server import Server, chromium
-
-Theme = Literal["JupyterLab Light", "JupyterLab Dark"]
 
 ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -36,20 +30,8 @@ ARGUMENTS = (
 ).split()
 WIDTH, HEIGHT = 1366, 900
 """Pixels of a laptop's window; a cell's output is about 1,000 wide."""
-PATIENCE = 60.0
-"""Seconds for what takes a moment on an idle machine."""
-POLL = 0.05
-"""Seconds between two looks."""
-SETTLING = 0.7
-"""Seconds in which plotly's transitions end; for pictures only, no test waits."""
-
-DOCUMENT = """path => {
-    const found = [...jupyterapp.shell.widgets('main')].find(shown => shown.context?.path === path);
-    if (!found) throw new Error(`${path} is not open`);
-    return found;
-}"""
-
-OPEN = "path => window.jupyterapp && [...jupyterapp.shell.widgets('main')].some(shown => shown.context?.path === path)"
+UNHURRIED = "const within = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = time => within(60 * time);"
+"""anywidget gives a widget up that takes two seconds to start, as plotly's five megabytes do on a busy machine."""
 
 
 @contextmanager
@@ -63,6 +45,7 @@ def opened(folder: Path, *, height: int = HEIGHT) -> Iterator["Lab"]:
             viewport={"width": WIDTH, "height": height},
         )
         browser.set_default_timeout(1000 * PATIENCE)
+        browser.add_init_script(UNHURRIED)
         try:
             yield Lab(server, browser)
         finally:
@@ -79,7 +62,7 @@ class Lab:
         self.notebooks: list[Notebook] = []
         self._folders = itertools.count()
 
-    def open(self, cells: Sequence[str], *, seconds: float = 2 * PATIENCE) -> "Notebook":
+    def open(self, cells: Sequence[str], *, seconds: float = 2 * PATIENCE) -> Notebook:
         """Runs a notebook of these code cells in a new folder.
 
         Args:
@@ -98,9 +81,9 @@ class Lab:
         nbformat.write(notebook, folder / "test.ipynb")
         return self.open_file(folder / "test.ipynb", seconds=seconds)
 
-    def open_file(self, path: Path, *, seconds: float = 2 * PATIENCE) -> "Notebook":
+    def open_file(self, path: Path, *, seconds: float = 2 * PATIENCE) -> Notebook:
         """Runs a notebook that is in the server's folder."""
-        notebook = Notebook(self, path.relative_to(self.server.root).as_posix())
+        notebook = Notebook(self.server, self.browser, path.relative_to(self.server.root).as_posix())
         self.notebooks.append(notebook)
         notebook.show()
         notebook.run_all(seconds)
@@ -120,203 +103,3 @@ class Lab:
         for notebook in ended:
             assert not notebook.complaints, f"the page complained: {notebook.complaints}"
             assert not notebook.strangers, f"the page asked for {notebook.strangers}, which are not on this machine"
-
-
-class Notebook:
-    """One notebook in a page of its own."""
-
-    def __init__(self, lab: Lab, path: str) -> None:
-        """Shows nothing yet."""
-        self.lab = lab
-        self.path = path
-        """Below the server's folder."""
-        self.complaints: list[str] = []
-        """Errors of the console and of the page."""
-        self.strangers: list[str] = []
-        """Addresses beyond this machine that the page asked for; it got nothing."""
-
-    # -- the page -----------------------------------------------------------------------------------
-
-    def show(self) -> None:
-        """Opens the page, and waits until the kernel answers: a notebook says idle before it can run a cell."""
-        self.page: Page = self.lab.browser.new_page()
-        self.page.on("console", self._hear)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self._notice(request.url))
-        self.page.on("websocket", lambda socket: self._notice(socket.url))
-        workspace = re.sub(r"\W", "-", self.path)
-        server = self.lab.server
-        self.page.goto(f"{server.url}/lab/workspaces/{workspace}/tree/{self.path}?reset&token={server.token}")
-        self.page.wait_for_function(OPEN, arg=self.path)
-        self._ask("await document.context.ready; await document.sessionContext.ready")
-        self._await_kernel()
-
-    def hide(self) -> None:
-        """Closes the page as a user closes a tab; the kernel goes on."""
-        self.page.close(run_before_unload=False)
-
-    def save(self) -> None:
-        """As Ctrl-S does."""
-        self._ask("await document.context.save()")
-
-    def set_theme(self, theme: Theme) -> None:
-        """Of the whole page, as the menu does."""
-        self._ask("await jupyterapp.commands.execute('apputils:change-theme', {theme: argument})", theme)
-        light = str(theme == "JupyterLab Light").lower()
-        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
-
-    # -- cells and the kernel -----------------------------------------------------------------------
-
-    def run_all(self, seconds: float = 2 * PATIENCE) -> None:
-        """Runs every cell; returns when all have.
-
-        Raises:
-            AssertionError: a cell raised, or they took longer.
-        """
-        self._ask("jupyterapp.shell.activateById(document.id)")
-        self._ask("jupyterapp.commands.execute('notebook:run-all-cells')")
-
-        def finished() -> bool:
-            cells = self._cells()
-            for cell in cells:
-                for output in cell["outputs"]:
-                    assert output["output_type"] != "error", _told(cell["source"], output)
-            return all(cell["count"] is not None and cell["state"] == "idle" for cell in cells)
-
-        self.until(finished, seconds)
-
-    def restart_kernel(self) -> None:
-        """Without asking; no cell runs again."""
-        self._ask("await document.sessionContext.restartKernel()")
-        self._await_kernel()
-
-    def value(self, expression: str) -> Any:
-        """What an expression is in the kernel, which must be free: a literal, or its text when it has no literal."""
-        reply = self._ask(
-            """const reply = await document.sessionContext.session.kernel.requestExecute(
-                {code: '', silent: true, store_history: false, user_expressions: {value: argument}}).done;
-            return reply.content.user_expressions.value""",
-            expression,
-        )
-        assert reply["status"] == "ok", f"{expression}: {reply.get('ename')}: {reply.get('evalue')}"
-        text = reply["data"]["text/plain"]
-        try:
-            return ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            return text
-
-    def outputs(self, cell: int) -> list[dict[str, Any]]:
-        """Of one code cell, as a notebook's file has them."""
-        found: list[dict[str, Any]] = self._cells()[cell]["outputs"]
-        return found
-
-    # -- widgets and figures ------------------------------------------------------------------------
-
-    def panel(self, selector: str) -> Locator:
-        """The one widget of a class, ``.dp-run-panel``, when it is to be seen."""
-        found = self.page.locator(selector).first
-        found.wait_for()
-        return found
-
-    def press(self, control: Locator, *keys: str) -> None:
-        """Focuses a control and presses keys, as somebody without a mouse does."""
-        control.focus()
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def slider(self, panel: Locator, label: str) -> Locator:
-        """The handle of the slider with this label."""
-        return self._control(panel, label).locator(".noUi-handle").first
-
-    def button(self, panel: Locator, text: str) -> Locator:
-        """The button with this text."""
-        return panel.get_by_role("button", name=text, exact=True)
-
-    def choose(self, panel: Locator, label: str, option: str) -> None:
-        """Takes an option of the dropdown with this label, by keyboard: the first letters of it."""
-        control = self._control(panel, label).locator("select")
-        self.press(control, *option)
-        assert control.evaluate("select => select.selectedOptions[0].textContent.trim()") == option
-
-    def figure(self, panel: Locator, index: int = 0) -> Drawn:
-        """The panel's figure, the first unless told otherwise."""
-        return read_figure(panel.locator(".js-plotly-plot").nth(index))
-
-    def changed(self, panel: Locator, before: Drawn, index: int = 0, seconds: float = PATIENCE) -> Drawn:
-        """The figure, when both what it holds and what is drawn are no longer what they were."""
-        found = before
-
-        def other() -> bool:
-            nonlocal found
-            found = self.figure(panel, index)
-            return found.traces != before.traces and found.drawn != before.drawn
-
-        self.until(other, seconds)
-        return found
-
-    def settle(self, panel: Locator) -> None:
-        """Returns when the figures of a panel have the colours of the page's theme."""
-        dark = self.page.locator("body").get_attribute("data-jp-theme-light") == "false"
-        plots = panel.locator(".js-plotly-plot")
-
-        def fits() -> bool:
-            papers = [read_figure(plots.nth(index)).filled for index in range(plots.count())]
-            return all(paper and is_dark(paper) == dark for paper in papers)
-
-        self.until(fits)
-        self.page.wait_for_timeout(1000 * SETTLING)
-
-    def problem(self, panel: Locator) -> str:
-        """The error that the panel shows; empty when it shows none."""
-        return panel.locator(".dp-problem").first.inner_text().strip()
-
-    def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-        """Waits for something, while the page goes on.
-
-        Raises:
-            AssertionError: it took longer.
-        """
-        for _ in range(int(seconds / POLL)):
-            if condition():
-                return
-            self.page.wait_for_timeout(1000 * POLL)
-        raise AssertionError(f"not within {seconds:.0f} s; the page complained of {self.complaints or 'nothing'}")
-
-    # -- inside -------------------------------------------------------------------------------------
-
-    def _control(self, panel: Locator, label: str) -> Locator:
-        """The ipywidget with this label."""
-        exact = re.compile(rf"^\s*{re.escape(label)}\s*$")
-        return panel.locator(".jupyter-widgets").filter(has=self.page.locator(".widget-label", has_text=exact)).last
-
-    def _ask(self, body: str, argument: Any = None) -> Any:
-        """Runs JavaScript in which ``document`` is this notebook in JupyterLab."""
-        return self.page.evaluate(
-            f"async ([path, argument]) => {{ const document = ({DOCUMENT})(path); {body} }}", [self.path, argument]
-        )
-
-    def _await_kernel(self) -> None:
-        self._ask("await document.sessionContext.session.kernel.info")
-
-    def _cells(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask(
-            """return document.content.widgets.filter(cell => cell.model.type === 'code').map(cell => ({
-                source: cell.model.sharedModel.source, count: cell.model.executionCount,
-                state: cell.model.executionState, outputs: cell.model.outputs.toJSON()}))"""
-        )
-        return found
-
-    def _hear(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.complaints.append(f"{message.text} ({message.location.get('url', '')})")
-
-    def _notice(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname != "127.0.0.1":
-            self.strangers.append(url)
-
-
-def _told(source: str, output: dict[str, Any]) -> str:
-    """A cell's error, with its traceback as plain text."""
-    traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output["traceback"]))
-    return f"a cell raised {output['ename']}: {output['evalue']}\n{source}\n{traceback}"

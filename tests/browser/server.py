@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,16 +20,17 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
 END_SECONDS = 30.0
 
-OPTIONS = (
-    "--no-browser",
-    "--allow-root",
-    "--ip=127.0.0.1",
-    "--ServerApp.port_retries=0",
-    "--LabApp.extension_manager=readonly",
-    "--LabApp.news_url=None",
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
     # Tests ask the application what a cell is doing; the page's elements of it come and go with scrolling.
-    "--LabApp.expose_app_in_browser=True",
-)
+    "LabApp": {"expose_app_in_browser": True},
+    "ServerApp": {"open_browser": False, "allow_root": True, "port_retries": 0},
+}
+"""In the configuration of every server here, the product's own as well."""
+OFFLINE: Mapping[str, Mapping[str, Any]] = {
+    "LabApp": {"extension_manager": "readonly", "news_url": None},
+    "ServerApp": {"ip": "127.0.0.1"},
+}
+"""What ``deeppool lab`` sees to itself."""
 SETTINGS = {
     # Elements out of sight stay in the page.
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
@@ -46,25 +47,37 @@ class Server:
         Args:
             folder: gets the notebooks, in ``work``, and all that Jupyter writes.
         """
+        self.folder = folder
         self.root = folder / "work"
-        self.log = folder / "jupyter.log"
         self.token = secrets.token_hex(16)
         self.port = _free_port()
-        self._folder = folder
+        self.log = folder / "jupyter.log"
 
     @property
     def url(self) -> str:
         """Without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
+    def command(self) -> Sequence[str]:
+        """That starts it."""
+        return [
+            *(sys.executable, "-m", "jupyterlab", f"--ServerApp.port={self.port}"),
+            *(f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.root}"),
+        ]
+
+    def configuration(self) -> Mapping[str, Mapping[str, Any]]:
+        """Of the user that starts it."""
+        return {part: {**OPTIONS.get(part, {}), **OFFLINE.get(part, {})} for part in OPTIONS}
+
     def __enter__(self) -> Self:
-        self.root.mkdir(parents=True)
-        _configure(self._folder / "config" / "labconfig")
-        command = [sys.executable, "-m", "jupyter", "lab", *OPTIONS, f"--ServerApp.port={self.port}"]
-        command += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.root}"]
+        self.folder.mkdir(parents=True)
+        self.root.mkdir()
+        (self.folder / "config" / "labconfig").mkdir(parents=True)
+        _write(self.folder / "config" / "jupyter_lab_config.json", self.configuration())
+        _write(self.folder / "config" / "labconfig" / "default_setting_overrides.json", SETTINGS)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, env=environment(self._folder), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                self.command(), env=environment(self.folder), stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
         try:
             self._await_ready()
@@ -87,7 +100,11 @@ class Server:
 
     def processes(self) -> list[psutil.Process]:
         """All that kernels are, and have started."""
-        return psutil.Process(self._process.pid).children(recursive=True)
+        return self.process().children(recursive=True)
+
+    def process(self) -> psutil.Process:
+        """The server's own."""
+        return psutil.Process(self._process.pid)
 
     def ask(self, method: str, path: str) -> Any:
         """A request to the server's own interface; its answer as JSON, None when it is empty."""
@@ -115,20 +132,23 @@ class Server:
 
     def forget_settings(self) -> None:
         """What the user has changed since the start, as the theme."""
-        shutil.rmtree(self._folder / "config" / "lab" / "user-settings", ignore_errors=True)
+        shutil.rmtree(self.folder / "config" / "lab" / "user-settings", ignore_errors=True)
+
+    def ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            self.ask("GET", "/api/status")
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                self.ask("GET", "/api/status")
-            except (urllib.error.URLError, ConnectionError):
-                told = self.log.read_text(errors="replace")
-                assert self._process.poll() is None, f"JupyterLab ended: {told}"
-                assert time.monotonic() < deadline, f"JupyterLab did not start in {START_SECONDS} s: {told}"
-                time.sleep(0.1)
-            else:
-                return
+        while not self.ready():
+            told = self.log.read_text(errors="replace")
+            assert self._process.poll() is None, f"JupyterLab ended: {told}"
+            assert time.monotonic() < deadline, f"JupyterLab did not start in {START_SECONDS} s: {told}"
+            time.sleep(0.1)
 
 
 def environment(folder: Path) -> Mapping[str, str]:
@@ -148,9 +168,8 @@ def environment(folder: Path) -> Mapping[str, str]:
     }
 
 
-def _configure(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _free_port() -> int:

@@ -28,3 +28,62 @@ def test_a_button_is_pressed_by_keyboard(lab: Lab) -> None:
     still = notebook.value("len(sampler.telemetry().samples)")
     assert notebook.value("len(sampler.telemetry().samples)") == still
     assert notebook.problem(panel) == ""
+
+
+CONTROLS = """
+import ipywidgets
+import plotly.graph_objects as go
+from deeppool.widgets.panel import Panel
+
+class Controls(Panel):
+    def __init__(self):
+        self.kind = ipywidgets.Dropdown(description="kind", options=["add", "double", "mix"])
+        self.limit = ipywidgets.FloatSlider(description="limit", value=2.0, min=1.0, max=4.0, step=0.5)
+        self.figure = go.FigureWidget(go.Scatter(x=[0, 1], y=[0, 2.0], name="limit"))
+        super().__init__([self.kind, ipywidgets.HBox([self.limit]), self.figure])
+        self.limit.observe(self.guarded(self.draw), "value")
+
+    def draw(self, change):
+        if change["new"] == 4.0:
+            raise ValueError("4 is <too> much")
+        self.figure.data[0].y = [0, change["new"]]
+
+controls = Controls()
+controls"""
+
+
+def test_every_key_reaches_the_control_that_has_the_focus(lab: Lab) -> None:
+    """JupyterLab takes "d d" for a command that deletes the cell, and ArrowDown for one that goes to the next."""
+    notebook = lab.open(["first = 1", CONTROLS, "last = 3"])
+    panel = notebook.panel(".dp-controls")
+    before = notebook.figure(panel)
+    assert before.trace("limit")["y"] == [0, 2.0]
+    notebook.choose(panel, "kind", "double")
+    notebook.press(notebook.slider(panel, "limit"), "ArrowUp", "ArrowRight")
+    after = notebook.changed(panel, before)
+    notebook.until(lambda: notebook.figure(panel).trace("limit")["y"] == [0, 3.0])
+    assert after.drawn != before.drawn
+    assert notebook.value("(controls.kind.value, controls.limit.value, first)") == ("double", 3.0, 1)
+    assert len(notebook.outputs(1)) == 1
+
+    notebook.press(notebook.slider(panel, "limit"), "ArrowRight", "ArrowRight")
+    notebook.until(lambda: notebook.problem(panel) == "ValueError: 4 is <too> much")
+    notebook.press(notebook.slider(panel, "limit"), "ArrowLeft")
+    notebook.until(lambda: notebook.problem(panel) == "")
+
+
+def test_a_figure_is_as_wide_as_its_panel(lab: Lab) -> None:
+    notebook = lab.open([CONTROLS])
+    panel = notebook.panel(".dp-controls")
+    for width in (1366, 1000):
+        notebook.page.set_viewport_size({"width": width, "height": 900})
+        room = 0.0
+
+        def fits() -> bool:
+            nonlocal room
+            room = panel.evaluate("panel => panel.getBoundingClientRect().width")
+            return abs(notebook.figure(panel).width - room) < 20
+
+        notebook.until(fits)
+        assert room > 500
+    notebook.page.set_viewport_size({"width": 1366, "height": 900})

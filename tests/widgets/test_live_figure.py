@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 import pytest
 
 from deeppool import figures
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, settle
 from tests.figures.records import two_layer_plan
 
 BARS = go.Figure(go.Bar(x=[1, 2], y=[3, 4], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
@@ -44,3 +44,15 @@ def test_a_figure_of_ours_becomes_its_dark_self() -> None:
     become(shown, dark)
     assert properties(shown)["layout"]["template"] == properties(dark)["layout"]["template"]
     assert properties(shown)["data"][0]["marker"] == properties(dark)["data"][0]["marker"]
+
+
+def test_a_page_that_is_opened_again_gets_the_figure_as_it_is_now() -> None:
+    shown = go.FigureWidget(BARS)
+    settle(shown)
+    settle(shown)
+    become(shown, LINES)
+    shown.data[0].y = [7]
+    state = shown.get_state()
+    assert [trace["type"] for trace in state["_widget_data"]] == ["scatter", "bar"]
+    assert [list(trace["y"]) for trace in state["_widget_data"]] == [[7], [2]]
+    assert "title" not in state["_widget_layout"] or not state["_widget_layout"]["title"]

@@ -1,0 +1,78 @@
+"""``deeppool lab``: the user's own copies in a JupyterLab that only they reach, and that asks nobody for anything."""
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+
+from tests.browser.lab import Lab
+from tests.browser.server import OPTIONS, Server, environment
+from tests.test_notebooks import TINY
+
+COPY = "01-burst-parallel.ipynb"
+
+
+class LabCommand(Server):
+    """The product's server, on the copies in ``work``; its token is its own."""
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-m", "deeppool.cli", "lab", str(self.root), "--no-browser", "--port", str(self.port)]
+
+    def configuration(self) -> Mapping[str, Mapping[str, Any]]:
+        return OPTIONS
+
+    def ready(self) -> bool:
+        for told in (self.folder / "jupyter").glob("jpserver-*.json"):
+            self.token = json.loads(told.read_text())["token"]
+            return super().ready()
+        return False
+
+
+def refusal(url: str) -> int:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(url)
+    return refused.value.code
+
+
+def listening(process: psutil.Process) -> set[str]:
+    processes = [process, *process.children(recursive=True)]
+    found = [connection for each in processes for connection in each.net_connections("inet")]
+    return {connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN}
+
+
+def edited(path: Path) -> None:
+    """As a user changes a parameter."""
+    notebook = nbformat.read(path, as_version=4)
+    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    cell.source += "\n" + "\n".join(f"{name} = {value!r}" for name, value in TINY.items())
+    nbformat.write(notebook, path)
+
+
+def test_the_users_copy_runs_behind_a_token_on_this_machine_only(tmp_path: Path, lab: Lab) -> None:
+    with LabCommand(tmp_path / "jupyter") as server:
+        assert f"Your notebooks are in {server.root}: what you edit there is kept" in server.log.read_text()
+        assert len(server.token) >= 32
+        for path in ("/api/contents", "/api/kernels", f"/files/{COPY}"):
+            assert refusal(server.url + path) == 403
+        with urllib.request.urlopen(f"{server.url}/lab") as answer:
+            assert "/login" in answer.url
+        second = subprocess.run(
+            server.command(), env=environment(server.folder), capture_output=True, timeout=60, check=False
+        )
+        assert second.returncode == 1
+        assert f"port {server.port} is not available" in second.stderr.decode()
+        edited(server.root / COPY)
+        users = Lab(server, lab.browser)
+        notebook = users.open_file(server.root / COPY, seconds=300)
+        assert notebook.outputs(0) == []
+        assert listening(server.process()) == {"127.0.0.1"}
+        users.end()
+    assert not server.ready()
