@@ -34,7 +34,7 @@ NARROWEST = 190
 """Pixels of a column."""
 LANE = 34
 """Pixels between branches, at least."""
-CHARACTER = 6.2
+CHARACTER = 5.8
 """Pixels of one of a label's, about."""
 LONGEST = 30
 """Characters of a label."""
@@ -209,13 +209,13 @@ def _layers(
 
 
 def _fit(name: str, room: int) -> str:
-    """A label of so many characters: the last part of a path tells the most; none where nothing readable fits."""
+    """A label of so many characters: the end of a path tells layers apart; none where nothing readable fits."""
     if len(name) <= room:
         return name
     last = name.rpartition(".")[2]
-    if len(last) + 2 <= room:
-        return shorten(name, room)
-    return shorten(last, room) if room >= 5 else ""
+    if len(last) + 1 >= room:
+        return shorten(last, room) if room >= 4 else ""
+    return f"…{name[1 - room :].lstrip('.')}"
 
 
 def _blank_name(colour_by: Quantity) -> str:

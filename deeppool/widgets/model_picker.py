@@ -16,7 +16,7 @@ from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
 from deeppool.graph.workloads import FAMILIES, find_workload
 from deeppool.live_run import LiveRun, start
 from deeppool.profiling.table import Profile
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.prose import bullets, prose
 from deeppool.widgets.run_row import RunRow, side_by_side
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 OWN = "your own (package.module:callable)"
 GIVEN = "the object given here"
 GRANULARITIES: tuple[tuple[str, Granularity], ...] = (
-    ("a module with what follows it", "module"),
-    ("an operator", "operator"),
-    ("a block of modules", "block"),
+    ("modules, each with what follows it", "module"),
+    ("operators", "operator"),
+    ("blocks of modules", "block"),
 )
 DTYPES = (("the model's own", ""), ("float32", "float32"), ("int64 (tokens)", "int64"))
 WIDE = {"description_width": "initial"}
@@ -71,6 +71,7 @@ class ModelPicker(Panel):
         self._drawing = threading.RLock()
         self._make_controls(granularity)
         self.figure = go.FigureWidget()
+        settle(self.figure)
         # Filled when there is something to draw: plotly does not find its width where nothing is seen.
         self._frame = ipywidgets.VBox(layout={"max_height": "640px", "overflow": "auto"})
         self.told = ipywidgets.HTML(prose(EMPTY))
@@ -141,7 +142,7 @@ class ModelPicker(Panel):
         self.shape = ipywidgets.Text(description="input shape of one sample", style=WIDE, layout={"width": "26em"})
         self.dtype = ipywidgets.Dropdown(description="dtype", options=DTYPES, style=WIDE, layout={"width": "16em"})
         self.granularity = ipywidgets.Dropdown(
-            description="a layer is", options=GRANULARITIES, value=granularity, style=WIDE, layout={"width": "21em"}
+            description="layers are", options=GRANULARITIES, value=granularity, style=WIDE, layout={"width": "21em"}
         )
         self.colour = ipywidgets.Dropdown(
             description="colour by", style=WIDE, layout={"display": "none", "width": "24em"}

@@ -19,7 +19,7 @@ from deeppool.graph.shapes import Shapes
 from deeppool.live_run import LiveRun, start
 from deeppool.profiling.table import Profile
 from deeppool.widgets.layer_rows import HEADS, SUM, layer_rows
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.prose import bullets, prose
 from deeppool.widgets.run_row import RunRow, side_by_side
@@ -82,6 +82,7 @@ class ProfilePanel(Panel):
         self._drawing = threading.RLock()
         self._make_controls(device, batch_sizes, precision, output)
         self.figure = go.FigureWidget()
+        settle(self.figure)
         # Filled when there is something to draw: plotly does not find its width where nothing is seen.
         self._results = ipywidgets.VBox()
         self.badge = ipywidgets.HTML(prose(EMPTY))
