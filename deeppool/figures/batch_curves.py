@@ -96,7 +96,7 @@ def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve
     if len(indices) == 1:
         return _directions(profile, indices[0], dark)
     # The palette's hues mean kinds of work; layers are told apart by symbols, and by steps of lightness.
-    shades = theme.ramp(dark=dark)[:0:-1]
+    shades = theme.ramp(dark=dark)[:1:-1]
     return [
         _Curve(
             escape(shorten(profile.graph.layers[index].name)),

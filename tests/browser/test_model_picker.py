@@ -28,7 +28,7 @@ def test_a_model_is_captured_again_by_keyboard_and_its_graph_is_drawn(lab: Lab) 
     # An edge between each two of a chain.
     assert after.traces[0]["x"].count(None) == len(operators) - 1
 
-    notebook.choose(panel, "colour by", "output per sample")
+    notebook.press(panel.get_by_label("colour by", exact=True), "ArrowDown")
     notebook.until(lambda: notebook.figure(panel).title == "alexnet, 23 layers by output per sample")
     assert "output per sample" in notebook.figure(panel).letters
     assert "chain" in panel.locator(".dp-coverage").inner_text()
