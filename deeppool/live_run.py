@@ -40,7 +40,8 @@ def start(
         training.cancel()          # ends every process
         record = training.result()
 
-    A run ends with this process, however that ends: what shall finish is waited for with ``result()``.
+    A run ends with this process, however that ends: what shall finish is waited for with ``result()``. From another
+    notebook or a terminal :func:`deeppool.running` finds it, and can end it.
 
     Args:
         function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate`` or

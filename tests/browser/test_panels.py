@@ -82,7 +82,7 @@ def test_a_figure_is_as_wide_as_its_panel(lab: Lab) -> None:
         def fits() -> bool:
             nonlocal room
             room = panel.evaluate("panel => panel.getBoundingClientRect().width")
-            return abs(notebook.figure(panel).width - room) < 20
+            return bool(abs(notebook.figure(panel).width - room) < 20)
 
         notebook.until(fits)
         assert room > 500
