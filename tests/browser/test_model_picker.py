@@ -33,7 +33,7 @@ def test_a_model_is_captured_again_by_keyboard_and_its_graph_is_drawn(lab: Lab) 
     assert "output per sample" in notebook.figure(panel).letters
     assert "chain" in panel.locator(".dp-coverage").inner_text()
 
-    name = panel.locator(".widget-combobox input")
+    name = panel.get_by_label("model", exact=True)
     notebook.press(name, "Control+a")
     notebook.page.keyboard.type("vgg61")
     notebook.press(name, "Enter")
