@@ -114,8 +114,10 @@ def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | No
     try:
         found = parse_shapes(text)
     except InvalidValueError:
-        raise typer.BadParameter(f"--input-shape takes whole numbers with commas, got '{text}'") from None
-    return found if found is None or isinstance(found, tuple) else dict(found)
+        found = None
+    if found is None:
+        raise typer.BadParameter(f"--input-shape takes whole numbers with commas, got '{text}'")
+    return found if isinstance(found, tuple) else dict(found)
 
 
 def default_cluster(device: str, device_name: str) -> str:
