@@ -44,7 +44,8 @@ def start(
     notebook or a terminal :func:`deeppool.running` finds it, and can end it.
 
     Args:
-        function: ``dp.train``, ``dp.launch``, ``dp.profile`` or ``dp.measure_network``.
+        function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate`` or
+            ``dp.measure_network``.
         arguments: of the function.
         options: of the function; its callbacks are called in the thread of the run.
 
@@ -56,7 +57,7 @@ def start(
     if "on_progress" not in signature.parameters:
         raise InvalidValueError(
             f"{function.__name__} reports no progress, so it cannot be followed or cancelled "
-            "(start takes dp.train, dp.launch, dp.profile and dp.measure_network)"
+            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate and dp.measure_network)"
         )
     signature.bind(*arguments, **options)
     return LiveRun(function, arguments, options, "on_metrics" in signature.parameters)

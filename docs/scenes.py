@@ -47,7 +47,32 @@ def see_samples(notebook: Notebook, panel: Locator) -> None:
     notebook.until(lambda: len(notebook.figure(panel).trace("available")["y"]) >= 30)
 
 
+def see_times(notebook: Notebook, panel: Locator) -> None:
+    """The most expensive layers chosen, as the table is sorted."""
+    rows = panel.locator("tbody button")
+    rows.first.wait_for()
+    notebook.press(rows.nth(0), "Enter", "ArrowDown", "Enter", "ArrowDown", "Enter")
+    notebook.until(lambda: len(notebook.value("panel.selected")) == 3)
+
+
+def see_graph(notebook: Notebook, panel: Locator) -> None:
+    """The graph is there as soon as it is captured."""
+    notebook.until(lambda: len(notebook.figure(panel).traces) > 1, seconds=120)
+
+
 SCENES = {
+    "model": Scene(
+        (
+            IMPORT,
+            "profile = dp.find_profile('resnet50-cpu')\n"
+            "panel = dp.widgets.ModelPicker('resnet50', profile.graph.input_shape, profile=profile)\npanel",
+        ),
+        ".dp-model-picker",
+        see_graph,
+    ),
+    "profile": Scene(
+        (IMPORT, "panel = dp.widgets.ProfilePanel(dp.find_profile('vgg16-cpu'))\npanel"), ".dp-profile-panel", see_times
+    ),
     "run": Scene(
         (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)\nrun"), ".dp-run-panel", let_it_train
     ),

@@ -1,6 +1,5 @@
 """Options and arguments that several commands share, and how their text is read."""
 
-import re
 from typing import Annotated, Literal
 
 import typer
@@ -108,10 +107,17 @@ def memory_size(text: str | None) -> float | None:
 
 def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | None:
     """``3,224,224`` as a shape, or ``input_ids=128,decoder_input_ids=64`` as one per input."""
-    if text is None or "=" not in text:
-        return None if text is None else numbers(text, "--input-shape")
-    named = re.split(r",(?=[A-Za-z_]\w*=)", text)
-    return {name: numbers(sizes, "--input-shape") for name, _, sizes in (part.strip().partition("=") for part in named)}
+    if text is None:
+        return None
+    from deeppool.graph.shapes import parse_shapes
+
+    try:
+        found = parse_shapes(text)
+    except InvalidValueError:
+        found = None
+    if found is None:
+        raise typer.BadParameter(f"--input-shape takes whole numbers with commas, got '{text}'")
+    return found if isinstance(found, tuple) else dict(found)
 
 
 def default_cluster(device: str, device_name: str) -> str:

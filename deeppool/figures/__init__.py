@@ -1,5 +1,7 @@
 """Records in, plotly figures out; nothing here shows or writes a figure by itself.
 
+    figures.graph(graph, profile)          who reads whom, coloured by time, parameters or memory
+    figures.batch_curves(profile, layers)  layer times over the per-GPU batch: measured, between, beyond
     figures.timeline(plan)                 what each GPU does when, one panel per timeline
     figures.timeline(run)                  the prediction above what was measured, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
@@ -12,10 +14,13 @@
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
+layered     where layers stand in a drawn graph
+graph   batch_curves   timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
 """
 
+from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.collocation import collocation
+from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.scaling import scaling
@@ -25,8 +30,10 @@ from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
 
 __all__ = [
+    "batch_curves",
     "chrome_trace",
     "collocation",
+    "graph",
     "interference",
     "layers",
     "scaling",

@@ -1,17 +1,24 @@
 """Records and runs as interactive widgets in a notebook.
 
-widgets.RunPanel(run)       a live run: how far it is, and a button that ends it
-widgets.RunsPanel()         every run of yours on this machine, each with a button that ends it
-widgets.TelemetryPanel()    what the devices do now
+widgets.ModelPicker("vgg16")      any model: capture it, see its graph, what it covers, and warnings
+widgets.ProfilePanel(model)       layer times: measure, cancel, resume, or estimate; a table and curves
+widgets.RunPanel(run)             a live run: how far it is, and a button that ends it
+widgets.RunsPanel()               every run of yours on this machine, each with a button that ends it
+widgets.TelemetryPanel()          what the devices do now
 
-panel         what all of them are: errors under the controls, figures that follow the page's theme
-live_figure   a figure that becomes another one in place
-page          what only the page knows
+panel            what all of them are: errors under the controls, figures that follow the page's theme
+live_figure      a figure that becomes another one in place
+page             what only the page knows
+prose            sentences between the controls
+run_row          a button that starts a call, one that cancels it, how far it is
+sortable_table   a table sorted and chosen from by mouse and keyboard; layer_rows: the layers of a profile in it
 """
 
+from deeppool.widgets.model_picker import ModelPicker
 from deeppool.widgets.panel import Panel
+from deeppool.widgets.profile_panel import ProfilePanel
 from deeppool.widgets.run_panel import RunPanel
 from deeppool.widgets.runs_panel import RunsPanel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
 
-__all__ = ["Panel", "RunPanel", "RunsPanel", "TelemetryPanel"]
+__all__ = ["ModelPicker", "Panel", "ProfilePanel", "RunPanel", "RunsPanel", "TelemetryPanel"]
