@@ -12,6 +12,7 @@ KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
     "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
+    "evaluation": ("deeppool.evaluation.record", "Evaluation"),
     "diff": ("deeppool.planning.diff", "PlanDiff"),
     "collocated-plan": ("deeppool.simulation.collocated_plan", "CollocatedPlan"),
     "collocated-simulation": ("deeppool.simulation.collocated", "CollocatedSimulation"),
