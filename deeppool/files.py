@@ -12,14 +12,15 @@ KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
     "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
-    "evaluation": ("deeppool.evaluation.record", "Evaluation"),
     "diff": ("deeppool.planning.diff", "PlanDiff"),
     "collocated-plan": ("deeppool.simulation.collocated_plan", "CollocatedPlan"),
     "collocated-simulation": ("deeppool.simulation.collocated", "CollocatedSimulation"),
     "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
+    "evaluation": ("deeppool.evaluation.record", "Evaluation"),
     "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "interference": ("deeppool.simulation.interference", "Interference"),
+    "night": ("deeppool.evaluation.night", "Night"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "price-list": ("deeppool.planning.price_list", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
@@ -31,6 +32,7 @@ KINDS = {
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "verdict": ("deeppool.evaluation.verdict", "Verdict"),
 }
 
 
