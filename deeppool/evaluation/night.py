@@ -58,11 +58,21 @@ class Night:
     """Of its folder: a date, and a number from the second night of a day on."""
     preset: str
     device: str
+    """The machine: numbers of another one are no history."""
+    notebooks: tuple[str, ...]
+    """All that the night was to run."""
     started: str
+    """ISO 8601, local time with its offset."""
     finished: str
+    """Empty while the night is not over."""
     versions: dict[str, str]
     outcomes: tuple[Outcome, ...]
 
     def outcome(self, notebook: str) -> Outcome | None:
         """Of a notebook; None where the night did not have it."""
         return next((outcome for outcome in self.outcomes if outcome.name == notebook), None)
+
+    @property
+    def complete(self) -> bool:
+        """Every notebook ran to its end."""
+        return {outcome.name for outcome in self.outcomes if outcome.state == "done"} == set(self.notebooks)

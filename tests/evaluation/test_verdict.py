@@ -18,7 +18,16 @@ LAYERS = 12
 
 def night(day: int, *outcomes: Outcome, **fields) -> Night:
     name = f"2026-11-{day:02d}"
-    whole = Night(name, "quick", "a processor", f"{name}T02:00:00", f"{name}T03:00:00", {"torch": "2.13.0"}, outcomes)
+    whole = Night(
+        name=name,
+        preset="quick",
+        device="a processor",
+        notebooks=tuple(outcome.name for outcome in outcomes),
+        started=f"{name}T02:00:00+00:00",
+        finished=f"{name}T03:00:00+00:00",
+        versions={"torch": "2.13.0"},
+        outcomes=outcomes,
+    )
     return replace(whole, **fields)
 
 
