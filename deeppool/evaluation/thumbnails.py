@@ -39,8 +39,8 @@ _PAGE = """<!doctype html><meta charset="utf-8"><script src="plotly.min.js"></sc
 (async () => {{
   const stage = document.getElementById("stage");
   for (const [name, figure] of Object.entries(JSON.parse(document.getElementById("figures").textContent))) {{
-    const size = {{width: {width}, height: figure.layout.height || {height}}};
     try {{
+      const size = {{width: {width}, height: figure.layout.height || {height}}};
       await Plotly.newPlot(stage, figure.data, {{...figure.layout, ...size}}, {{staticPlot: true}});
       const answer = document.createElement("p");
       answer.className = "drawn";
