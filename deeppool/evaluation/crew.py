@@ -1,10 +1,12 @@
 """Runs many notebooks, each in a process of its own: some at once, those that measure alone."""
 
 import queue
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -59,19 +61,27 @@ def run_tasks(
     """
     if jobs < 1:
         raise InvalidValueError(f"jobs must be at least 1, got {jobs}")
-    crew = _Crew(tasks, jobs, seconds, on_progress or (lambda what, share: None))
-    try:
-        yield from crew.run()
-    finally:
-        crew.end()
+    # Here, as a process that is killed removes nothing.
+    with tempfile.TemporaryDirectory(prefix="deeppool-kernels-", ignore_cleanup_errors=True) as sockets:
+        crew = _Crew(tasks, jobs, seconds, on_progress or (lambda what, share: None), Path(sockets))
+        try:
+            yield from crew.run()
+        finally:
+            crew.end()
 
 
 class _Crew:
     """The processes of one call."""
 
     def __init__(
-        self, tasks: Sequence[Task], jobs: int, seconds: float | None, on_progress: Callable[[str, float], None]
+        self,
+        tasks: Sequence[Task],
+        jobs: int,
+        seconds: float | None,
+        on_progress: Callable[[str, float], None],
+        sockets: Path,
     ) -> None:
+        self.sockets = sockets
         self.waiting = deque(sorted(tasks, key=lambda task: task.measures))
         self.count, self.over = len(tasks), 0
         self.jobs, self.on_progress = jobs, on_progress
@@ -102,7 +112,8 @@ class _Crew:
     def _start(self, task: Task) -> None:
         child = Child("deeppool.evaluation.worker", f"notebook {task.name}", self.inbox)
         self.running[child] = (task, time.monotonic())
-        told = asdict(task) | {"path": str(task.path), "folder": str(task.folder)}
+        sockets = Path(tempfile.mkdtemp(dir=self.sockets))
+        told = asdict(task) | {"path": str(task.path), "folder": str(task.folder), "sockets": str(sockets)}
         child.send("run", **told)
         self._tell()
 

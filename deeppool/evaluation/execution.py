@@ -24,6 +24,10 @@ KERNEL = {"PLOTLY_RENDERER": "plotly_mimetype+notebook", "DEEPPOOL_STATIC": "1"}
 """Environment of the kernels."""
 
 
+LONGEST_ADDRESS = 90
+"""Characters; a Unix socket's path ends at 103 on macOS, at 107 on Linux."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """One executed notebook."""
@@ -44,8 +48,12 @@ class Result:
         return f"{self.summary.rstrip()}\nreport       {self.html} ({self.seconds:.0f} s)"
 
 
-def execute(task: Task) -> Result:
+def execute(task: Task, sockets: Path) -> Result:
     """Runs a notebook; changes this process's environment, so that the kernel has it.
+
+    Args:
+        task: the notebook.
+        sockets: a folder of nobody else's, for those between this process and the kernel.
 
     Raises:
         RunError: a cell failed, or the kernel died; what ran is kept, with its report.
@@ -70,7 +78,7 @@ def execute(task: Task) -> Result:
             cwd=str(Path.cwd()),
             progress_bar=False,
             store_widget_state=False,
-            config=_kernel_transport(),
+            config=_kernel_transport(sockets),
         )
     except papermill.PapermillExecutionError as error:
         _to_html(executed)
@@ -89,11 +97,18 @@ def execute(task: Task) -> Result:
     return Result(task.name, str(executed), str(html), time.monotonic() - started, _summary(executed))
 
 
-def _kernel_transport() -> Any:
-    """Unix sockets between papermill and the kernel, where there are any: nothing listens on a port."""
+def _kernel_transport(sockets: Path) -> Any:
+    """Unix sockets between papermill and the kernel, where there are any: nothing listens on a port.
+
+    Left to itself, jupyter_client puts them into the current folder under names that it takes for free when no file
+    has them: two kernels that start at once there talk into each other's.
+    """
     from traitlets.config import Config
 
-    return Config({"KernelManager": {"transport": "ipc"}}) if hasattr(socket, "AF_UNIX") else Config()
+    address = str(sockets / "kernel")
+    if not hasattr(socket, "AF_UNIX") or len(address) > LONGEST_ADDRESS:
+        return Config()
+    return Config({"KernelManager": {"transport": "ipc", "ip": address}})
 
 
 def _to_html(executed: Path) -> Path:

@@ -15,7 +15,7 @@ def main() -> None:
 
         task = Task(told["name"], Path(told["path"]), Path(told["folder"]), told["arguments"], told["measures"])
         try:
-            result = execute(task)
+            result = execute(task, Path(told["sockets"]))
         except DeeppoolError as error:
             commands.answer("failed", problem=str(error))
         except Exception as error:

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +39,15 @@ LOGS = "with open(log, 'a') as stream:\n    stream.write('run\\n')"
 KILLS = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"
 """The process that runs the notebook; its kernel's parent."""
 FOREVER = "import threading\nthreading.Event().wait()"
+
+WAITS_THE_FIRST_TIME = """
+import subprocess
+from pathlib import Path
+if not Path(log).exists():
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(log).write_text(str(child.pid))
+    child.wait()
+"""
 
 
 @pytest.fixture
@@ -72,12 +83,11 @@ def unfinished(names: tuple[str, ...], *outcomes: Outcome) -> Night:
     return Night("", "quick", machine_with_cores(), names, started, "", versions(), outcomes)
 
 
-def interrupting(when: Callable[[str], bool]) -> Callable[[str, float], None]:
-    def interrupt(what: str, share: float) -> None:
-        if when(what):
-            raise KeyboardInterrupt
-
-    return interrupt
+def interrupt_when(path: Path) -> None:
+    """As Ctrl-C does, once a file has something in it."""
+    while not (path.exists() and path.read_text()):
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_raises_nothing_new(
@@ -112,11 +122,16 @@ def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_rai
     assert kernels() == []
 
 
-def test_an_interrupted_night_is_continued_by_the_same_call(notebooks: Path, tmp_path: Path, no_browser: None) -> None:
+def test_an_interrupted_night_leaves_no_process_and_is_continued_by_the_same_call(
+    notebooks: Path, tmp_path: Path, no_browser: None
+) -> None:
     shutil.rmtree(notebooks / "evaluation")
-    write_notebook(notebooks / "02-late.ipynb", "print(gpus)", measures=True)
+    begun = tmp_path / "begun"
+    write_notebook(notebooks / "02-late.ipynb", WAITS_THE_FIRST_TIME, measures=True, quick={"log": str(begun)})
+    threading.Thread(target=interrupt_when, args=(begun,), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        nightly(tmp_path / "nights", notebooks=notebooks, on_progress=interrupting(lambda what: "late" in what))
+        nightly(tmp_path / "nights", notebooks=notebooks)
+    assert not psutil.pid_exists(int(begun.read_text()))
     assert kernels() == []
     assert runs(tmp_path) == 1
     assert not [path for path in (tmp_path / "nights").iterdir() if not path.name.startswith(".")]
