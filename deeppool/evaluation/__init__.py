@@ -5,7 +5,8 @@ record         the evaluation that it saves: numbers beside the paper's, stateme
 report         an evaluation as tables
 notebooks      finds notebooks, runs some, copies them
 task           a notebook to run
-execution      runs one by papermill, and makes its report
+execution      runs one by papermill
+html           its report
 worker, crew   the process of each, and many of them, some at once
 nightly        a night of all of them
 night          what a night leaves: outcomes, numbers, checks

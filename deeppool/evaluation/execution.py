@@ -1,7 +1,6 @@
-"""Runs one notebook by papermill in this process, and leaves HTML that needs no network."""
+"""Runs one notebook by papermill in this process, and leaves its report."""
 
 import os
-import re
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -9,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from deeppool import documents
-from deeppool.documents import write_text
 from deeppool.errors import DocumentError, RunError
 from deeppool.evaluation.findings import RECORD
+from deeppool.evaluation.html import write_report
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.task import Task
 
 SUMMARY_TAG = "summary"
 """The text that a cell with this tag prints is the notebook's summary."""
 
-# "notebook" is the one renderer whose figures show in HTML with the network blocked: it carries plotly along. The other
-# keeps each figure as data, of which thumbnails are made. And nobody is there to use a widget.
-KERNEL = {"PLOTLY_RENDERER": "plotly_mimetype+notebook", "DEEPPOOL_STATIC": "1"}
+# Figures stay data, which JupyterLab draws, and of which reports and thumbnails are made; plotly's script, five
+# megabytes, stays out of every notebook. And nobody is there to use a widget.
+KERNEL = {"PLOTLY_RENDERER": "plotly_mimetype", "DEEPPOOL_STATIC": "1"}
 """Environment of the kernels."""
 
 
@@ -81,7 +80,7 @@ def execute(task: Task, sockets: Path) -> Result:
             config=_kernel_transport(sockets),
         )
     except papermill.PapermillExecutionError as error:
-        _to_html(executed)
+        write_report(executed, task.script)
         raise RunError(
             f"notebook {task.name} failed in cell {error.exec_count}: {error.ename}: {error.evalue} (see {executed})"
         ) from error
@@ -93,7 +92,7 @@ def execute(task: Task, sockets: Path) -> Result:
         raise DocumentError(
             f"cannot write {executed}: {error.strerror} (free some space, or choose another)"
         ) from error
-    html = _to_html(executed)
+    html = write_report(executed, task.script)
     return Result(task.name, str(executed), str(html), time.monotonic() - started, _summary(executed))
 
 
@@ -109,21 +108,6 @@ def _kernel_transport(sockets: Path) -> Any:
     if not hasattr(socket, "AF_UNIX") or len(address) > LONGEST_ADDRESS:
         return Config()
     return Config({"KernelManager": {"transport": "ipc", "ip": address}})
-
-
-def _to_html(executed: Path) -> Path:
-    """One file with everything in it."""
-    from nbconvert import HTMLExporter
-    from traitlets.config import Config
-
-    # Code is for the notebook; the report shows prose, results and figures. No URLs: nothing is fetched.
-    exporter = HTMLExporter(
-        config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
-    )
-    body, _ = exporter.from_filename(str(executed))
-    # plotly's renderer asks for MathJax beside each figure; none of ours has a formula.
-    body = re.sub(r'<script src="https://cdnjs[^"]*/mathjax/[^"]*"></script>', "", body)
-    return write_text(body, executed.with_suffix(".html"))
 
 
 def _summary(executed: Path) -> str:

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from deeppool import documents
-from deeppool.errors import DeeppoolError, DocumentError
+from deeppool.errors import DeeppoolError
 from deeppool.evaluation.findings import RECORD
 from deeppool.evaluation.night import Night, Outcome
 from deeppool.evaluation.record import Evaluation
@@ -16,7 +16,7 @@ from deeppool.evaluation.report import (
     html_table,
     number_row,
 )
-from deeppool.evaluation.thumbnails import PLOTLY, Figure, inline_json, night_figures, write_plotly
+from deeppool.evaluation.thumbnails import PLOTLY, Figure, inline_json, night_figures
 from deeppool.evaluation.verdict import MOVED_HEADINGS, Verdict, moved_row
 from deeppool.units import format_seconds
 
@@ -71,11 +71,6 @@ def write_index(night: Night, found: Verdict, folder: Path) -> Path:
     """
     missing = {outcome.name for outcome in night.outcomes if not outcome.thumbnails}
     live = {name: figure for name, figure in night_figures(night, folder).items() if name.split("/")[0] in missing}
-    if live:
-        try:
-            write_plotly(folder)
-        except OSError as error:
-            raise DocumentError(f"cannot write {folder / PLOTLY}: {error.strerror} (free some space)") from error
     return documents.write_text(page(night, found, folder, live), folder / INDEX)
 
 

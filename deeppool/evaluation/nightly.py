@@ -14,7 +14,7 @@ from typing import Any
 from deeppool import documents
 from deeppool.device.cpu import usable_cores
 from deeppool.env import package_versions
-from deeppool.errors import DeeppoolError, InvalidValueError
+from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.evaluation.archive import Archive
 from deeppool.evaluation.crew import Ended, run_tasks, usual_jobs
 from deeppool.evaluation.findings import machine
@@ -26,7 +26,7 @@ from deeppool.evaluation.observations import observe
 from deeppool.evaluation.record import Check
 from deeppool.evaluation.retention import KEEP, superfluous
 from deeppool.evaluation.task import Task
-from deeppool.evaluation.thumbnails import draw_thumbnails
+from deeppool.evaluation.thumbnails import PLOTLY, draw_thumbnails, write_plotly
 from deeppool.evaluation.verdict import Verdict, verdict
 
 VERDICT = "verdict.json"
@@ -149,6 +149,11 @@ def _begin(
         archive.discard(name)
     night = replace(fresh, outcomes=done)
     archive.keep(night)
+    try:
+        # Reports share it: with one each, a night would be ten times as large.
+        write_plotly(archive.unfinished)
+    except OSError as error:
+        raise DocumentError(f"cannot write {archive.unfinished}: {error.strerror} (free some space)") from error
     return night
 
 
@@ -183,7 +188,8 @@ def _run(
     by_name = {notebook.name: notebook for notebook in chosen}
     waiting = _longest_ago_first([x for x in chosen if x.name not in done], archive.nights())
     tasks = [
-        Task(x.name, x.path, archive.unfinished / x.name, x.arguments(night.preset, {}), x.measures) for x in waiting
+        Task(x.name, x.path, archive.unfinished / x.name, x.arguments(night.preset, {}), x.measures, f"../{PLOTLY}")
+        for x in waiting
     ]
     share = len(done) / len(chosen)
     for ended in run_tasks(

@@ -17,3 +17,5 @@ class Task:
     """Parameters; ``output`` is the folder."""
     measures: bool
     """Nothing may run beside it."""
+    script: str = ""
+    """Address of plotly's script, from the report; empty: the report has it in itself."""

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.errors import DocumentError
+from deeppool.evaluation.html import FIGURE
 from deeppool.evaluation.night import Night
 
 Figure = dict[str, Any]
 """Data and layout, as plotly has them in JSON."""
 
-MIME = "application/vnd.plotly.v1+json"
 MOST = 6
 """Figures of a notebook, its last ones: it ends in the one that it is about."""
 WIDTH, HEIGHT = 960, 540
@@ -58,7 +58,7 @@ def figures_of(notebook: Path) -> list[Figure]:
     """The last figures of an executed notebook."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    return [output["data"][MIME] for output in outputs if MIME in output.get("data", {})][-MOST:]
+    return [output["data"][FIGURE] for output in outputs if FIGURE in output.get("data", {})][-MOST:]
 
 
 def night_figures(night: Night, folder: Path) -> dict[str, Figure]:
@@ -142,7 +142,7 @@ def _arguments(scratch: str) -> Sequence[str]:
 
 
 def write_plotly(folder: Path) -> None:
-    """Puts plotly's script into a folder, for pages in it."""
+    """Puts plotly's script into a folder, for the pages in it and below."""
     from plotly.offline import get_plotlyjs
 
     (folder / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")

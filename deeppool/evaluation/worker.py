@@ -13,7 +13,8 @@ def main() -> None:
     while (told := commands.next())["command"] == "run":
         from deeppool.evaluation.execution import execute
 
-        task = Task(told["name"], Path(told["path"]), Path(told["folder"]), told["arguments"], told["measures"])
+        path, folder = Path(told["path"]), Path(told["folder"])
+        task = Task(told["name"], path, folder, told["arguments"], told["measures"], told["script"])
         try:
             result = execute(task, Path(told["sockets"]))
         except DeeppoolError as error:
