@@ -12,6 +12,7 @@ from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.report import (
     CHECK_HEADINGS,
     NUMBER_HEADINGS,
+    NUMBERS,
     check_row,
     html_table,
     number_row,
@@ -40,6 +41,7 @@ h3 { font-size: 16px; margin: 0; } a { color: inherit; } p { margin: 4px 0; }
 table { border-collapse: collapse; font-size: 14px; } .scroll { overflow-x: auto; }
 th, td { text-align: left; vertical-align: top; padding: 4px 16px 4px 0; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 500; } td { font-variant-numeric: tabular-nums; }
+.dp-numbers td:nth-child(n+2):nth-child(-n+4) { white-space: nowrap; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(420px, 100%), 1fr)); gap: 16px; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px; min-width: 0; }
 .pictures { margin: 12px 0 4px; display: grid; gap: 8px; }
@@ -120,7 +122,7 @@ def _verdict(found: Verdict, folder: Path) -> list[str]:
     ]
     if found.moved:
         rows = [moved_row(move) for move in found.moved[:MOST_MOVED]]
-        parts += _section("Moved beyond their noise", html_table(MOVED_HEADINGS, rows))
+        parts += _section("Moved beyond their noise", html_table(MOVED_HEADINGS, rows, NUMBERS))
         if len(found.moved) > MOST_MOVED:
             parts.append(f'<p class="soft">And {len(found.moved) - MOST_MOVED} more, in verdict.json.</p>')
     troubles = [(x.notebook, f"broke: {x.problem}", f"since {x.since}") for x in found.broken]
@@ -176,10 +178,10 @@ def _numbers(path: Path) -> str:
     except DeeppoolError:
         return ""
     tables = [
-        html_table(headings, rows)
-        for headings, rows in (
-            (NUMBER_HEADINGS, [number_row(number) for number in evaluation.numbers]),
-            (CHECK_HEADINGS, [check_row(check) for check in evaluation.checks]),
+        html_table(headings, rows, kind)
+        for headings, rows, kind in (
+            (NUMBER_HEADINGS, [number_row(number) for number in evaluation.numbers], NUMBERS),
+            (CHECK_HEADINGS, [check_row(check) for check in evaluation.checks], ""),
         )
         if rows
     ]

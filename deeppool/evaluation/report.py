@@ -7,6 +7,8 @@ from deeppool.evaluation.record import Check, Evaluation, Number
 from deeppool.planning.tables import render, table
 from deeppool.units import format_bytes, format_seconds
 
+NUMBERS = "dp-numbers"
+"""Kind of a table with a name in the first column and values in the next three."""
 NUMBER_HEADINGS = ("", "paper", "here", "basis", "why they differ")
 CHECK_HEADINGS = ("check", "", "because")
 
@@ -39,17 +41,17 @@ def as_html(evaluation: Evaluation) -> str:
     """The same, as HTML."""
     parts = [f"<p><b>{escape(heading(evaluation))}</b></p>"]
     if evaluation.numbers:
-        parts.append(html_table(NUMBER_HEADINGS, [number_row(number) for number in evaluation.numbers]))
+        parts.append(html_table(NUMBER_HEADINGS, [number_row(number) for number in evaluation.numbers], NUMBERS))
     if evaluation.checks:
         parts.append(html_table(CHECK_HEADINGS, [check_row(check) for check in evaluation.checks]))
     return "\n".join(parts)
 
 
-def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are escaped here."""
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
+    """Cells are escaped here; ``kind`` is a class for the page's style."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<table class="dp-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<table class="dp-table {kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def heading(evaluation: Evaluation) -> str:

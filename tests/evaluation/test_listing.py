@@ -1,10 +1,12 @@
 """Notebooks by name, and what they say about themselves, before anything runs."""
 
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from deeppool.cli import notebooks as command_line
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.evaluation.notebooks import choose, evaluate, find_notebooks, notebooks_folder
 from tests.evaluation.folders import write_notebook
@@ -71,3 +73,19 @@ def test_a_file_that_is_no_notebook_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_notebook_of_the_project_says_whether_it_measures(path: Path) -> None:
     # Left out, it would run beside others, and what it measures would be wrong without a word.
     assert isinstance(nbformat.read(path, as_version=4).metadata["deeppool"].get("measures"), bool)
+
+
+def test_the_command_lists_names_with_titles_and_runs_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command_line.evaluate(listed=True, notebooks=folder)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "first-steps First beside others" in lines
+    assert "table1 table1-workloads alone" in lines
+    command_line.evaluate(["fig9"], listed=True, notebooks=folder, as_json=True)
+    (found,) = json.loads(capsys.readouterr().out)["notebooks"]
+    assert found == {
+        "name": "fig9",
+        "title": "fig9-throughput",
+        "measures": False,
+        "parameters": ["gpus", "log", "output"],
+        "presets": {"quick": {}, "full": {}},
+    }
