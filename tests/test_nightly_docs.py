@@ -85,10 +85,10 @@ def test_the_newest_night_is_found_by_the_workflows_command(tmp_path: Path) -> N
 
 
 def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
-    from deeppool.evaluation.noise import FLOOR, HISTORY, NIGHTS, SCALES
+    from deeppool.evaluation.noise import FLOOR, GROUP_SCALES, HISTORY, NIGHTS, SCALES
     from deeppool.evaluation.retention import KEEP
 
-    assert (KEEP, HISTORY, NIGHTS, SCALES, FLOOR) == (14, 14, 5, 5.0, 0.02)
+    assert (KEEP, HISTORY, NIGHTS, SCALES, GROUP_SCALES, FLOOR) == (14, 14, 5, 5.0, 4.0, 0.02)
     words = " ".join(TEXT.split())
     assert "the latest 14 nights stay" in words and "the latest 14 nights of the same preset" in words
     assert "five robust scales" in words and "at least 2 %" in words and "fifth earlier night" in words

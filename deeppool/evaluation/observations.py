@@ -1,9 +1,11 @@
 """What a notebook's output folder tells a verdict: numbers of its records, times of the layers that it measured."""
 
+import statistics
 from collections import defaultdict
 from pathlib import Path
 
 from deeppool import documents
+from deeppool.errors import DocumentError
 from deeppool.evaluation.findings import RECORD
 from deeppool.evaluation.night import Observation
 from deeppool.evaluation.record import Basis, Check, Evaluation
@@ -12,7 +14,7 @@ from deeppool.profiling.table import Profile
 
 
 def observe(folder: Path) -> tuple[tuple[Observation, ...], tuple[Check, ...]]:
-    """Numbers and checks of all records right in the folder; files of other kinds are none of ours to read.
+    """Numbers and checks of all records right in the folder; other files are the notebook's own business.
 
     Raises:
         DocumentError: a record is not what it should be.
@@ -20,7 +22,12 @@ def observe(folder: Path) -> tuple[tuple[Observation, ...], tuple[Check, ...]]:
     found: list[Observation] = []
     checks: tuple[Check, ...] = ()
     for path in sorted(folder.glob("*.json")):
-        document = documents.read_object(path)
+        try:
+            document = documents.read_object(path)
+        except DocumentError:
+            if path.name == RECORD:
+                raise
+            continue
         match document.get("format"):
             case "deeppool/evaluation":
                 evaluation = documents.from_json(document, Evaluation, path)
@@ -44,23 +51,30 @@ def of_evaluation(evaluation: Evaluation) -> list[Observation]:
 
 
 def of_profile(profile: Profile, name: str) -> list[Observation]:
-    """Of a measured profile every distinct layer at every batch size, and their sums."""
+    """Of a measured profile every distinct layer: at every batch size, and as their geometric mean; and the sums.
+
+    A layer that is slower everywhere stands out of less noise in the mean than at any one batch size.
+    """
     if profile.provenance != "measured":
         return []
-    alike: dict[str, list[str]] = defaultdict(list)
-    first: dict[str, int] = {}
+    alike: dict[str, list[int]] = defaultdict(list)
     for index, layer in enumerate(profile.graph.layers):
-        alike[layer.signature].append(layer.name)
-        first.setdefault(layer.signature, index)
+        alike[layer.signature].append(index)
     group = f"{name}: {profile.graph.model}"
     found = []
+    for places in alike.values():
+        layer_name = profile.graph.layers[places[0]].name
+        told = f"{group}: layer {layer_name}" + (f" and {len(places) - 1} like it" if len(places) > 1 else "")
+        times = [profile.time(places[0], batch) for batch in profile.batch_sizes]
+        for batch, time in zip(profile.batch_sizes, times, strict=True):
+            found.append(
+                Observation(f"{told} at batch {batch}", time.total, "s", "measured", time.spread * time.total, group)
+            )
+        mean = statistics.geometric_mean(time.total for time in times)
+        spread = statistics.fmean(time.spread for time in times)
+        found.append(Observation(f"{told}, mean over batches", mean, "s", "measured", spread * mean, f"{group}, means"))
     for batch in profile.batch_sizes:
-        for signature, names in alike.items():
-            time = profile.time(first[signature], batch)
-            layers = names[0] + (f" and {len(names) - 1} like it" if len(names) > 1 else "")
-            told = f"{group}: layer {layers} at batch {batch}"
-            found.append(Observation(told, time.total, "s", "measured", time.spread * time.total, group))
-        # By the check, which has the spread of the whole.
+        # Of the whole iteration, beside which the layers were measured.
         spread = next((check.spread for check in profile.checks if check.batch == batch), 0.0)
         total = profile.iteration_time(batch)
         found.append(Observation(f"{group}: all layers at batch {batch}", total, "s", "measured", spread * total))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from deeppool.evaluation.night import Night, Observation, Outcome
-from deeppool.evaluation.noise import HISTORY, Judgement, judge
+from deeppool.evaluation.noise import HISTORY, SAME, Judgement, judge
 from deeppool.evaluation.record import Basis
 from deeppool.evaluation.report import format_value
 from deeppool.planning.tables import render, table
@@ -231,13 +231,18 @@ MOVED_HEADINGS = ("moved", "usual", "tonight", "change", "noise", "nights")
 
 def moved_row(move: Move) -> tuple[str, ...]:
     """A move as cells of a table."""
-    share = f"±{100 * move.band / abs(move.usual):.2g} %" if move.usual else f"±{format_value(move.band, move.unit)}"
+    if move.band <= SAME * abs(move.usual):
+        noise = "none"
+    elif move.usual:
+        noise = f"±{100 * move.band / abs(move.usual):.2g} %"
+    else:
+        noise = f"±{format_value(move.band, move.unit)}"
     return (
         f"{move.notebook}: {move.name}",
         format_value(move.usual, move.unit),
         format_value(move.value, move.unit),
         "–" if move.change is None else format_percent(move.change),
-        share,
+        noise,
         str(move.nights),
     )
 

@@ -80,21 +80,37 @@ def test_a_layer_that_got_20_percent_slower_is_named_and_no_other(nights: int) -
     history = [layers(day, noise=0.01, seed=day) for day in range(1, nights + 1)]
     found = verdict(layers(20, {7: 1.2}, noise=0.01, seed=99), history)
     slow = [move for move in found.moved if "layer" in move.name and "all layers" not in move.name]
-    assert {move.name.split(": ")[2] for move in slow} == {f"layer layer7 at batch {batch}" for batch in (1, 2, 4)}
+    assert {move.name.split(": ")[2] for move in slow} == {
+        *(f"layer layer7 at batch {batch}" for batch in (1, 2, 4)),
+        "layer layer7, mean over batches",
+    }
     assert all(0.15 < move.change < 0.25 for move in slow)
     assert "layer layer7 at batch 1" in found.explain()
     assert not found.fine
 
 
+@pytest.mark.parametrize(("noise", "nights", "least"), [(0.02, 1, 90), (0.03, 1, 55), (0.03, 7, 95), (0.05, 7, 50)])
+def test_how_surely_a_layer_that_got_20_percent_slower_is_named(noise: float, nights: int, least: int) -> None:
+    found = [
+        verdict(
+            layers(20, {7: 1.2}, noise=noise, seed=seed),
+            [layers(day, noise=noise, seed=1000 * day + seed) for day in range(1, nights + 1)],
+        )
+        for seed in range(100)
+    ]
+    assert sum(any("layer layer7" in name for name in named(each)) for each in found) >= least
+    assert sum(any("layer layer7" not in name for name in named(each)) for each in found) <= 2
+
+
 def test_a_layer_that_got_faster_is_named_too() -> None:
     found = verdict(layers(2, {3: 0.8}), [layers(1)])
-    assert all("layer layer3 at" in name for name in named(found))
-    assert len(found.moved) == 3
+    assert all("layer layer3" in name for name in named(found))
+    assert len(found.moved) == 4
 
 
 def test_two_identical_nights_raise_nothing() -> None:
     found = verdict(layers(2), [layers(1)])
-    assert found.fine and found.judged == 3 * LAYERS
+    assert found.fine and found.judged == 4 * LAYERS
     assert "nothing moved, nothing broke" in str(found)
 
 
