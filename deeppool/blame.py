@@ -7,6 +7,11 @@ from deeppool.errors import RankFailedError, RankRefusedError
 from deeppool.vigil import Heard
 
 LESS_MEMORY = "a smaller global batch or more ranks need less, and a plan made with --memory keeps a limit"
+ADVICE = {
+    "memory": LESS_MEMORY,
+    "loader": "if memory ran out, fewer loader_workers need less; loader_workers=0 shows an error of the data's own",
+}
+"""By the kind of a failure."""
 
 
 def culprit(ranks: Sequence[Heard], codes: Mapping[str, int | None]) -> Heard | None:
@@ -48,8 +53,9 @@ def death(ranks: Sequence[Heard], first: Heard | None, fate: str, when: str, out
     elif first.failure["kind"] == "refusal":
         error = RankRefusedError(f"{first.name} gave up {when}: {first.failure['text']}; the other ranks were stopped")
     else:
-        advice = f" ({LESS_MEMORY})" if first.failure["kind"] == "memory" else ""
-        error = RankFailedError(f"{first.name} {first.failure['text']} {when}; the other ranks were stopped{advice}")
+        advice = ADVICE.get(first.failure["kind"])
+        told = f"{first.name} {first.failure['text']} {when}; the other ranks were stopped"
+        error = RankFailedError(told if advice is None else f"{told} ({advice})")
     told_by = [first] if first is not None else victims
     for rank in told_by:
         if rank.failure is not None:

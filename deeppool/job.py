@@ -112,6 +112,9 @@ class BackgroundResult:
     last_loss: float | None
     ended: str
     """``stopped``, or how it died; a background's end never ends the foreground."""
+    home: str = "process"
+    """Where it ran: ``process`` or ``process, under MPS``, which is its own; ``thread of the rank``, which ends with
+    the rank's process, and that with whatever breaks the device's context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +231,9 @@ class RunRecord:
         ]
         if self.background is not None:
             back = self.background
+            home = "" if back.home == "process" else f" ({back.home})"
             lines.append(
-                f"background   {back.model} at {back.priority}: {back.throughput:.3g} samples/s, alone "
+                f"background   {back.model} at {back.priority}{home}: {back.throughput:.3g} samples/s, alone "
                 f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )

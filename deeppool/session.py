@@ -19,6 +19,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from deeppool.child import Message
+from deeppool.collocation.home import THREAD, find_home
+from deeppool.collocation.lodgers import PROGRAM, Lodgers
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
 from deeppool.collocation.queue import BackgroundJob, hand_over, measured
 from deeppool.env import package_versions
@@ -87,7 +89,8 @@ def launch(
         background: a model to train beside every rank, by name, or a :class:`deeppool.job.Job` with its own
             batch, or a training of your own in a :class:`deeppool.BackgroundJob`; None for none.
         policy: how the background shares a core: a name in :data:`deeppool.sharing.POLICIES`, or mechanisms of your
-            own choice; ``priority`` unless given.
+            own choice; ``priority`` unless given. On a GPU the background is a thread of each rank's process, on a CPU
+            a process, unless :attr:`deeppool.Sharing.home` says otherwise.
         max_slowdown: bound on the foreground's mean slowdown, for example 0.01 for 1 %, that a controller holds.
         background_batch: samples of a step of a background that is given by its name; 4 unless given.
         seconds: to spend measuring, start-up not counted; 30 unless given. At least two iterations per condition.
@@ -112,6 +115,7 @@ def launch(
     report = on_progress or (lambda what, share: None)
     place = place or ThisMachine(plan.device, count)
     neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
+    home, elsewhere = ("", None) if neighbour is None or sharing is None else find_home(sharing, plan.device, neighbour)
     with ExitStack() as stack:
         folder = stack.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
@@ -122,10 +126,17 @@ def launch(
         rate = learning_rate if emulate_rank is None else 0.0
         job = Job(model, plan.input_shape, plan.global_batch, rate, seed=seed)
         work = {} if neighbour is None else hand_over(neighbour, folder)
-        ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing, emulate=emulate_rank))
-        neighbours = spinners = None
+        program = PROGRAM if home == THREAD else "deeppool.execution.worker"
+        ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing, emulate=emulate_rank, program=program))
+        neighbours: Neighbours | Lodgers | None = None
+        spinners = None
         if neighbour is not None and sharing is not None:
-            neighbours = stack.enter_context(Neighbours(neighbour, place, count, sharing, work))
+            if home == THREAD:
+                neighbours = Lodgers(neighbour, ranks, work)
+            else:
+                neighbours = stack.enter_context(
+                    Neighbours(neighbour, place, count, sharing, work, device=plan.device, home=home)
+                )
             spinners = stack.enter_context(Spinners(place, count, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
@@ -134,6 +145,7 @@ def launch(
         run = _Run(plan, ranks, neighbours, spinners, report, place.cores, sharing)
         run.measure(seconds, steps)
         record = run.record(neighbour)
+        record = replace(record, notes=(*record.notes, *([elsewhere] if elsewhere else [])))
         return record if emulate_rank is None else _emulated(record, plan, emulate_rank)
 
 
@@ -188,7 +200,7 @@ class _Run:
         self,
         plan: Plan,
         ranks: Ranks,
-        neighbours: Neighbours | None,
+        neighbours: Neighbours | Lodgers | None,
         spinners: Spinners | None,
         report: Progress,
         cores: int,
@@ -245,7 +257,7 @@ class _Run:
     def _background(self, work: Work) -> Iterator[None]:
         assert self.neighbours is not None
         started = time.perf_counter()
-        self.neighbours.begin("train")
+        self.neighbours.begin()
         yield
         self.neighbours.measure(work, started)
 
@@ -315,6 +327,7 @@ class _Run:
             first_loss=_mean(losses[:1]),
             last_loss=_mean(losses[-1:]),
             ended=self.neighbours.ended,
+            home=self.neighbours.home,
         )
 
 

@@ -12,7 +12,22 @@ from deeppool.errors import InvalidValueError
 
 Priority = Literal["normal", "nice", "lowest"]
 """Of the background: the foreground's own; nice 19; the lowest there is (SCHED_IDLE, a low-priority stream)."""
+Home = Literal["auto", "process", "thread"]
+"""Where a background runs: in a process of its own, which contains whatever happens to it; in a thread of the rank's
+process, where a GPU can tell its pieces from the foreground's; ``auto``: a thread on a GPU, a process on a CPU."""
 Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
+
+_BOUNDED = {
+    "share": (1.0, "the part of the device that the background may have, for example 0.2 for 20 %"),
+    "in_flight": (math.inf, "how many seconds of the background's work may be in flight, for example 0.001 for 1 ms"),
+    "feedback": (
+        math.inf,
+        "the slowdown of one operator of the foreground from which on nothing runs beside it, for example 0.1 for 10 %",
+    ),
+    "max_slowdown": (math.inf, "how much slower the foreground may become on average, for example 0.03 for 3 %"),
+}
+"""What is less than a bound of each, and what it says."""
+_HOMES = {"process": "in a process of its own", "thread": "in a thread of the rank"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +48,22 @@ class Sharing:
     """Slowdown of one operator of the foreground from which on the background must not run beside it: 0.1 is 10 %."""
     max_slowdown: float | None = None
     """Bound on the foreground's mean slowdown that a controller holds: 0.03 is 3 %."""
+    home: Home = "auto"
+    """Of the background; no mechanism of its own."""
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("share", 0, 1),
-            ("in_flight", 0, math.inf),
-            ("feedback", 0, math.inf),
-            ("max_slowdown", 0, math.inf),
-        ):
+        if self.home not in ("auto", *_HOMES):
+            raise InvalidValueError(f"home must be auto, process or thread, got '{self.home}'")
+        for name, (most, meaning) in _BOUNDED.items():
             value = getattr(self, name)
-            if value is not None and not low < value < high:
-                raise InvalidValueError(f"{name} must lie between {low} and {high:g}, got {value:g}")
+            if value is not None and not 0 < value < most:
+                less = "finite" if most == math.inf else f"less than {most:g}"
+                raise InvalidValueError(f"{name} must be more than 0 and {less}, got {value:g}: it is {meaning}")
         if self.pieces is not None and self.pieces < 1:
-            raise InvalidValueError(f"pieces must be at least 1, got {self.pieces}")
+            raise InvalidValueError(
+                f"pieces must be at least 1, got {self.pieces}: it is how many pieces of the background's step may be "
+                "in flight at once, for example 2, or None for no bound"
+            )
 
     @property
     def in_pieces(self) -> bool:
@@ -63,7 +81,8 @@ class Sharing:
         chosen = [
             f"{name} {value:g}" for name, value in asdict(self).items() if isinstance(value, int | float) and value
         ]
-        return ", ".join([f"priority {self.priority}", *chosen])
+        home = [_HOMES[self.home]] if self.home in _HOMES else []
+        return ", ".join([f"priority {self.priority}", *chosen, *home])
 
 
 POLICIES: dict[Policy, Sharing | None] = {
@@ -94,6 +113,6 @@ def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) ->
 
 
 def policy_name(sharing: Sharing | None) -> Policy | Literal["custom"]:
-    """The policy of some mechanisms, whatever bound they hold."""
-    bare = None if sharing is None else replace(sharing, max_slowdown=None)
+    """The policy of some mechanisms, whatever bound they hold, and wherever the background runs."""
+    bare = None if sharing is None else replace(sharing, max_slowdown=None, home="auto")
     return next((name for name, known in POLICIES.items() if known in (sharing, bare)), "custom")

@@ -129,7 +129,13 @@ def _sharing(
         if max_slowdown is not None or policy not in (None, "none"):
             raise InvalidValueError("policy and max_slowdown are about a background job (give background=)")
         return None
-    return find_sharing("priority" if policy is None else policy, max_slowdown)
+    found = find_sharing("priority" if policy is None else policy, max_slowdown)
+    if found is not None and found.home == "thread":
+        raise InvalidValueError(
+            "background jobs of a training have processes of their own, so that none can end it: got home 'thread' "
+            "(leave it 'auto'; a thread of the rank is for deeppool.launch, which measures)"
+        )
+    return found
 
 
 def _host(jobs: Queue, place: Place, plan: Plan, sharing: Sharing, folder: Path) -> Host:

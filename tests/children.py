@@ -1,6 +1,7 @@
 """The processes that a test has started."""
 
 import contextlib
+import os
 
 import psutil
 
@@ -13,7 +14,10 @@ def children() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if not any(helper in word for helper in HELPERS for word in process.cmdline()):
+            words = process.cmdline()
+            # What it forks looks like it, and is none.
+            server = process.ppid() == os.getpid() and any("multiprocessing.forkserver" in word for word in words)
+            if not server and not any(helper in word for helper in HELPERS for word in words):
                 found.append(process)
     return found
 

@@ -1,11 +1,14 @@
 """Fixtures that several parts of the suite share."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 CHECKOUT = Path(__file__).parents[1]
+COSTS = {"slow": 100, "processes": 50}
+"""Roughly, of a test with a mark, where others cost 1."""
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +20,16 @@ def in_the_checkout() -> Iterator[None]:
         yield
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A browser with its JupyterLab, and Ray, fill two cores."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A browser with its JupyterLab, and Ray, fill two cores; tests two at a time end together.
+
+    Workers take whole files in this order. With the longest last, one would wait for the other.
+    """
     for item in items:
         if item.get_closest_marker("browser") or item.get_closest_marker("ray"):
             item.add_marker("alone")
+    if hasattr(config, "workerinput"):
+        seconds: Counter[Path] = Counter()
+        for item in items:
+            seconds[item.path] += 1 + sum(cost for mark, cost in COSTS.items() if item.get_closest_marker(mark))
+        items.sort(key=lambda item: -seconds[item.path])

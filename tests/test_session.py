@@ -11,7 +11,7 @@ import pytest
 import deeppool as dp
 from deeppool.cluster import find_cluster
 from deeppool.errors import CaptureError, InvalidValueError
-from deeppool.job import RunRecord, summarise
+from deeppool.job import ForegroundResult, RunRecord, summarise
 from deeppool.planning.plan import Plan
 from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
 from deeppool.sharing import POLICIES
@@ -57,6 +57,12 @@ def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
     return record, progress
 
 
+@pytest.fixture(scope="module")
+def alone(plan: Plan) -> ForegroundResult:
+    """What the governor learns from and the three phases with a foreground are as many iterations."""
+    return dp.launch(plan, steps=DENSE + 3 * STEPS).foreground
+
+
 # -- numbers ----------------------------------------------------------------------------------------
 
 
@@ -73,11 +79,28 @@ def test_the_foreground_is_measured_as_often_as_was_asked_in_every_condition(col
 
 
 @pytest.mark.processes
-def test_the_foreground_computes_the_same_numbers_beside_a_background_as_alone(collocated, plan: Plan) -> None:
-    """Bit by bit: what the governor learns from and the three phases with a foreground are as many iterations."""
-    alone = dp.launch(plan, steps=DENSE + 3 * STEPS).foreground
+def test_the_foreground_computes_the_same_numbers_beside_a_background_as_alone(collocated, alone) -> None:
+    """Bit by bit."""
     beside = collocated[0].foreground
     assert (beside.first_loss, beside.last_loss) == (alone.first_loss, alone.last_loss)
+
+
+@pytest.mark.processes
+def test_a_background_in_the_ranks_own_processes_is_measured_alike_and_changes_no_number(plan: Plan, alone) -> None:
+    """As on a GPU, where the two are told apart by their streams; here they share a core and an interpreter."""
+    sharing = dataclasses.replace(POLICIES["feedback"], priority="normal", max_slowdown=0.5, home="thread")
+    record = dp.launch(plan, background=EXAMPLE, policy=sharing, background_batch=2, steps=STEPS)
+    front, back = record.foreground, record.background
+    assert (front.first_loss, front.last_loss) == (alone.first_loss, alone.last_loss)
+    assert (back.home, back.priority, back.ended) == ("thread of the rank", "the rank's own priority", "stopped")
+    assert (record.policy, record.sharing) == ("custom", sharing)
+    assert back.alone_throughput > 0
+    assert back.throughput >= 0
+    assert math.isfinite(back.first_loss)
+    assert math.isfinite(back.last_loss)
+    assert all(governor.collocated for governor in record.governors)
+    assert all(0 <= share <= 1 for share in front.idle_share)
+    assert "(thread of the rank)" in str(record)
 
 
 @pytest.mark.processes
@@ -204,7 +227,10 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
             "policy must be one of none, naive, nice, priority, paced, feedback, or a Sharing, got 'wild'",
         ),
         ({"max_slowdown": 0.01}, "max_slowdown 0.01 binds a background, and policy 'none' has none"),
-        ({"max_slowdown": -1.0, "background": EXAMPLE}, "max_slowdown must lie between 0 and inf, got -1"),
+        (
+            {"max_slowdown": -1.0, "background": EXAMPLE},
+            "max_slowdown must be more than 0 and finite, got -1: it is how much slower the foreground may become",
+        ),
         ({"background_batch": 0, "background": EXAMPLE}, "background_batch must be at least 1"),
         ({"background_batch": 2}, "background_batch must be at least 1 and is for a background"),
         ({"policy": "priority"}, "policy 'priority' needs a background job"),

@@ -7,18 +7,21 @@ from deeppool.sharing import POLICIES, Sharing, find_sharing, policy_name
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "said"),
     [
-        ("share", 0.0),
-        ("share", 1.0),
-        ("in_flight", 0.0),
-        ("feedback", -0.1),
-        ("max_slowdown", float("nan")),
-        ("pieces", 0),
+        ("share", 0.0, "share must be more than 0 and less than 1, got 0: .*for example 0.2 for 20 %"),
+        ("share", 1.0, "share must be more than 0 and less than 1, got 1: "),
+        ("in_flight", 0.0, "in_flight must be more than 0 and finite, got 0: .*for example 0.001 for 1 ms"),
+        ("feedback", -0.1, "feedback must be more than 0 and finite, got -0.1: .*for example 0.1 for 10 %"),
+        ("max_slowdown", float("nan"), "max_slowdown must be more than 0 and finite, got nan: .*0.03 for 3 %"),
+        ("max_slowdown", float("inf"), "max_slowdown must be more than 0 and finite, got inf: "),
+        ("pieces", 0, "pieces must be at least 1, got 0: .*for example 2"),
     ],
 )
-def test_a_mechanism_out_of_its_bounds_is_refused(field: str, value: float) -> None:
-    with pytest.raises(InvalidValueError, match=field):
+def test_a_mechanism_out_of_its_bounds_is_refused_with_what_it_means_and_an_example(
+    field: str, value: float, said: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=said):
         Sharing(**{field: value})
 
 

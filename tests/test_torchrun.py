@@ -136,6 +136,12 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_plan(tmp_path_factory, own_training.job().capture().graph, 2)
 
 
+@pytest.fixture(scope="module")
+def alone(plan_file: Path) -> list[float]:
+    """Losses of the same training without torchrun."""
+    return [update.loss for update in dp.train(dp.load(plan_file), own_training.job(), steps=4).metrics]
+
+
 def save_plan(tmp_path_factory: pytest.TempPathFactory, graph, gpus: int) -> Path:
     plan = dp.plan(profile_from_times(graph, [lambda b: 1e-3 * b] * len(graph.layers)), gpus, 32)
     return dp.save(plan, tmp_path_factory.mktemp("plan") / "plan.json")
@@ -153,14 +159,15 @@ pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(40
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (2, 1)])
-def test_torchruns_processes_train_as_one_machine_does(nodes, per_node, plan_file: Path, tmp_path: Path) -> None:
+def test_torchruns_processes_train_as_one_machine_does(
+    nodes, per_node, plan_file: Path, alone: list[float], tmp_path: Path
+) -> None:
     kept = tmp_path / "kept"
     command = train(plan_file, "--steps", "3", "--checkpoints", str(kept), "--json")
     with Torchrun(nodes, per_node, command, tmp_path) as run:
         assert run.codes() == [0] * nodes, run.errors()
-    alone = dp.train(dp.load(plan_file), own_training.job(), steps=3)
     told = json.loads(run.out())
-    assert [update["loss"] for update in told["metrics"]] == [update.loss for update in alone.metrics]
+    assert [update["loss"] for update in told["metrics"]] == alone[:3]
     assert [path.name for path in kept.iterdir()] == ["step-000003"]
     # Rank 0 speaks for all.
     assert [run.out(node) for node in range(1, nodes)] == [""] * (nodes - 1)
@@ -169,17 +176,16 @@ def test_torchruns_processes_train_as_one_machine_does(nodes, per_node, plan_fil
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_nodes_change_their_plan_through_the_folder_that_they_share(plan_file: Path, tmp_path: Path) -> None:
+def test_nodes_change_their_plan_through_the_folder_that_they_share(
+    plan_file: Path, alone: list[float], tmp_path: Path
+) -> None:
     kept = tmp_path / "kept"
     program = (str(CHECKOUT / "tests" / "replanning_job.py"),)
     with Torchrun(2, 1, (str(plan_file), str(kept)), tmp_path, program=program) as run:
         assert run.codes() == [0, 0], (run.errors(), (tmp_path / "0.err").read_text())
     told = json.loads(run.out())
     assert told["switched"]
-    alone = dp.train(dp.load(plan_file), own_training.job(), steps=4)
-    assert [update["loss"] for update in told["metrics"]] == pytest.approx(
-        [update.loss for update in alone.metrics], rel=1e-4
-    )
+    assert [update["loss"] for update in told["metrics"]] == pytest.approx(alone, rel=1e-4)
     assert [path.name for path in sorted(kept.iterdir())] == ["step-000002", "step-000004"]
 
 

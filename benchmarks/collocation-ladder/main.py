@@ -1,10 +1,11 @@
 """What does each mechanism of collocation cost the foreground, and what does the background get?
 
 Runs one plan with each of them in turn, several rounds, so that a machine that grows slower does so for all of them.
-Prints two tables of medians with the smallest and largest round, the mechanisms and what the engine costs by itself,
-and saves every record.
+Prints a table of medians with the smallest and largest round, and saves every record. What the engine costs by itself
+is measured elsewhere (benchmarks/engine-overhead).
 
     python benchmarks/collocation-ladder/main.py -o results.json
+    python benchmarks/collocation-ladder/main.py -o curve.json --rungs trade-off --rounds 2 --seconds 24 --figure .
     python benchmarks/collocation-ladder/main.py -o check.json --quick       three rows, no numbers worth keeping
 """
 
@@ -19,17 +20,12 @@ from pathlib import Path
 import deeppool as dp
 from deeppool import documents
 from deeppool.cluster import find_cluster
-from deeppool.execution.ranks import Ranks
-from deeppool.job import Job, RunRecord
-from deeppool.place import ThisMachine
+from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
-from deeppool.rank_group import private_folder
 from deeppool.sharing import POLICIES, Sharing
 
 BATCH, SMALLER = 4, 1
 EQUAL = Sharing(priority="normal")
-TURN = 10
-"""Iterations with the engine, and as many without it, by turns."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,15 @@ ALONE = {
 # The trade-off: what is lost in front against what is gained behind.
 BOUNDS = {f"bound {100 * bound:g} %": Rung(replace(EQUAL, max_slowdown=bound)) for bound in (0.01, 0.03, 0.1, 0.3)}
 # What most will ask for: deeppool run --background … --max-slowdown 0.01.
-USUAL = {"priority, bound 1 %": Rung(Sharing(max_slowdown=0.01))}
+USUAL = {"priority and bound 1 %": Rung(Sharing(max_slowdown=0.01))}
 RUNGS = {**LADDER, **USUAL, **ALONE, **BOUNDS}
+GROUPS = {
+    "ladder": tuple(LADDER),
+    "usual": tuple(USUAL),
+    "alone": tuple(ALONE),
+    "trade-off": ("naive", *reversed(BOUNDS), "+ priority", *USUAL),
+}
+"""Several rows by one name."""
 QUICK = ("naive", "+ bound 1 %", "share 10 %")
 
 COLUMNS: dict[str, Callable[[RunRecord], float | None]] = {
@@ -91,13 +94,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=40.0, help="measuring time of one run")
     parser.add_argument("--background", default="resnet18")
+    parser.add_argument(
+        "--rungs",
+        type=chosen,
+        default=tuple(RUNGS),
+        metavar="NAME,NAME",
+        help=f"rows by name, or all of {', '.join(GROUPS)}; every row unless given",
+    )
+    parser.add_argument("--figure", type=Path, help="folder for trade-off.html and trade-off.json")
     parser.add_argument("--quick", action="store_true", help="three rows, a second each, to see that it runs")
     arguments = parser.parse_args()
     documents.check_writable(arguments.output)
     rounds, seconds = (1, 1.0) if arguments.quick else (arguments.rounds, arguments.seconds)
     plan = make_plan()
     print(dp.environment(), plan, sep="\n", file=sys.stderr)
-    rungs = {name: RUNGS[name] for name in QUICK} if arguments.quick else RUNGS
+    rungs = {name: RUNGS[name] for name in (QUICK if arguments.quick else arguments.rungs)}
     runs: dict[str, list[RunRecord]] = {name: [] for name in rungs}
     for number in range(rounds):
         for name, rung in rungs.items():
@@ -110,11 +121,24 @@ def main() -> None:
             )
             runs[name].append(run)
             print(f"round {number + 1}, {name}\n{run}", file=sys.stderr)
-    cost = overhead(plan, 2 if arguments.quick else 20)
-    records = {name: [documents.to_json(run) for run in found] for name, found in runs.items()}
-    documents.write_text(json.dumps({"runs": records, "overhead": cost}), arguments.output)
+            # After each run: one that is cut short has what it measured.
+            records = {name: [documents.to_json(run) for run in found] for name, found in runs.items() if found}
+            documents.write_text(json.dumps({"runs": records}), arguments.output)
+    if arguments.figure is not None:
+        figure = dp.figures.trade_off(runs)
+        documents.write_text(figure.to_html(include_plotlyjs=True), arguments.figure / "trade-off.html")
+        documents.write_text(figure.to_json(), arguments.figure / "trade-off.json")
     print(table(runs))
-    print(f"\nengine alone, percent of an iteration: {spread(cost)}")
+
+
+def chosen(names: str) -> tuple[str, ...]:
+    """Rows by their own names or their group's, each once."""
+    found: dict[str, None] = {}
+    for name in (part.strip() for part in names.split(",")):
+        if name not in GROUPS and name not in RUNGS:
+            raise argparse.ArgumentTypeError(f"no row '{name}': there are {', '.join([*GROUPS, *RUNGS])}")
+        found |= dict.fromkeys(GROUPS.get(name, (name,)))
+    return tuple(found)
 
 
 def make_plan() -> Plan:
@@ -130,22 +154,6 @@ def make_plan() -> Plan:
         for index, layer in enumerate(found.layers)
     )
     return replace(found, layers=layers, iteration_time=sum(layer.time for layer in layers))
-
-
-def overhead(plan: Plan, rounds: int) -> list[float]:
-    """What board and governor cost a foreground without a background: percent of an iteration, per round."""
-    everything = replace(POLICIES["feedback"], max_slowdown=0.01)
-    place = ThisMachine(plan.device, plan.gpus)
-    job = Job(plan.model, plan.input_shape, plan.global_batch)
-    with private_folder() as folder, Ranks(plan, job, folder, place, everything) as ranks:
-        ranks.wait_until_ready()
-        ranks.train(TURN)
-        found = []
-        for number in range(rounds):
-            order = (True, False) if number % 2 else (False, True)
-            seconds = {beside: statistics.median(ranks.train(TURN, beside=beside)[0]["times"]) for beside in order}
-            found.append(100 * (seconds[True] / seconds[False] - 1))
-    return found
 
 
 def table(runs: dict[str, list[RunRecord]]) -> str:

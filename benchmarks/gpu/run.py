@@ -2,6 +2,7 @@
 
 ``profiles``: in every mode, each with its check against the whole iteration. ``ladder``: a foreground alone and beside
 a background, one mechanism more at a time. ``pairs``: which kernel disturbs which, and whose priority a graph has.
+``launches``: a background in the rank's process and in one of its own, by ``dp.launch``.
 
 Writes small JSON files: ``summary.json`` (environment, and per part what was measured) and one profile per model.
 Starts no measurement after ``--minutes``; what was left out is named in the summary. Nothing here is a result until it
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from benchmarks.gpu import collocation, kernels
+from benchmarks.gpu import collocation, homes, kernels
 from benchmarks.held_out import held_out
 from deeppool import documents
 from deeppool.device.common import Precision, find_device
@@ -131,7 +132,20 @@ def pairs(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]
         yield found
 
 
-PARTS = {"profiles": profiles, "ladder": ladder, "pairs": pairs}
+def launches(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """A background in the rank's process and in its own, by ``dp.launch``."""
+    found: dict[str, Any] = {"rows": [], "left_out": []}
+    yield found
+    setting, rows = (homes.QUICK, homes.ON_CPU) if arguments.quick else (homes.Setting(), homes.HOMES)
+    for name, sharing in rows.items():
+        if time.monotonic() > end:
+            found["left_out"].append(name)
+        else:
+            found["rows"] += homes.measure(setting, arguments.device, {name: sharing})
+        yield found
+
+
+PARTS = {"profiles": profiles, "ladder": ladder, "pairs": pairs, "launches": launches}
 
 
 def capture(name: str, quick: bool) -> CapturedModel:

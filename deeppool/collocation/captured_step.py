@@ -7,7 +7,8 @@ the order in which they run, what one piece frees serves the next. Gradients are
 On a CPU the pieces run as they are. Never run on a GPU so far.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -64,9 +65,15 @@ class CapturedStep:
 
         Warming up takes some steps, whose traces are wiped out.
         """
+        with self.tried():
+            return device.repeatable(*self.works)
+
+    @contextmanager
+    def tried(self) -> Iterator[None]:
+        """Steps in the block are no training: the model is then as before, and the optimizer as if it were new."""
         tensors = [*self._model.parameters(), *self._model.buffers()]
         before = [tensor.detach().clone() for tensor in tensors]
-        pieces = device.repeatable(*self.works)
+        yield
         with torch.no_grad():
             for tensor, value in zip(tensors, before, strict=True):
                 tensor.copy_(value)
@@ -74,7 +81,6 @@ class CapturedStep:
                 for value in state.values():
                     if isinstance(value, torch.Tensor):
                         value.zero_()
-        return pieces
 
     def feed(self, data: Sequence[torch.Tensor]) -> None:
         """Puts another batch in the place of the last, in the order of what the current stream was given."""

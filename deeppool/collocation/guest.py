@@ -53,13 +53,13 @@ class Guest:
         else:
             device.select(setup["index"])
             _limit_gpu_memory(setup.get("memory"), place)
-        self._place = place
-        self.work, self.batch = _work(setup, place)
+        self._device, self._place = device, place
+        self.work, self.batch = work_of(setup, place)
         self._setup = setup
         self._batch: tuple[int, tuple[torch.Tensor, ...]] | None = None
         self._sharing = Sharing(**setup.get("sharing", {}))
-        # On a GPU a launch says nothing of when its piece ends: this throttle would pace nothing.
-        self._throttled = "rank" in setup and device.kind == "cpu"
+        self._stream = device.stream("high" if self._sharing.priority == "normal" else "low")
+        self._throttled = "rank" in setup
         self.trainer = self._trainer(self._stages())
         self.updates = 0
         """Of the training, those before a checkpoint included."""
@@ -74,14 +74,17 @@ class Guest:
         captured = self.work.captured
         if not (self._throttled and self._sharing.in_pieces):
             return whole(captured, self.batch)
-        return in_pieces(captured, self.batch, self._trainer)
+        with self._stream.current():
+            return in_pieces(captured, self.batch, self._trainer, self._device)
 
     def pace(self, priority: str) -> None:
         """From now on it begins a piece when the foreground lets it; ``priority`` is the one that it was granted."""
         if self._throttled:
             board = Board(self._setup["folder"], self._setup["rank"])
-            spins = priority == LOWEST
-            self.trainer.watcher = Throttle(self._sharing, board, self._hurries, spins=spins)
+            # On a GPU to look again and again would take nothing but a core.
+            spins = priority == LOWEST and self._device.kind == "cpu"
+            device = None if self._device.kind == "cpu" else self._device
+            self.trainer.watcher = Throttle(self._sharing, board, self._hurries, spins=spins, device=device)
 
     def _hurries(self) -> bool:
         """Whether it was told to stop; a sign of life, too."""
@@ -90,12 +93,14 @@ class Guest:
         return self._commands.pending()
 
     def _trainer(self, stages: Sequence[Stage]) -> Trainer:
-        return Trainer(self.work.captured, stages, Alone(), self.work.training)
+        with self._stream.current():
+            return Trainer(self.work.captured, stages, Alone(), self.work.training)
 
     def step(self) -> float:
         """One update; returns its loss."""
         accumulation = self.work.training.accumulation
-        loss = self.trainer.iterate([self._samples_of] * accumulation)
+        with self._stream.current():
+            loss = self.trainer.iterate([self._samples_of] * accumulation)
         self.updates += 1
         self._samples += self.batch * accumulation
         self._last = loss
@@ -212,8 +217,13 @@ def whole(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:
     return (Stage(name, tuple(range(len(layers))), Layout((0,), batch)),)
 
 
-def _work(setup: Message, place: torch.device) -> tuple[Work, int]:
-    """What is trained, and samples of each of its batches."""
+def work_of(setup: Message, place: torch.device) -> tuple[Work, int]:
+    """What is trained, and samples of each of its batches.
+
+    Args:
+        setup: ``job``, or ``own`` and ``batch``, as for :class:`Guest`, and the ``folder`` of the run.
+        place: where the model shall live.
+    """
     folder = Path(setup["folder"])
     if "job" in setup:
         job = job_from(setup["job"])

@@ -6,7 +6,6 @@ background that is not captured launches its kernels one by one, and would take 
 into a process of its own. On a CPU a piece is done when its launch returns. Never run on a GPU so far.
 """
 
-import itertools
 import statistics
 import threading
 import time
@@ -37,6 +36,8 @@ class Piece:
     work: Callable[[], None]
     expected: float
     """Seconds that it holds the device, alone."""
+    prepare: Callable[[], None] | None = None
+    """What the host does before it asks the gate, as often as the lane likes: the device is not held for it."""
 
 
 def timed(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -> tuple[Piece, ...]:
@@ -65,6 +66,12 @@ class Lane:
         self._stream, self._gate, self._look = stream, gate, look
         self._in_flight: deque[Launch] = deque()
         self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._clock: int | None = None
+        """Of the thread's CPU time."""
+        self._used = 0.0
+        self.launched = 0
+        """Pieces so far; the next one to launch is the one after them."""
         self.finished = 0
         """Pieces so far."""
         self.seconds = 0.0
@@ -80,34 +87,61 @@ class Lane:
             if self._gate.admits(time.perf_counter(), orders, doing, piece.expected):
                 self._in_flight.append(self._stream.launch(piece.work))
                 self._gate.launched(time.perf_counter(), piece.expected)
+                self.launched += 1
                 return True
             time.sleep(POLL_SECONDS)
         return False
 
     @contextmanager
     def running(self, pieces: Sequence[Piece]) -> Iterator[None]:
-        """Launches the pieces over and over, in a thread, while the block runs; ends when none is in flight.
-
-        A piece that fails ends the lane and not the block: it is in :attr:`error`.
-        """
-        self._ending.clear()
-        thread = threading.Thread(target=self._run, args=(pieces,), name="deeppool background", daemon=True)
-        thread.start()
+        """Launches the pieces while the block runs, as :meth:`start` does."""
+        self.start(pieces)
         try:
             yield
         finally:
-            self._ending.set()
-            thread.join()
+            self.stop()
+
+    def start(self, pieces: Sequence[Piece]) -> None:
+        """Launches the pieces over and over, in a thread, from where it was stopped before.
+
+        A piece that fails ends the lane and not who started it: it is in :attr:`error`.
+
+        Args:
+            pieces: of a step, in order; always the same ones.
+        """
+        self._ending.clear()
+        self._thread = threading.Thread(target=self._run, args=(pieces,), name="deeppool background", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Launches no more, and returns when none is in flight."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def cpu_seconds(self) -> float:
+        """CPU time that its threads have used: on a CPU most of it is the pieces'."""
+        clock = self._clock
+        return self._used + (0.0 if clock is None else _read(clock))
 
     def _run(self, pieces: Sequence[Piece]) -> None:
+        self._clock = (
+            time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else None
+        )
         try:
-            for piece in itertools.cycle(pieces):
+            while self.error is None:
+                piece = pieces[self.launched % len(pieces)]
+                if piece.prepare is not None:
+                    piece.prepare()
                 if not self.launch(piece):
                     break
             self._drain()
         # Whatever it is, it must not end the foreground.
         except Exception as error:
             self.error = error
+        finally:
+            self._used, self._clock = self._used + time.thread_time(), None
 
     def _collect(self) -> None:
         """Takes note of the pieces that have ended, oldest first."""
@@ -127,3 +161,11 @@ class Lane:
                 )
             time.sleep(POLL_SECONDS)
             self._collect()
+
+
+def _read(clock: int) -> float:
+    """Zero where the thread has just ended."""
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0

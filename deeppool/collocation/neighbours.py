@@ -39,7 +39,16 @@ class Work:
 class Neighbours:
     """One background process per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, job: BackgroundJob, place: Place, ranks: int, sharing: Sharing, work: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        job: BackgroundJob,
+        place: Place,
+        ranks: int,
+        sharing: Sharing,
+        work: Mapping[str, Any],
+        device: str = "cpu",
+        home: str = "process",
+    ) -> None:
         """Starts a process beside each rank.
 
         Args:
@@ -48,8 +57,10 @@ class Neighbours:
             ranks: how many there are.
             sharing: how they share the cores with the ranks.
             work: what :func:`deeppool.collocation.queue.hand_over` said of the job.
+            device: of the ranks, ``cpu`` or ``cuda``.
+            home: what kind of process theirs is, for the record.
         """
-        self.job = job
+        self.job, self.home = job, home
         self.priority = "unknown"
         self.ended = "stopped"
         self._living: dict[int, Process] = {}
@@ -64,6 +75,8 @@ class Neighbours:
                     own=slot.folder,
                     rank=rank,
                     core=slot.core,
+                    device=device,
+                    index=slot.index,
                     folder=slot.folder,
                     sharing=asdict(sharing),
                 )
@@ -84,17 +97,19 @@ class Neighbours:
         if not self._living:
             raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
 
-    def begin(self, command: str) -> dict[int, float]:
-        """Sends ``train`` or ``rest`` to all that live; returns their CPU seconds so far."""
+    def begin(self) -> None:
+        """All that live train from now on."""
+        self._send("train")
+
+    def _send(self, command: str) -> None:
         for child in self._living.values():
             child.send(command)
-        return self._cpu()
 
     def measure(self, work: Work, started: float) -> None:
         """Ends a training phase that began at ``started``, and adds what was done by now to ``work``."""
         ended = time.perf_counter()
         cpu = self._cpu()
-        self.begin("rest")
+        self._send("rest")
         work.spans.clear()
         for rank in list(self._living):
             trained = self._receive(rank, SWITCH_SECONDS)

@@ -4,17 +4,18 @@ Each layer is measured by itself first; neighbours are then put together until a
 each costs some Python of its own. Only the optimizer's update stays whole.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from deeppool.collectives.layout import Layout
+from deeppool.collocation.phases import Phases
+from deeppool.device.common import Device
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture import CapturedModel
 from deeppool.graph.extract import example_inputs, extract
-from deeppool.timeline import SpanKind
+from deeppool.scheduling.orders import Operator
 
 PIECE_SECONDS = 0.002
 """Of a piece on a CPU. The kernel stops a piece of low priority at once, whatever its length; what is bounded here is
@@ -24,7 +25,7 @@ MEASURED = 3
 
 
 def in_pieces(
-    captured: CapturedModel, batch: int, trainer_of: Callable[[Sequence[Stage]], Trainer]
+    captured: CapturedModel, batch: int, trainer_of: Callable[[Sequence[Stage]], Trainer], device: Device
 ) -> tuple[Stage, ...]:
     """The model as stages of about :data:`PIECE_SECONDS`, by its own layers' times.
 
@@ -34,10 +35,11 @@ def in_pieces(
         captured: the model.
         batch: samples of a step.
         trainer_of: makes a trainer of some stages.
+        device: that runs them.
     """
     layers = captured.graph.layers
     single = [_stage(captured, range(index, index + 1), batch) for index in range(len(layers))]
-    times = _measure(captured, batch, trainer_of(single))
+    times = _measure(captured, batch, trainer_of(single), Phases(device))
     return tuple(_stage(captured, piece, batch) for piece in cut(times, PIECE_SECONDS))
 
 
@@ -62,24 +64,26 @@ def cut(times: Sequence[tuple[float, float]], limit: float) -> list[range]:
     return runs
 
 
-def _measure(captured: CapturedModel, batch: int, trainer: Trainer) -> list[tuple[float, float]]:
+def _measure(captured: CapturedModel, batch: int, trainer: Trainer, phases: Phases) -> list[tuple[float, float]]:
     """Forward and backward seconds of each layer, each a stage of the trainer."""
     program = captured.program
     buffers = {buffer: buffer.clone() for buffer in program.buffers()}
-    times: dict[tuple[SpanKind, int], list[float]] = defaultdict(list)
+    runs: list[Mapping[Operator, float]] = []
+    trainer.watcher = phases
     with torch.random.fork_rng(devices=[]):
         samples = _samples(captured, batch)
         for _ in range(MEASURED):
-            trainer.spans.clear()
             trainer.gradients([lambda _: samples])
-            for kind, layer, _, started, ended in trainer.spans:
-                times[kind, layer].append(ended - started)
+            runs.append(phases.times())
     # BatchNorm remembers what it has seen, and gradients would add up.
     for buffer, before in buffers.items():
         buffer.copy_(before)
     for parameter in program.parameters():
         parameter.grad = None
-    return [(min(times["forward", layer]), min(times["backward", layer])) for layer in range(len(trainer.stages))]
+    return [
+        (min(run["forward", layer] for run in runs), min(run["backward", layer] for run in runs))
+        for layer in range(len(trainer.stages))
+    ]
 
 
 def _samples(captured: CapturedModel, batch: int) -> tuple[torch.Tensor, ...]:

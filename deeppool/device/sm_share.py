@@ -33,7 +33,10 @@ def sm_share(device: Device, share: float) -> SmShare:
         InvalidValueError: the share is not inside (0, 1).
     """
     if not 0 < share < 1:
-        raise InvalidValueError(f"share must lie between 0 and 1, got {share:g}")
+        raise InvalidValueError(
+            f"share must be more than 0 and less than 1, got {share:g}: it is the part of the GPU's multiprocessors "
+            "that the job gets, for example 0.2 for 20 %"
+        )
     if device.kind != "cuda":
         return SmShare(device.stream("low"), None, f"device {device.kind} has no multiprocessors")
     import torch

@@ -3,6 +3,7 @@
 ``refusal``     one of deeppool's own errors: trying again changes nothing
 ``memory``      an allocation failed
 ``connection``  another rank was not there: most often the victim of that rank's end
+``loader``      a process that loads data was lost
 ``error``       anything else, most often of the user's own code
 """
 
@@ -26,6 +27,10 @@ _NO_MEMORY = re.compile(
 )
 _ASKED = re.compile(r"(?:tried to allocate|Unable to allocate) ([\d.]+) ?(bytes|[KMGT]iB)", re.IGNORECASE)
 _GLOO = re.compile(r"gloo/|[Cc]onnection (?:closed|reset|refused)|Broken pipe|Socket closed")
+_LOADER = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) "
+    r"(?:is killed by signal: (?P<signal>[^.]+)|exited unexpectedly(?: with exit code (?P<code>\d+))?)"
+)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
@@ -43,6 +48,8 @@ def describe(error: BaseException, doing: str) -> dict[str, Any]:
         text = f"ran out of memory in {doing}: {_memory(error)}"
     elif doing == MEETING:
         text = f"could not reach the other ranks ({_last_line(error)})"
+    elif kind == "loader":
+        text = f"lost a process that loads its data in {doing}: {_loader(error)}"
     elif kind == "connection":
         text = f"lost its connection to another rank in {doing} ({_last_line(error)})"
     else:
@@ -61,7 +68,29 @@ def _kind(error: BaseException, doing: str) -> str:
         return "connection"
     if isinstance(error, RuntimeError) and _GLOO.search(str(error)):
         return "connection"
+    if isinstance(error, RuntimeError) and _LOADER.search(str(error)):
+        return "loader"
     return "error"
+
+
+def _loader(error: BaseException) -> str:
+    """How a loader ended, in one sentence, whichever of torch's two ways noticed it first.
+
+    One is told by the kernel, and knows the signal or the exit code. The other finds the process gone, and knows
+    neither, unless it was woken by the first.
+    """
+    told: list[re.Match[str]] = []
+    step: BaseException | None = error
+    while step is not None:
+        if found := _LOADER.search(str(step)):
+            told.append(found)
+        step = step.__cause__ or step.__context__
+    known = next((found for found in told if found["signal"] or found["code"]), told[0])
+    if known["signal"]:
+        fate = f"was killed by a signal ({known['signal']})"
+    else:
+        fate = f"ended with exit code {known['code']}" if known["code"] else "ended, and told nobody how"
+    return f"process{'es' * (',' in known['pids'])} {known['pids']} {fate}"
 
 
 def _memory(error: BaseException) -> str:

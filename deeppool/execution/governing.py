@@ -1,16 +1,24 @@
 """A foreground rank's side of sharing its device: it says what it does, and what the background beside it may do."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from deeppool.board import Board
 from deeppool.execution.stages import Stage
-from deeppool.execution.trainer import RawSpan, Trainer
+from deeppool.execution.trainer import RawSpan, Trainer, Watcher
 from deeppool.scheduling.governor import Governor
 from deeppool.scheduling.orders import FREE, Operator
 from deeppool.sharing import Sharing
+
+
+class Clocked(Watcher, Protocol):
+    """A watcher that knows when the parts of an iteration ran on the device, which may be long after their launch."""
+
+    def times(self) -> Mapping[Operator, float]:
+        """Seconds of each operator since the last call; waits for the device."""
+        ...
 
 
 class Governing:
@@ -26,8 +34,13 @@ class Governing:
         """
         self._sharing = sharing
         self._board = Board(folder, position)
+        self._clocked: Clocked | None = None
         self._board.withdraw()
         self.start_over()
+
+    def trust(self, clocked: Clocked) -> None:
+        """From now on the parts of an iteration are timed by this watcher, and told to it alone."""
+        self._clocked = clocked
 
     def start_over(self) -> None:
         """What was learned holds no longer: the stages are others now. All ranks do it together."""
@@ -38,13 +51,16 @@ class Governing:
 
     def begin(self, trainer: Trainer) -> None:
         """An iteration of the trainer begins, beside the background."""
-        trainer.watcher = self._board
+        trainer.watcher = self._clocked or self._board
         self._orders = self._governor.begin(self._iterations)
         self._iterations += 1
         self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
 
     def end(self, seconds: float, spans: Sequence[RawSpan]) -> None:
         """It took so long, and so did its parts."""
+        if self._clocked is not None:
+            self._governor.end(seconds, self._clocked.times() if self._sharing.learns else {})
+            return
         operators: dict[Operator, float] = defaultdict(float)
         for kind, stage, _, started, ended in spans:
             operators[kind, stage] += ended - started

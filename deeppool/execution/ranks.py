@@ -52,6 +52,7 @@ class Ranks:
         sharing: Sharing | None = None,
         boards: Path | None = None,
         emulate: int | None = None,
+        program: str = "deeppool.execution.worker",
     ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
 
@@ -64,6 +65,7 @@ class Ranks:
             boards: folder in which ranks and background meet, where that is not the one of the run: a background
                 that outlives a rank finds the next one there.
             emulate: the one rank that shall run, as if all others did too; None: all of them do.
+            program: module that each rank's process runs.
 
         Raises:
             RunError: the plan needs more than there is.
@@ -84,7 +86,7 @@ class Ranks:
         place.hand_over(folder)
         try:
             for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):
-                self.group.start("deeppool.execution.worker").send(
+                self.group.start(program).send(
                     "setup",
                     rank=rank,
                     ranks=plan.gpus,
@@ -162,6 +164,11 @@ class Ranks:
         """Lets every rank go on by another plan for as many ranks, from a checkpoint that they have just written."""
         self.group.send("switch", plan=documents.to_json(plan), folder=str(folder.absolute()))
         self.group.collect("done", self._disk_seconds, "while it changed its plan")
+
+    def tell(self, command: str, patience: float, when: str, **arguments: Any) -> list[Message]:
+        """A command of who lives in the ranks' processes too; returns each one's answer."""
+        self.group.send(command, **arguments)
+        return self.group.collect("done", patience, when)
 
     def rest(self, seconds: float) -> None:
         """Lets the ranks wait; one that dies meanwhile is noticed at once."""

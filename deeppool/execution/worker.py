@@ -1,17 +1,18 @@
 """The process of a rank: builds the model, then trains as many iterations as it is told.
 
 Commands: ``setup`` (once), ``train`` with a number of steps, ``find`` with a file, ``save`` and ``load`` with a
-checkpoint's folder, ``switch`` with another plan, ``exit``. Answers: ``ready``, ``step`` after each update of rank 0
-(or of every rank, if told so), ``done`` with what was measured.
+checkpoint's folder, ``switch`` with another plan, ``exit``, and those of who lives in the same process. Answers:
+``ready``, ``step`` after each update of rank 0 (or of every rank, if told so), ``done`` with what was measured.
 """
 
 import os
 import platform
 import sys
 import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,7 +34,7 @@ from deeppool.execution.governing import Governing
 from deeppool.execution.peers import Peers, ProcessGroup
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
-from deeppool.execution.trainer import Trainer
+from deeppool.execution.trainer import Trainer, Watcher
 from deeppool.execution.training import load_job
 from deeppool.execution.turns import turns_of
 from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
@@ -53,14 +54,16 @@ WORDS = {
     "update": "the update after stage",
 }
 """What a trainer does, for people."""
-COMMANDS = {
-    "train": "training, between stages",
-    "find": "looking for the folder of checkpoints",
-    "save": "writing its part of a checkpoint",
-    "load": "reading a checkpoint",
-    "switch": "changing its plan",
-}
 RESTING = "waiting for a command"
+
+
+class Command(NamedTuple):
+    """What a rank can be told to do."""
+
+    doing: str
+    """What it does then, for people."""
+    obey: Callable[[Message, Commands], dict[str, Any]]
+    """Returns what it answers."""
 
 
 class Rank:
@@ -69,12 +72,13 @@ class Rank:
     def __init__(self, setup: Message, pulse: Pulse) -> None:
         """Pins the process, captures the model and checks it against the plan, and meets the other ranks."""
         self.rank: int = setup["rank"]
+        self.setup = setup
         self.peers: Peers
         self.updates = 0
         pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
         plan = documents.read(folder / PLAN, Plan)
-        device = self._device = find_device(plan.device)
+        device = self.device = find_device(plan.device)
         device.select(setup["index"])
         if setup["core"] is not None:
             pin_to_core(setup["core"])
@@ -89,7 +93,11 @@ class Rank:
             self.peers = _meet(setup, device)
         self.training = work.training
         self.trainer = self._trainer(plan)
-        self._governing = _governing(setup)
+        self.governing = _governing(setup, device)
+        self.watcher: Watcher | None = None
+        """Of the trainer, where nobody governs a background."""
+        self.used: Callable[[], float] = time.process_time
+        """Seconds for which this rank has had its core or GPU."""
         pulse.look = self.doing
 
     def doing(self) -> Doing | None:
@@ -102,7 +110,7 @@ class Rank:
         return Doing(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
-        with self._device.unbound(), self.stream.current():
+        with self.device.unbound(), self.stream.current():
             return Trainer(
                 self._work.captured,
                 stages_of(plan),
@@ -117,9 +125,10 @@ class Rank:
         times, losses, stage_times = [], [], []
         # Another machine's clock: all answers are on the launcher's.
         ahead = message.get("clock", 0.0)
-        governing = self._governing if message["beside"] else None
+        governing = self.governing if message["beside"] else None
+        self.trainer.watcher = self.watcher
         self.peers.barrier()
-        cpu, started = time.process_time(), time.perf_counter()
+        used, started = self.used(), time.perf_counter()
         ended = started
         for _ in range(message["steps"]):
             before = ended
@@ -153,7 +162,7 @@ class Rank:
             "losses": losses,
             "started": started + ahead,
             "wall": ended - started,
-            "cpu": time.process_time() - cpu,
+            "cpu": self.used() - used,
             "spans": stage_times,
             "governor": None if governing is None else governing.found(self.trainer.stages),
         }
@@ -188,10 +197,21 @@ class Rank:
         """Goes on by another plan."""
         self.trainer.close()
         self.trainer = self._trainer(documents.from_json(message["plan"], Plan, "the plan to change to"))
-        if self._governing is not None:
-            self._governing.start_over()
+        if self.governing is not None:
+            self.governing.start_over()
         load(self.trainer, Path(message["folder"]))
         return {}
+
+    @property
+    def commands(self) -> dict[str, Command]:
+        """By name."""
+        return {
+            "train": Command("training, between stages", self.train),
+            "find": Command("looking for the folder of checkpoints", self.find),
+            "save": Command("writing its part of a checkpoint", self.save),
+            "load": Command("reading a checkpoint", self.load),
+            "switch": Command("changing its plan", self.switch),
+        }
 
     def _batch(self, samples: range) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.to(self.place) for tensor in self._work.samples(self.trainer.iterations, samples))
@@ -235,35 +255,34 @@ def _emulate(rank: int, plan: Plan, place: torch.device) -> Peers:
     return Emulated(rank, plan.gpus, turns_of(plan, stages_of(plan), rank), settle=settle)
 
 
-def _governing(setup: Message) -> Governing | None:
+def _governing(setup: Message, device: Device) -> Governing | None:
     """Where a background runs beside this rank."""
     if setup["sharing"] is None:
         return None
     sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
-    if sharing.share is not None:
+    if sharing.share is not None and device.kind == "cpu":
         join_foreground(folder.name, setup["position"])
     return Governing(sharing, folder, setup["position"])
 
 
-def main() -> None:
-    """Obeys the launcher until it is told to exit."""
+def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> None:
+    """Obeys the launcher until it is told to exit.
+
+    Args:
+        more: commands of who lives in this process too.
+    """
     commands = Commands()
     pulse = Pulse(commands)
     try:
         rank = Rank(commands.next(), pulse)
         commands.answer("ready")
-        obey = {
-            "train": rank.train,
-            "find": rank.find,
-            "save": rank.save,
-            "load": rank.load,
-            "switch": rank.switch,
-        }
+        known = {**rank.commands, **more(rank)}
         with rank.arithmetic, rank.stream.current():
             pulse.enter(RESTING, waits=True)
             while (message := commands.next())["command"] != "exit":
-                pulse.enter(COMMANDS[message["command"]])
-                commands.answer("done", **obey[message["command"]](message, commands))
+                command = known[message["command"]]
+                pulse.enter(command.doing)
+                commands.answer("done", **command.obey(message, commands))
                 pulse.enter(RESTING, waits=True)
         rank.peers.close()
     except Exception as error:

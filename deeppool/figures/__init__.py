@@ -7,7 +7,7 @@
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
-    figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
+    figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates

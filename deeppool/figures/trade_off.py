@@ -1,62 +1,129 @@
 """What ways of sharing a device cost the foreground, against what they bring the background."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
 
 import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.job import RunRecord
 from deeppool.simulation.collocated import CollocatedSimulation
 
 COLOURS = (theme.BLUE, theme.VERMILLION, theme.GREEN, theme.ORANGE, theme.PURPLE, theme.SKY_BLUE)
 
 
-def trade_off(simulations: Sequence[CollocatedSimulation], *, dark: bool = False) -> go.Figure:
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """One way of sharing; shares of 1, over its runs."""
+
+    name: str
+    slowdowns: tuple[float, ...]
+    harvests: tuple[float, ...]
+    p99_inflation: float
+    harvest_of_idle: float
+
+
+def trade_off(
+    found: Sequence[CollocatedSimulation] | Mapping[str, Sequence[RunRecord]], *, dark: bool = False
+) -> go.Figure:
     """A mark for each way of sharing: further left is better for the foreground, higher for the background.
 
     Args:
-        simulations: of the same two jobs; predictions.
+        found: predictions of the same two jobs; or, by the name of each way, the runs that measured it: the mark is
+            their median, the bars reach from the smallest to the largest.
         dark: for a dark page.
 
     Raises:
         InvalidValueError: none, or something else.
     """
-    wrong = next((one for one in simulations if not isinstance(one, CollocatedSimulation)), None)
-    if wrong is not None or not simulations:
-        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
-        raise InvalidValueError(f"trade_off cannot draw {what}, it accepts CollocatedSimulations")
-    figure = go.Figure(
-        [
-            go.Scatter(
-                name=str(found.sharing),
-                mode="markers",
-                marker={"size": 11, "color": COLOURS[number % len(COLOURS)], "symbol": number // len(COLOURS)},
-                x=[100 * found.slowdown],
-                y=[100 * found.harvest],
-                customdata=[[100 * found.p99_inflation, 100 * found.harvest_of_idle]],
-                hovertemplate=(
-                    "foreground %{x:.1f} % slower (p99 %{customdata[0]:.1f} %)<br>"
-                    "background %{y:.1f} % of alone, %{customdata[1]:.0f} % of the idle time<extra></extra>"
-                ),
-            )
-            for number, found in enumerate(simulations)
-        ]
-    )
+    marks, idle, how = _measured(found) if isinstance(found, Mapping) else _predicted(found)
+    figure = go.Figure([_trace(mark, number) for number, mark in enumerate(marks)])
     figure.add_hline(
-        y=100 * simulations[0].idle_share,
+        y=100 * idle,
         line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
         annotation={"text": "idle time of the foreground alone", "font": {"color": theme.neutral(dark=dark)}},
         annotation_position="top right",
     )
-    figure.update_xaxes(title_text="slowdown of the foreground (%)", rangemode="tozero")
+    lowest = min(0.0, *(slowdown for mark in marks for slowdown in mark.slowdowns))
+    figure.update_xaxes(title_text="slowdown of the foreground (%)", rangemode="tozero" if lowest == 0 else "normal")
     figure.update_yaxes(title_text="background, % of alone", range=[0, 105])
     figure.update_layout(legend={"orientation": "v"})
     return theme.dress(
         figure,
         title="What the foreground loses, what the background gains",
-        subtitle=f"<b>predicted</b> on a virtual clock, {simulations[0].iterations} iterations each",
+        subtitle=how,
         plot_height=380,
         # A line of the legend for each beyond the first.
-        heading_height=19 * (len(simulations) - 1),
+        heading_height=19 * (len(marks) - 1),
         dark=dark,
     )
+
+
+def _predicted(simulations: Sequence[CollocatedSimulation]) -> tuple[list[_Mark], float, str]:
+    _check(simulations, CollocatedSimulation, "CollocatedSimulations, or RunRecords by name")
+    marks = [
+        _Mark(str(one.sharing), (one.slowdown,), (one.harvest,), one.p99_inflation, one.harvest_of_idle)
+        for one in simulations
+    ]
+    how = f"<b>predicted</b> on a virtual clock, {simulations[0].iterations} iterations each"
+    return marks, simulations[0].idle_share, how
+
+
+def _measured(runs: Mapping[str, Sequence[RunRecord]]) -> tuple[list[_Mark], float, str]:
+    every = [run for found in runs.values() for run in found]
+    _check(every, RunRecord, "CollocatedSimulations, or RunRecords by name")
+    lone = next((run for run in every if run.background is None), None)
+    if lone is not None:
+        raise InvalidValueError(f"trade_off cannot draw a run without a background: {lone.model}, policy {lone.policy}")
+    marks = [_mark(name, found) for name, found in runs.items() if found]
+    idle = median(mean(run.foreground.alone.idle_share) for run in every)
+    rounds = max(len(found) for found in runs.values())
+    each = "" if rounds == 1 else f", median of {rounds} rounds each (bars: smallest to largest)"
+    return marks, idle, f"<b>measured</b>: {every[0].model} on {every[0].device_name}{each}"
+
+
+def _mark(name: str, runs: Sequence[RunRecord]) -> _Mark:
+    fronts, backs = [run.foreground for run in runs], [run.background for run in runs if run.background is not None]
+    inflations = [front.iteration_time.p99 / front.alone.iteration_time.p99 - 1 for front in fronts]
+    return _Mark(
+        name,
+        tuple(front.slowdown for front in fronts),
+        tuple(back.harvest for back in backs),
+        median(inflations),
+        median(back.harvest_of_idle for back in backs),
+    )
+
+
+def _check(given: Sequence[object], kind: type, accepted: str) -> None:
+    wrong = next((one for one in given if not isinstance(one, kind)), None)
+    if wrong is not None or not given:
+        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
+        raise InvalidValueError(f"trade_off cannot draw {what}, it accepts {accepted}")
+
+
+def _trace(mark: _Mark, number: int) -> go.Scatter:
+    return go.Scatter(
+        name=mark.name,
+        mode="markers",
+        marker={"size": 11, "color": COLOURS[number % len(COLOURS)], "symbol": number // len(COLOURS)},
+        x=[100 * median(mark.slowdowns)],
+        y=[100 * median(mark.harvests)],
+        error_x=_bars(mark.slowdowns),
+        error_y=_bars(mark.harvests),
+        customdata=[[100 * mark.p99_inflation, 100 * mark.harvest_of_idle]],
+        hovertemplate=(
+            "foreground %{x:.1f} % slower (p99 %{customdata[0]:.1f} %)<br>"
+            "background %{y:.1f} % of alone, %{customdata[1]:.0f} % of the idle time<extra></extra>"
+        ),
+    )
+
+
+def _bars(values: Sequence[float]) -> dict[str, object] | None:
+    """From the smallest to the largest; None where there is one."""
+    if len(values) < 2:
+        return None
+    middle = median(values)
+    above, below = 100 * (max(values) - middle), 100 * (middle - min(values))
+    return {"type": "data", "symmetric": False, "array": [above], "arrayminus": [below], "thickness": 1, "width": 4}

@@ -160,7 +160,10 @@ class SharedCluster:
             PlanError: no plan leaves as much without pausing.
         """
         if not background_throughput >= 0:
-            raise InvalidValueError(f"background_throughput must be at least 0, got {background_throughput:g}")
+            raise InvalidValueError(
+                f"background_throughput must be at least 0, got {background_throughput:g}: it is samples per second "
+                "over all GPUs that the background shall be left with"
+            )
         enough = background_throughput * (1 - TOLERANCE)
         point = next((point for point in self.points if point.background_throughput >= enough), None)
         if point is None:
@@ -181,7 +184,10 @@ class SharedCluster:
             PlanError: no point is as fast.
         """
         if not speedup > 0:
-            raise InvalidValueError(f"speedup must be positive, got {speedup:g}")
+            raise InvalidValueError(
+                f"speedup must be positive, got {speedup:g}: it is how many times as fast as on one GPU the foreground "
+                "shall be, for example 4"
+            )
         point = self._fullest(speedup)
         if point is None:
             raise PlanError(

@@ -75,3 +75,17 @@ def test_dry_run_on_a_cpu_climbs_the_ladder_and_tries_the_kernels(script):
     assert len({(pair["foreground"], pair["background"]) for pair in summary["pairs"]["interference"]}) == kinds**2
     assert all(pair["share_of_alone"] > 0 for pair in summary["pairs"]["interference"])
     assert len(summary["pairs"]["priorities"]) == 4
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("in_the_checkout")
+def test_dry_run_on_a_cpu_launches_the_background_in_both_homes(script):
+    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "launches") / "summary.json").read_text())
+    rows = summary["launches"]["rows"]
+    assert [(row["row"], row.get("home")) for row in rows] == [
+        ("thread, paced", "thread of the rank"),
+        ("process, paced", "process"),
+    ], rows
+    for row in rows:
+        assert row["harvest"] >= 0
+        assert row["ended"] == "stopped"

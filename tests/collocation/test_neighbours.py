@@ -116,7 +116,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 
         before = cpu_of_threads(process)
         started = time.perf_counter()
-        beside.begin("train")
+        beside.begin()
         wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=60)
         used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
         # A priority belongs to a thread; torch may have started some of its own before it was lowered.

@@ -11,6 +11,7 @@ from torch import nn
 
 from deeppool.collocation import pieces
 from deeppool.collocation.pieces import cut, in_pieces
+from deeppool.device.cpu import CpuDevice
 from deeppool.execution.peers import Alone
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -77,7 +78,7 @@ def test_a_step_in_pieces_is_the_uncut_step(
     monkeypatch.setattr(pieces, "PIECE_SECONDS", limit)
     job, other = Job(model), Job(model)
     before, random = job.state(), torch.get_rng_state()
-    stages = in_pieces(job.captured, BATCH, job.trainer)
+    stages = in_pieces(job.captured, BATCH, job.trainer, CpuDevice())
     if limit == 1e-9:
         assert len(stages) == len(job.captured.graph.layers)
     if limit == 1e9:

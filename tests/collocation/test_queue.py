@@ -8,6 +8,7 @@ import deeppool as dp
 from deeppool.collocation.queue import BackgroundJob, Queue, lines_of, measured
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import Job
+from deeppool.sharing import Sharing
 from tests.figures.records import two_layer_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
@@ -89,6 +90,7 @@ def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path)
         ({"policy": "nice"}, "policy and max_slowdown are about a background job"),
         ({"background": [], "policy": "wild"}, "policy must be one of none, naive"),
         ({"background": {7: [job()]}}, "the ranks are 0 to 3"),
+        ({"background": [job()], "policy": Sharing(home="thread")}, "have processes of their own"),
     ],
 )
 def test_a_training_refuses_a_background_that_cannot_be_before_it_starts_anything(choices, message) -> None:

@@ -146,3 +146,39 @@ def test_a_whole_device_is_never_held(folder: Path) -> None:
     for _ in range(50):
         machine.piece("forward", 0, 0.05)
     assert machine.looks == 0
+
+
+class Gpu:
+    """A device behind its host: a stamp is passed when somebody says so."""
+
+    def __init__(self) -> None:
+        self.stamps = 0
+        self.reached = -1
+        self.waits = 0
+
+    def stamp(self) -> int:
+        self.stamps += 1
+        return self.stamps - 1
+
+    def passed(self, stamp: int) -> bool:
+        return stamp <= self.reached
+
+    def seconds(self, earlier: int, later: int) -> float:
+        return 0.001 * (later - earlier)
+
+
+def test_pieces_of_a_device_are_in_flight_until_it_has_passed_them(folder: Path) -> None:
+    machine, gpu = Machine(folder, Sharing(pieces=2)), Gpu()
+    machine.throttle._device = gpu
+    machine.piece("forward", 0, 0.0)
+    machine.piece("forward", 1, 0.0)
+    assert machine.looks == 0
+    assert machine.foreground.done == (0, 0, 0.0, pytest.approx(0, abs=1e-3)), "nothing is known to be done"
+    # The third waits for the first, whose stamps are 0 and 1.
+    machine.later = {7: lambda: setattr(gpu, "reached", 1)}
+    machine.piece("update", 1, 0.0)
+    assert machine.looks == 7
+    assert machine.foreground.done[:3] == (0, 1, pytest.approx(0.001))
+    gpu.reached = 5
+    machine.throttle.begin("forward", 0)
+    assert machine.foreground.done[:3] == (1, 3, pytest.approx(0.003))

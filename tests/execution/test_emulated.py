@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from deeppool.planning.schedule import order_of, schedule
 from tests.execution import emulated_rank
 from tests.execution.gradient_rank import make_batch, make_model
 from tests.execution.training_rank import Rule, training
+from tests.ranks import run_ranks
 from tests.strategies import (
     contested_problems,
     make_graph,
@@ -204,7 +204,7 @@ def test_what_comes_from_others_is_finite_small_and_the_same_in_every_iteration(
 
 @pytest.mark.processes
 def test_an_emulated_rank_does_what_a_real_one_does_in_the_same_order(tmp_path: Path):
-    torch.multiprocessing.spawn(emulated_rank.run_rank, (str(tmp_path),), nprocs=2)
+    run_ranks(emulated_rank.run_rank, (str(tmp_path),), 2)
     for rank in range(2):
         real = json.loads((tmp_path / f"spans-{rank}.json").read_text())
         for overlap_sync, spans in zip((False, True), real, strict=True):

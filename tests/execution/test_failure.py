@@ -1,9 +1,15 @@
 """What a rank tells of an exception: the real exceptions of torch, numpy and Python."""
 
+import os
+import queue
+import re
+import signal
+
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
 
 from deeppool.errors import DocumentError
 from deeppool.execution.failure import MEETING, describe
@@ -79,3 +85,58 @@ def test_an_error_of_the_users_code_comes_with_its_line() -> None:
 def test_of_a_loaders_traceback_the_last_line_is_told() -> None:
     error = ValueError("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback:\n  x\nValueError: bad\n")
     assert describe(error, DOING)["text"] == f"failed in {DOING}: ValueError: bad"
+
+
+class Deadly(Dataset):
+    """Ends the process that reads it."""
+
+    def __init__(self, by_signal: bool) -> None:
+        self.by_signal = by_signal
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, position: int) -> int:
+        if self.by_signal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(3)
+
+
+def one_after_another(*texts: str) -> BaseException:
+    """As torch raises them: the later because of the earlier."""
+    error: BaseException = queue.Empty()
+    for text in texts:
+        try:
+            raise RuntimeError(text) from error
+        except RuntimeError as next_one:
+            error = next_one
+    return error
+
+
+FOUND_GONE = "DataLoader worker (pid(s) 71, 72) exited unexpectedly"
+KILLED = "DataLoader worker (pid 71) is killed by signal: Killed. "
+EXITED = "DataLoader worker (pid 71) exited unexpectedly with exit code 3. Details are lost due to multiprocessing."
+
+
+@pytest.mark.parametrize(
+    ("error", "fate"),
+    [
+        (one_after_another(KILLED), "process 71 was killed by a signal (Killed)"),
+        (one_after_another(EXITED), "process 71 ended with exit code 3"),
+        (one_after_another(FOUND_GONE), "processes 71, 72 ended, and told nobody how"),
+        (one_after_another(KILLED, FOUND_GONE), "process 71 was killed by a signal (Killed)"),
+    ],
+    ids=["signal", "exit code", "found gone", "found gone after a signal"],
+)
+def test_a_loader_that_was_lost_is_told_in_one_sentence_whoever_noticed_it(error: BaseException, fate: str) -> None:
+    told = describe(error, DOING)
+    assert told["kind"] == "loader"
+    assert told["text"] == f"lost a process that loads its data in {DOING}: {fate}"
+
+
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_torch_still_words_the_end_of_a_loader_as_is_expected_here(by_signal: bool) -> None:
+    told = describe(raised(lambda: next(iter(DataLoader(Deadly(by_signal), num_workers=1)))), DOING)
+    assert told["kind"] == "loader"
+    known = r"was killed by a signal \(Killed\)" if by_signal else "ended with exit code 3"
+    assert re.search(rf"process \d+ ({known}|ended, and told nobody how)$", told["text"])

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing
 
 from deeppool.cluster import Cluster
 from deeppool.graph.capture import capture
 from deeppool.graph.losses import classification_loss
 from deeppool.planning.planner import plan
 from tests.execution.gradient_rank import MODELS, make_batch, make_model, run_rank
+from tests.ranks import run_ranks
 from tests.strategies import profile_from_times
 
 
@@ -45,7 +45,7 @@ def check(
 ) -> None:
     """Runs one iteration on as many processes as the assignment has GPUs, and compares with one process."""
     ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
-    torch.multiprocessing.spawn(run_rank, (name, assignment, batch, dtype, str(folder), granularity), nprocs=ranks)
+    run_ranks(run_rank, (name, assignment, batch, dtype, str(folder), granularity), ranks)
     answers = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(ranks)]
     loss, expected = reference(name, batch, dtype)
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch import nn
 
 from deeppool.execution.update import LossScale
 from deeppool.graph.losses import classification_loss
 from tests.execution.training_rank import UPDATES, Rule, make_batch, make_model, make_optimizer, make_schedule, run_rank
+from tests.ranks import run_ranks
 
 RULES = (
     Rule("momentum"),
@@ -29,7 +29,7 @@ SCALED = Rule("scaled", dtype=torch.float32, precision="fp16", infinite_update=1
 
 def spawn(ranks: int, rules: tuple[Rule, ...], folder: Path) -> None:
     folder.mkdir()
-    torch.multiprocessing.spawn(run_rank, (ranks, rules, str(folder)), nprocs=ranks)
+    run_ranks(run_rank, (ranks, rules, str(folder)), ranks)
 
 
 def answers(folder: Path, rule: Rule, ranks: int) -> list[dict]:

@@ -22,7 +22,7 @@ import deeppool as dp
 from deeppool.execution.checkpoint import latest, weights
 from tests.execution import soak_job
 
-CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "4"))
+CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "2"))
 SEED = int(os.environ.get("DEEPPOOL_SOAK_SEED", "1"))
 CYCLE_SECONDS = 120
 GONE_SECONDS = 10

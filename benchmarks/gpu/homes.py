@@ -1,0 +1,90 @@
+"""The same background in the rank's process and in one of its own, by the command that a user gives: dp.launch.
+
+One rank of a burst-parallel plan runs as it would among all of them (the others are emulated), so one GPU is enough.
+Each row says where the background was, as the record has it: the second process uses MPS where its daemon runs already.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import deeppool as dp
+from deeppool import documents
+from deeppool.cli.options import default_cluster
+from deeppool.errors import DeeppoolError
+from deeppool.planning.plan import Plan
+from deeppool.sharing import POLICIES, Sharing
+
+EXAMPLE = "examples.two_branch:two_branch"
+HOMES: dict[str, Sharing] = {
+    "thread, naive": Sharing(priority="normal", home="thread"),
+    "thread, priority": Sharing(home="thread"),
+    "thread, paced": replace(POLICIES["paced"], home="thread"),
+    "thread, feedback, bound 1 %": replace(POLICIES["feedback"], max_slowdown=0.01, home="thread"),
+    "process, naive": Sharing(priority="normal", home="process"),
+    "process, paced": replace(POLICIES["paced"], home="process"),
+    "process, feedback, bound 1 %": replace(POLICIES["feedback"], max_slowdown=0.01, home="process"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A plan, of which one rank runs, and a background."""
+
+    foreground: str = "vgg16"
+    background: str = "resnet50"
+    shape: tuple[int, ...] = (3, 224, 224)
+    gpus: int = 8
+    global_batch: int = 32
+    rank: int = 1
+    """Not the first: that one is busy in every layer."""
+    background_batch: int = 8
+    seconds: float = 24.0
+
+
+QUICK = Setting(EXAMPLE, EXAMPLE, (3, 32, 32), gpus=2, global_batch=4, background_batch=2, seconds=1.0)
+ON_CPU = {
+    "thread, paced": replace(POLICIES["paced"], priority="normal", home="thread"),
+    "process, paced": replace(POLICIES["paced"], home="process"),
+}
+
+
+def measure(setting: Setting, device: str, homes: dict[str, Sharing]) -> Iterator[dict[str, Any]]:
+    """A row for each home; one that cannot be had is a row too."""
+    plan = make_plan(setting, device)
+    for name, sharing in homes.items():
+        try:
+            run = dp.launch(
+                plan,
+                background=setting.background,
+                policy=sharing,
+                background_batch=setting.background_batch,
+                seconds=setting.seconds,
+                emulate_rank=setting.rank,
+            )
+        except (DeeppoolError, RuntimeError) as error:
+            yield {"row": name, "error": str(error).splitlines()[0]}
+            continue
+        front, back = run.foreground, run.background
+        assert back is not None
+        yield {
+            "row": name,
+            "home": back.home,
+            "priority": back.priority,
+            "slowdown": front.slowdown,
+            "p99_inflation": front.iteration_time.p99 / front.alone.iteration_time.p99 - 1,
+            "harvest": back.harvest,
+            "harvest_of_idle": back.harvest_of_idle,
+            "ended": back.ended,
+            "record": documents.to_json(run),
+        }
+
+
+@cache
+def make_plan(setting: Setting, device: str) -> Plan:
+    """For a cluster of such devices, from a profile that is measured first."""
+    sizes = sorted({max(1, setting.global_batch // setting.gpus), setting.global_batch})
+    profile = dp.profile(setting.foreground, setting.shape, device=device, batch_sizes=sizes)
+    cluster = dp.find_cluster(default_cluster(profile.device, profile.device_name), setting.gpus)
+    return dp.plan(profile, cluster, setting.global_batch, amplification_limit=2.0)
