@@ -1,5 +1,6 @@
 """An executed notebook as a report: HTML that needs no network."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ def write_report(executed: Path, script: str = "") -> Path:
         config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
     )
     body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": executed.stem}})
+    # Another notebook may not have been run, and stands elsewhere if it was.
+    body = re.sub(r'<a href="[^":/]*\.ipynb">(.*?)</a>', r"\1", body)
     if figures:
         body = body.replace("<head>", f"<head>{_plotly(script)}", 1)
     return write_text(body, executed.with_suffix(".html"))

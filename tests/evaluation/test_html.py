@@ -16,7 +16,7 @@ def executed(tmp_path: Path) -> Path:
     """Prose, text and two figures."""
     figure = json.loads(go.Figure(go.Bar(x=["a"], y=[1]), layout={"title": {"text": "Bars"}}).to_json())
     notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_markdown_cell("# Prose")]
+    notebook.cells = [nbformat.v4.new_markdown_cell("# Prose\n\nSee [the other](02-other.ipynb).")]
     for _ in range(2):
         output = nbformat.v4.new_output("execute_result", {FIGURE: figure, "text/plain": "Figure"}, execution_count=1)
         notebook.cells.append(nbformat.v4.new_code_cell("figure", outputs=[output], execution_count=1))
@@ -55,3 +55,8 @@ def test_a_notebook_without_figures_needs_no_plotly(executed: Path) -> None:
     notebook.cells = notebook.cells[:1]
     nbformat.write(notebook, executed)
     assert "lotly" not in write_report(executed).read_text(encoding="utf-8")
+
+
+def test_a_link_to_another_notebook_is_text_in_a_report(executed: Path) -> None:
+    text = write_report(executed, "../plotly.min.js").read_text(encoding="utf-8")
+    assert "See the other." in text and "02-other.ipynb" not in text
