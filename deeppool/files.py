@@ -16,9 +16,11 @@ KINDS = {
     "collocated-plan": ("deeppool.simulation.collocated_plan", "CollocatedPlan"),
     "collocated-simulation": ("deeppool.simulation.collocated", "CollocatedSimulation"),
     "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
+    "evaluation": ("deeppool.evaluation.record", "Evaluation"),
     "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "interference": ("deeppool.simulation.interference", "Interference"),
+    "night": ("deeppool.evaluation.night", "Night"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "price-list": ("deeppool.planning.price_list", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
@@ -30,6 +32,7 @@ KINDS = {
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "verdict": ("deeppool.evaluation.verdict", "Verdict"),
 }
 
 

@@ -16,6 +16,7 @@ from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
 from deeppool.cli.interrupts import heed_interrupts, ignore_interrupts
 from deeppool.cli.network import network
+from deeppool.cli.nightly import nightly
 from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan, simulate
 from deeppool.cli.profiles import env, profile
@@ -55,6 +56,7 @@ for command in (
     train,
     replan,
     evaluate,
+    nightly,
     lab,
 ):
     app.command()(command)

@@ -1,6 +1,7 @@
 """Options and arguments that several commands share, and how their text is read."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -87,6 +88,18 @@ MemoryOption = Annotated[
     typer.Option(
         metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB; the cluster says it unless given."
     ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Notebooks that run at once; those that measure run alone, after the others. Up to four, as there are "
+        "cores, unless given.",
+    ),
+]
+NotebooksOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Your own notebooks; the project's unless given."),
 ]
 
 
