@@ -7,6 +7,10 @@
     figures.layers(plan)                   GPUs, time and amplification of every layer
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
+    figures.utilisation(profile, …)        what small batches leave of a device's speed
+    figures.layer_speedups(profile)        how much faster each layer gets when it is strong-scaled
+    figures.workloads(graph, …)            what models consist of
+    figures.search_times(times)            how long searches for a plan take
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
@@ -16,18 +20,24 @@ theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
 graph   batch_curves   timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
+timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
+utilisation   layer_speedups   workloads   search_times
 """
 
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.collocation import collocation
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
+from deeppool.figures.layer_speedups import layer_speedups
 from deeppool.figures.layers import layers
 from deeppool.figures.scaling import scaling
+from deeppool.figures.search_times import search_times
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
+from deeppool.figures.utilisation import utilisation
+from deeppool.figures.workloads import workloads
 
 __all__ = [
     "batch_curves",
@@ -35,10 +45,14 @@ __all__ = [
     "collocation",
     "graph",
     "interference",
+    "layer_speedups",
     "layers",
     "scaling",
+    "search_times",
     "throughput",
     "timeline",
     "trade_off",
+    "utilisation",
+    "workloads",
     "write_trace",
 ]
