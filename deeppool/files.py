@@ -11,6 +11,7 @@ from deeppool.errors import DocumentError
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
+    "cluster-simulation": ("deeppool.simulation.cluster_record", "ClusterSimulation"),
     "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
     "diff": ("deeppool.planning.diff", "PlanDiff"),
     "collocated-plan": ("deeppool.simulation.collocated_plan", "CollocatedPlan"),
@@ -30,6 +31,7 @@ KINDS = {
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "workload-trace": ("deeppool.simulation.workload", "WorkloadTrace"),
 }
 
 
