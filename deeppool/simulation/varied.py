@@ -114,8 +114,7 @@ class _Run:
     def iterate(self, order: Order) -> NDArray[np.float64]:
         start = _Front(None, np.zeros((len(self.slow), 1)))
         last = self._backward(order, self._forward(order, start)).ends
-        ends: NDArray[np.float64] = np.max(np.hstack([last, *self.channels.values()]), axis=1)
-        return ends
+        return np.array(np.hstack([last, *self.channels.values()]).max(axis=1), dtype=np.float64)
 
     def _begin(self, index: int, front: _Front, *, moves: bool) -> Times:
         """When each GPU of a layer can start it."""
