@@ -114,14 +114,16 @@ class _Run:
     def iterate(self, order: Order) -> NDArray[np.float64]:
         start = _Front(None, np.zeros((len(self.slow), 1)))
         last = self._backward(order, self._forward(order, start)).ends
-        return np.array(np.hstack([last, *self.channels.values()]).max(axis=1), dtype=np.float64)
+        latest: NDArray[np.float64] = np.hstack([last, *self.channels.values()]).max(axis=1)
+        return latest
 
     def _begin(self, index: int, front: _Front, *, moves: bool) -> Times:
         """When each GPU of a layer can start it."""
         gpus = self.plan.layers[index].gpus
         if front.gpus == gpus and not moves:
             return front.ends
-        return np.maximum(front.ends.max(axis=1, keepdims=True), self.free[:, self.columns[gpus]])
+        arrived: Times = np.maximum(front.ends.max(axis=1, keepdims=True), self.free[:, self.columns[gpus]])
+        return arrived
 
     def _ended(self, index: int, ends: Times) -> _Front:
         gpus = self.plan.layers[index].gpus
