@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
     from deeppool.sharing import Sharing
+    from deeppool.simulation.against import compare_with_run
     from deeppool.simulation.cluster import simulate_cluster
+    from deeppool.simulation.comparison import compare_strategies
     from deeppool.simulation.conditions import Conditions
     from deeppool.simulation.replay import simulate
     from deeppool.simulation.workload import TraceJob, WorkloadTrace
@@ -70,6 +72,8 @@ _HOMES = {
     "WorkloadTrace": "deeppool.simulation.workload",
     "capture": "deeppool.graph.capture",
     "compare_profiles": "deeppool.profiling.compare",
+    "compare_strategies": "deeppool.simulation.comparison",
+    "compare_with_run": "deeppool.simulation.against",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
     "estimate": "deeppool.profiling.estimate",
@@ -108,6 +112,8 @@ __all__ = [
     "WorkloadTrace",
     "capture",
     "compare_profiles",
+    "compare_strategies",
+    "compare_with_run",
     "diff",
     "environment",
     "estimate",

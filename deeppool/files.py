@@ -10,6 +10,7 @@ from deeppool.errors import DocumentError
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
+    "cluster-comparison": ("deeppool.simulation.comparison", "ClusterComparison"),
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
     "cluster-simulation": ("deeppool.simulation.cluster_record", "ClusterSimulation"),
     "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
@@ -17,6 +18,7 @@ KINDS = {
     "collocated-plan": ("deeppool.simulation.collocated_plan", "CollocatedPlan"),
     "collocated-simulation": ("deeppool.simulation.collocated", "CollocatedSimulation"),
     "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
+    "fidelity": ("deeppool.simulation.fidelity", "Fidelity"),
     "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "interference": ("deeppool.simulation.interference", "Interference"),

@@ -8,17 +8,21 @@
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
+    figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
+    figures.strategies(comparison)         a workload by every strategy: throughput and completion times
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
-timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
+timeline    layers   collocation   interference   scaling   throughput   trade_off   cluster   strategies   trace
 """
 
+from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.scaling import scaling
+from deeppool.figures.strategies import strategies
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
@@ -26,10 +30,12 @@ from deeppool.figures.trade_off import trade_off
 
 __all__ = [
     "chrome_trace",
+    "cluster",
     "collocation",
     "interference",
     "layers",
     "scaling",
+    "strategies",
     "throughput",
     "timeline",
     "trade_off",

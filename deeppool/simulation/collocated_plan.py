@@ -12,6 +12,7 @@ from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.sharing import Sharing
 from deeppool.simulation.collocated import CollocatedSimulation, DeviceModel, Piece, Step, simulate_collocated
+from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.replay import GpuWork, work_of
 from deeppool.timeline import Span
@@ -32,6 +33,8 @@ class CollocatedPlan:
     """Where it was measured, and when."""
     gpus: tuple[CollocatedSimulation, ...]
     """Those that the plan uses, in their order."""
+    fidelity: Fidelity | None = None
+    """How far off a live run of the plan was, where one was given."""
 
     @property
     def slowdown(self) -> float:
@@ -47,11 +50,12 @@ class CollocatedPlan:
         worst = max(self.gpus, key=lambda found: found.slowdown)
         idle = sum(found.idle_share for found in self.gpus)
         of_idle = f", {100 * sum(found.harvest for found in self.gpus) / idle:.0f} % of the idle time" if idle else ""
-        return (
+        text = (
             f"{self.model} beside {self.background_model} (batch {self.background_batch}) on each of {len(self.gpus)} "
             f"GPUs, {worst.sharing}: slowdown {100 * self.slowdown:.1f} % at least, "
             f"{self.background_throughput:.3g} background samples/s{of_idle}; interference as on {self.interference}"
         )
+        return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 
 
 def simulate_collocated_plan(

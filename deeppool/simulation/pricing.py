@@ -28,7 +28,6 @@ from deeppool.planning.planner import plan as make_plan
 from deeppool.planning.subset import on_its_gpus
 from deeppool.profiling.table import Profile
 from deeppool.sharing import Sharing
-from deeppool.simulation.collocated import CollocatedSimulation
 from deeppool.simulation.collocated_plan import simulate_beside
 from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.interference import Interference
@@ -46,8 +45,8 @@ collocated       burst-parallel plans, and backgrounds in their gaps
 STRATEGIES: tuple[ClusterStrategy, ...] = get_args(ClusterStrategy)
 SAMPLED_ITERATIONS = 200
 """Whose mean is a job's iteration time under random conditions."""
-COLLOCATED_ITERATIONS = 100
-"""Of each distinct combination of a GPU's work and a background."""
+COLLOCATED_ITERATIONS, LEARNING_ITERATIONS = 20, 200
+"""Of each distinct combination of a GPU's work and a background; where a governor first learns what it costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class PriceBook:
         # As planned, whatever the conditions: they change how long work is held, not what suffers beside what.
         key = (id(cost.plan), kind, id(background))
         if key not in self._effects:
-            found = simulate_beside(
+            self._effects[key] = effect_beside(
                 cost.plan,
                 work,
                 cost.planned_time,
@@ -192,9 +191,7 @@ class PriceBook:
                 background.batch,
                 self._interference,
                 self._sharing,
-                iterations=COLLOCATED_ITERATIONS,
             )
-            self._effects[key] = _effect(found, work.held)
         return self._effects[key]
 
     def _source(self, job: TraceJob) -> Source:
@@ -220,12 +217,23 @@ def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
     return ForegroundCost(plan, tuple(work), kind, planned_time, time, held)
 
 
-def _effect(found: CollocatedSimulation, held: float) -> Effect:
+def effect_beside(
+    plan: Plan,
+    work: GpuWork,
+    iteration_time: float,
+    background: Profile,
+    batch: int,
+    interference: Interference,
+    sharing: Sharing,
+) -> Effect:
+    """Simulates a GPU of a plan with a background beside it; see :func:`simulate_beside` for the arguments."""
+    iterations = LEARNING_ITERATIONS if sharing.learns else COLLOCATED_ITERATIONS
+    found = simulate_beside(plan, work, iteration_time, background, batch, interference, sharing, iterations=iterations)
     busy = found.elapsed - found.gap_time
-    stretch = max(1.0, busy / found.iterations / held)
+    stretch = max(1.0, busy / found.iterations / work.held)
     return Effect(
         stretch=stretch,
-        wait=max(0.0, found.iteration_time - found.alone_time - (stretch - 1) * held),
+        wait=max(0.0, found.iteration_time - found.alone_time - (stretch - 1) * work.held),
         gaps=min(1.0, found.gap_work / found.gap_time) if found.gap_time else 1.0,
         beside=(found.work - found.gap_work) / busy,
     )

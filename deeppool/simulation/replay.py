@@ -20,6 +20,7 @@ from deeppool.job import TimeSummary, summarise
 from deeppool.planning.plan import Plan
 from deeppool.planning.schedule import LayerSeconds, Schedule, alike, exposed, order_of, schedule
 from deeppool.simulation.conditions import Conditions
+from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.varied import vary
 from deeppool.timeline import Span, SpanKind, Timeline
 from deeppool.units import format_percent, format_seconds
@@ -47,6 +48,8 @@ class Simulation:
     """Other than planned; None: all as planned."""
     iteration_times: tuple[float, ...] = ()
     """Of every iteration that was drawn; ``iteration_time`` is their median's. Empty without conditions."""
+    fidelity: Fidelity | None = None
+    """How far off a live run of the plan was, where one was given."""
 
     @property
     def summary(self) -> TimeSummary:
@@ -70,7 +73,7 @@ class Simulation:
                 f"({format_percent(found.mean / self.plan_iteration_time - 1)} against the plan), "
                 f"p99 {format_seconds(found.p99)} of {found.count} iterations"
             )
-        return text
+        return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 
 
 def simulate(
