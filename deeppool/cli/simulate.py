@@ -124,7 +124,7 @@ def simulate(
 
     if output is not None:
         documents.check_writable(output)
-    of_plan = {"background": background, "trace": trace, "against": against, "iterations": iterations}
+    of_plan: dict[str, Any] = {"background": background, "trace": trace, "against": against, "iterations": iterations}
     of_workload = {
         "gpus": gpus,
         "foreground_gpus": foreground_gpus,
@@ -178,7 +178,7 @@ def _conditions(speeds: list[str], **others: Any) -> "Conditions | None":
         except ValueError:
             raise InvalidValueError(f"a speed is, for example, 3=0.5 for GPU 3 at half, got '{text}'") from None
     found = Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)
-    return None if str(found) == "as planned" else found
+    return None if found.as_planned else found
 
 
 def _simulate_plan(
@@ -210,6 +210,11 @@ def _simulate_plan(
         )
     if interference is not None and (background is None or policy == "none"):
         raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
+    if interference is not None and conditions is not None:
+        raise typer.BadParameter(
+            "it prices a background beside a plan that runs as planned: leave out what is slow",
+            param_hint="--interference",
+        )
     job: Profile | None = None if background is None else read_profile(background)
     made = read_plan(path)
     sample_time = None if job is None else job.iteration_time(job.batch_sizes[-1]) / job.batch_sizes[-1]

@@ -21,8 +21,8 @@ _HEIGHTS = (280, 180, 180)
 """Pixels of the three panels."""
 _GAP = 44
 _HEADINGS = ("<b>foregrounds</b>, by GPU", "<b>backgrounds</b>, by GPU", "<b>throughput</b> of the cluster")
-_HALF_CLEAR = 0.45
-"""A background in the gaps of a foreground has but a part of the GPU."""
+_IN_GAPS = {False: "#8CD1BD", True: "#0B5A45"}
+"""The background's green towards the page: in the gaps of a foreground it has but a part of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +133,9 @@ def _bars(blocks: list[Block], simulation: ClusterSimulation, unit: TimeUnit, da
     kind = blocks[0].kind
     order = {job.name: number for number, job in enumerate(simulation.jobs)}
     # Neighbouring jobs are told apart by two blues, which mean computing everywhere.
-    colours = (
-        [(theme.BLUE, theme.SKY_BLUE)[order[block.job] % 2] for block in blocks]
-        if kind == "foreground"
-        else theme.colour("background", dark=dark)
-    )
+    blues = [(theme.BLUE, theme.SKY_BLUE)[order[block.job] % 2] for block in blocks]
+    green = theme.colour("background", dark=dark)
+    colours = {"foreground": blues, "background": green, "background in gaps": _IN_GAPS[dark]}
     whole, gpus = simulation.makespan, simulation.cluster.gpus
     return go.Bar(
         orientation="h",
@@ -147,8 +145,7 @@ def _bars(blocks: list[Block], simulation: ClusterSimulation, unit: TimeUnit, da
         base=[unit.of(block.start) for block in blocks],
         x=[unit.of(block.end - block.start) for block in blocks],
         marker={
-            "color": colours,
-            "opacity": _HALF_CLEAR if kind == "background in gaps" else 1,
+            "color": colours[kind],
             "line": {"color": theme.paper(dark=dark), "width": 0.6},
         },
         text=[_inscription(block, whole, gpus) for block in blocks],

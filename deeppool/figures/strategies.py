@@ -22,7 +22,7 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
     if not isinstance(comparison, ClusterComparison):
         raise InvalidValueError(f"strategies cannot draw a {type(comparison).__name__}, it accepts a ClusterComparison")
     results = comparison.results
-    labels = [escape(result.label.replace(" for foregrounds", "")) for result in results]
+    labels = [escape(result.label) for result in results]
     unit = time_unit(max([result.completion_time or 0 for result in results]))
     figure = make_subplots(
         cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=("cluster throughput", "foregrounds")

@@ -42,7 +42,7 @@ class StrategyResult:
     @property
     def label(self) -> str:
         """In words."""
-        part = "" if self.foreground_gpus is None else f" of {self.foreground_gpus} GPUs for foregrounds"
+        part = "" if self.foreground_gpus is None else f", {self.foreground_gpus} for foregrounds"
         limit = "" if self.amplification_limit is None else f", limit {self.amplification_limit:g}"
         return f"{self.strategy}{part}{limit}"
 

@@ -56,6 +56,11 @@ class Conditions:
         """Whether one iteration differs from another."""
         return self.jitter > 0 or (self.straggling > 0 and self.delay > 0)
 
+    @property
+    def as_planned(self) -> bool:
+        """Whether nothing is other than planned."""
+        return not self.random and {*self.speeds, self.inside_bandwidth, self.between_bandwidth} <= {1.0}
+
     def speed(self, gpu: int) -> float:
         """Of a GPU, without what is drawn."""
         return self.speeds[gpu] if gpu < len(self.speeds) else 1.0

@@ -147,7 +147,9 @@ def beside_one_foreground(
         )
         for number in range(gpus)
     ]
-    return WorkloadTrace(f"{foreground} on {gpus} GPUs", "made by hand: all jobs arrive at once", (front, *behind))
+    return WorkloadTrace(
+        f"{foreground} and {background or foreground}", "made by hand: all jobs arrive at once", (front, *behind)
+    )
 
 
 def poisson_trace(
