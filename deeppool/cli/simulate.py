@@ -118,6 +118,8 @@ def simulate(
     Against a run of it: deeppool simulate plan.json --against run.json
 
     Many jobs, by every strategy: deeppool simulate trace.json --gpus 64 --strategy all
+
+    A TRACE is written in Python: dp.save(dp.WorkloadTrace(name, method, (dp.TraceJob(…), …)), "trace.json")
     """
     from deeppool import documents
     from deeppool.simulation.workload import WorkloadTrace

@@ -88,6 +88,14 @@ def test_a_fast_gpu_waits_for_a_slow_one_where_their_gradients_meet():
     ]
 
 
+def test_samples_that_move_between_the_same_gpus_are_waited_for_too():
+    made = plan_of(layer("a", 2, forward=1.0), layer("b", 2, forward=1.0, reshard=1.0), gpus=2)
+    found = simulate(made, conditions=Conditions(speeds=(1.0, 0.5)))
+    fast = [(x.kind, x.start, x.end) for x in found.timeline.spans if x.gpu == 0 and x.kind != "idle"]
+    assert fast == [("forward", 0.0, 1.0), ("reshard", 2.0, 2.5), ("forward", 2.5, 3.5), ("reshard", 3.5, 4.0)]
+    assert found.iteration_time == pytest.approx(5.0)
+
+
 def test_a_gpu_that_no_layer_uses_may_be_as_slow_as_it_likes():
     made = plan_of(layer("fc", 1, forward=1.0, backward=2.0), gpus=2)
     found = simulate(made, conditions=Conditions(speeds=(1.0, 0.01)))
