@@ -14,6 +14,9 @@
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
+    figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
+    figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
+    figures.strategies(comparison)         a workload by every strategy: throughput and completion times
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
@@ -25,6 +28,10 @@ utilisation   layer_speedups   workloads   search_times
 """
 
 from deeppool.figures.batch_curves import batch_curves
+timeline    layers   collocation   interference   scaling   throughput   trade_off   cluster   strategies   trace
+"""
+
+from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
@@ -32,6 +39,7 @@ from deeppool.figures.layer_speedups import layer_speedups
 from deeppool.figures.layers import layers
 from deeppool.figures.scaling import scaling
 from deeppool.figures.search_times import search_times
+from deeppool.figures.strategies import strategies
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
@@ -42,6 +50,7 @@ from deeppool.figures.workloads import workloads
 __all__ = [
     "batch_curves",
     "chrome_trace",
+    "cluster",
     "collocation",
     "graph",
     "interference",
@@ -49,6 +58,7 @@ __all__ = [
     "layers",
     "scaling",
     "search_times",
+    "strategies",
     "throughput",
     "timeline",
     "trade_off",
