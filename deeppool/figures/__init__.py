@@ -22,15 +22,11 @@
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
-graph   batch_curves   timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
-timeline    layers   collocation   interference   scaling   throughput   trade_off   trace
-utilisation   layer_speedups   workloads   search_times
+
+Every figure is a file of its name.
 """
 
 from deeppool.figures.batch_curves import batch_curves
-timeline    layers   collocation   interference   scaling   throughput   trade_off   cluster   strategies   trace
-"""
-
 from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
 from deeppool.figures.graph import graph
