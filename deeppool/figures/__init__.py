@@ -14,7 +14,6 @@
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
-    figures.trade_off(simulations)         ways of sharing a device: the foreground's loss, the background's gain
     figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
     figures.strategies(comparison)         a workload by every strategy: throughput and completion times
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
