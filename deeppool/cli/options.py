@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, and how their text is read."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -87,6 +88,18 @@ MemoryOption = Annotated[
         metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB; the cluster says it unless given."
     ),
 ]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Notebooks that run at once; those that measure run alone, after the others. Up to four, as there are "
+        "cores, unless given.",
+    ),
+]
+NotebooksOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Your own notebooks; the project's unless given."),
+]
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
@@ -114,8 +127,10 @@ def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | No
     try:
         found = parse_shapes(text)
     except InvalidValueError:
-        raise typer.BadParameter(f"--input-shape takes whole numbers with commas, got '{text}'") from None
-    return found if found is None or isinstance(found, tuple) else dict(found)
+        found = None
+    if found is None:
+        raise typer.BadParameter(f"--input-shape takes whole numbers with commas, got '{text}'")
+    return found if isinstance(found, tuple) else dict(found)
 
 
 def default_cluster(device: str, device_name: str) -> str:

@@ -96,12 +96,12 @@ def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve
     if len(indices) == 1:
         return _directions(profile, indices[0], dark)
     # The palette's hues mean kinds of work; layers are told apart by symbols, and by steps of lightness.
-    shades = theme.ramp(dark=dark)
+    shades = theme.ramp(dark=dark)[:1:-1]
     return [
         _Curve(
             escape(shorten(profile.graph.layers[index].name)),
             lambda batch, index=index: profile.time(index, batch).total,  # type: ignore[misc]
-            shades[-1 - place * len(shades) // MOST],
+            shades[place * (len(shades) - 1) // (len(indices) - 1)],
             SYMBOLS[place],
             _spreads(profile, index),
         )
@@ -223,7 +223,7 @@ def _title(profile: Profile, indices: Sequence[int]) -> str:
 
 def _subtitle(profile: Profile) -> str:
     return (
-        f"<b>{profile.provenance}</b> on {escape(profile.device_name)} ({profile.precision}, "
-        f"{escape(profile.date)}); dashed beyond batch {profile.batch_sizes[-1]}: "
+        f"<b>{profile.provenance}</b> on {escape(profile.device_name)}, {profile.precision}; "
+        f"dashed beyond batch {profile.batch_sizes[-1]}: "
         f"{line_error(profile.batch_sizes, profile.extrapolation_error)}"
     )

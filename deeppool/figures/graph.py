@@ -19,25 +19,28 @@ Quantity = Literal["time", "parameters", "output", "kept"]
 and of what its forward keeps for its backward."""
 
 TITLES: dict[Quantity, str] = {
-    "time": "forward + backward",
+    "time": "forward + backward time",
     "parameters": "parameters",
     "output": "output per sample",
     "kept": "kept for the backward, per sample",
 }
 ROW = 24
 """Pixels from a layer to the next one below."""
-PAGE = 900
-"""Pixels of width that labels are cut for; a wider page gives them more room."""
+PAGE = 800
+"""Pixels of width that labels are cut for, as beside a laptop's notebook; a wider page gives them more room."""
 TALL = 26
 """Rows, above which a graph is set in columns."""
-NARROWEST = 210
+NARROWEST = 190
 """Pixels of a column."""
 LANE = 34
 """Pixels between branches, at least."""
-CHARACTER = 6.2
+CHARACTER = 5.8
 """Pixels of one of a label's, about."""
 LONGEST = 30
 """Characters of a label."""
+BAR = 250
+"""Pixels of the colour bar."""
+_DECIMAL, _BINARY = [10.0**power for power in (-9, -6, -3, 0, 3)], [1024.0**power for power in range(5)]
 DECADES = 4
 """That the colours span; what is less than the most by more than that looks like the least."""
 
@@ -94,7 +97,7 @@ def graph(
         plot_height=max(200, page.height * ROW),
         heading_height=0,
         dark=dark,
-    ).update_layout(margin={"b": 16})
+    ).update_layout(margin={"l": 12, "r": 96, "b": 16})
 
 
 class _Page:
@@ -148,15 +151,16 @@ class _Page:
         first, last = self.placed.rows[source], self.placed.rows[target]
         lane = self.lane_of(source, target)
         begin, end = self.column(first), self.column(last)
+        # Aside only between two rows, where no label is.
         yield self.of(source)
-        if last - first > 1 or begin != end:
-            yield self.at(first + 0.6, lane, begin)
+        yield self.at(first + 0.5, self.placed.lanes[source], begin)
+        yield self.at(first + 0.5, lane, begin)
         for column in range(begin, end):
             yield self.at(self.columns[column].end - 0.4, lane, column)
             yield None, None
             yield self.at(self.columns[column + 1].first - 0.6, lane, column + 1)
-        if last - first > 1 or begin != end:
-            yield self.at(last - 0.6, lane, end)
+        yield self.at(last - 0.5, lane, end)
+        yield self.at(last - 0.5, self.placed.lanes[target], end)
         yield self.of(target)
 
 
@@ -205,13 +209,13 @@ def _layers(
 
 
 def _fit(name: str, room: int) -> str:
-    """A label of so many characters: the last part of a path tells the most; none where nothing readable fits."""
+    """A label of so many characters: the end of a path tells layers apart; none where nothing readable fits."""
     if len(name) <= room:
         return name
     last = name.rpartition(".")[2]
-    if len(last) + 2 <= room:
-        return shorten(name, room)
-    return shorten(last, room) if room >= 5 else ""
+    if len(last) + 1 >= room:
+        return shorten(last, room) if room >= 4 else ""
+    return f"…{name[1 - room :].lstrip('.')}"
 
 
 def _blank_name(colour_by: Quantity) -> str:
@@ -286,8 +290,10 @@ def _colour_axis(values: list[float | None], colour_by: Quantity, dark: bool) ->
     low, high = math.log10(least), math.log10(most)
     if high - low < 0.5:
         low, high = low - 0.25, high + 0.25
-    base = 1024 if colour_by != "time" else 1000
-    ticks = [value for value in _round_numbers(base) if low <= math.log10(value) <= high]
+    units = _DECIMAL if colour_by == "time" else _BINARY
+    steps = (1, 2, 5) if high - low < 1.5 else (1,)
+    ticks = [unit * power * step for unit in units for power in (1, 10, 100) for step in steps]
+    ticks = [value for value in ticks if low <= math.log10(value) <= high]
     told = format_seconds if colour_by == "time" else format_bytes
     clipped = bool(known) and min(known) < least
     return {
@@ -295,23 +301,16 @@ def _colour_axis(values: list[float | None], colour_by: Quantity, dark: bool) ->
         "cmin": low,
         "cmax": high,
         "colorbar": {
-            "title": {"text": TITLES[colour_by] + (" (the least: all below)" * clipped), "side": "right"},
+            "title": {"text": TITLES[colour_by] + " (the least: all below)" * clipped, "side": "right"},
             "tickvals": [math.log10(value) for value in ticks],
-            "ticktext": [told(value) for value in ticks],
+            "ticktext": [told(value).replace(".0 ", " ") for value in ticks],
             "thickness": 14,
-            "len": 1,
-            "lenmode": "fraction",
+            "len": BAR,
+            "lenmode": "pixels",
             "y": 1,
             "yanchor": "top",
         },
     }
-
-
-def _round_numbers(base: int) -> Iterator[float]:
-    """1, 10 and 100 of every unit: nanoseconds to seconds, bytes to TiB."""
-    for power in range(-3, 5) if base == 1000 else range(5):
-        for factor in (1, 10, 100):
-            yield factor * float(base) ** power
 
 
 def _subtitle(graph: LayerGraph, profile: Profile | None, batch: int) -> str:

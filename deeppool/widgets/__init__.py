@@ -14,6 +14,7 @@ panel            what all of them are: errors under the controls, figures that f
 live_figure      a figure that becomes another one in place
 page             what only the page knows
 controls         labelled steps and lists
+prose            sentences between the controls
 run_row          a button that starts a call, one that cancels it, how far it is
 sortable_table   a table sorted and chosen from by mouse and keyboard; layer_rows: the layers of a profile in it
 record_view      a record, or two compared, as a figure and a text

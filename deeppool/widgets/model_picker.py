@@ -2,6 +2,7 @@
 
 import html
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
@@ -15,21 +16,23 @@ from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
 from deeppool.graph.workloads import FAMILIES, find_workload
 from deeppool.live_run import LiveRun, start
 from deeppool.profiling.table import Profile
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
+from deeppool.widgets.prose import bullets, prose
 from deeppool.widgets.run_row import RunRow, side_by_side
 
 if TYPE_CHECKING:
     from torch import nn
 
     from deeppool.graph.capture import CapturedModel
+    from deeppool.graph.coverage import Coverage
 
 OWN = "your own (package.module:callable)"
 GIVEN = "the object given here"
 GRANULARITIES: tuple[tuple[str, Granularity], ...] = (
-    ("a module with what follows it", "module"),
-    ("an operator", "operator"),
-    ("a block of modules", "block"),
+    ("modules, each with what follows it", "module"),
+    ("operators", "operator"),
+    ("blocks of modules", "block"),
 )
 DTYPES = (("the model's own", ""), ("float32", "float32"), ("int64 (tokens)", "int64"))
 WIDE = {"description_width": "initial"}
@@ -68,10 +71,10 @@ class ModelPicker(Panel):
         self._drawing = threading.RLock()
         self._make_controls(granularity)
         self.figure = go.FigureWidget()
-        self._frame = ipywidgets.Box(
-            [self.figure], layout={"max_height": "640px", "overflow": "auto", "display": "none"}
-        )
-        self.told = ipywidgets.HTML(f"<p>{EMPTY}</p>")
+        settle(self.figure)
+        # Filled when there is something to draw: plotly does not find its width where nothing is seen.
+        self._frame = ipywidgets.VBox(layout={"max_height": "640px", "overflow": "auto"})
+        self.told = ipywidgets.HTML(prose(EMPTY))
         super().__init__(
             [
                 side_by_side(self.family, self.name),
@@ -134,12 +137,12 @@ class ModelPicker(Panel):
 
     def _make_controls(self, granularity: Granularity) -> None:
         families = [*FAMILIES, OWN, *([GIVEN] if self._given is not None else [])]
-        self.family = ipywidgets.Dropdown(description="models", options=families, style=WIDE)
+        self.family = ipywidgets.Dropdown(description="family", options=families, style=WIDE)
         self.name = ipywidgets.Combobox(description="model", continuous_update=False, style=WIDE)
         self.shape = ipywidgets.Text(description="input shape of one sample", style=WIDE, layout={"width": "26em"})
-        self.dtype = ipywidgets.Dropdown(description="numbers", options=DTYPES, style=WIDE, layout={"width": "16em"})
+        self.dtype = ipywidgets.Dropdown(description="dtype", options=DTYPES, style=WIDE, layout={"width": "16em"})
         self.granularity = ipywidgets.Dropdown(
-            description="a layer is", options=GRANULARITIES, value=granularity, style=WIDE, layout={"width": "21em"}
+            description="layers are", options=GRANULARITIES, value=granularity, style=WIDE, layout={"width": "25em"}
         )
         self.colour = ipywidgets.Dropdown(
             description="colour by", style=WIDE, layout={"display": "none", "width": "24em"}
@@ -234,18 +237,13 @@ class ModelPicker(Panel):
             profile = self._fitting_profile()
             colour: Quantity = self.colour.value if profile is not None or self.colour.value != "time" else "parameters"
             become(self.figure, figures.graph(self._captured.graph, profile, colour_by=colour, dark=self.dark))
-            found = coverage(self._captured)
-            notes = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in found.warnings)
-            differs = self._profile is not None and profile is None
-            if differs:
-                notes += "<li>the profile is of another graph, so no times are shown</li>"
-            counts = ", ".join(f"{name} {count}" for name, count in found.operators)
-            self.told.value = (
-                f'<div class="dp-coverage"><b>{html.escape(self._captured.graph.model)}</b>: {html.escape(str(found))}'
-                f"<details><summary>operators</summary>{html.escape(counts)}</details>"
-                f'<ul class="dp-warnings">{notes}</ul></div>'
-            )
-            self.colour.layout.display = self._frame.layout.display = None
+            self.told.value = describe(coverage(self._captured), self._captured.graph.model, self._notes())
+            self.colour.layout.display = None
+            self._frame.children = [self.figure]
+
+    def _notes(self) -> list[str]:
+        differs = self._profile is not None and self._fitting_profile() is None
+        return ["the profile is of another graph, so no times are shown"] if differs else []
 
     def _fitting_profile(self) -> Profile | None:
         """The profile, where it is of the graph that is shown."""
@@ -255,6 +253,16 @@ class ModelPicker(Panel):
             and self._profile.graph.fingerprint == self._captured.graph.fingerprint
         )
         return self._profile if same else None
+
+
+def describe(found: "Coverage", model: str, notes: Sequence[str] = ()) -> str:
+    """HTML: what a graph holds of its model, its operators to unfold, and what to be careful of."""
+    counts = ", ".join(f"{name} {count}" for name, count in found.operators)
+    return prose(
+        f"<b>{html.escape(model)}</b>: {html.escape(str(found))}"
+        f"<details><summary>operators</summary>{html.escape(counts)}</details>" + bullets([*found.warnings, *notes]),
+        "dp-coverage",
+    )
 
 
 def _model_name(model: Any) -> str:

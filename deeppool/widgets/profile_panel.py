@@ -19,8 +19,9 @@ from deeppool.graph.shapes import Shapes
 from deeppool.live_run import LiveRun, start
 from deeppool.profiling.table import Profile
 from deeppool.widgets.layer_rows import HEADS, SUM, layer_rows
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
+from deeppool.widgets.prose import bullets, prose
 from deeppool.widgets.run_row import RunRow, side_by_side
 from deeppool.widgets.sortable_table import SortableTable
 
@@ -81,10 +82,10 @@ class ProfilePanel(Panel):
         self._drawing = threading.RLock()
         self._make_controls(device, batch_sizes, precision, output)
         self.figure = go.FigureWidget()
-        self._results = ipywidgets.VBox(
-            [side_by_side(self.view, self.batch), self.table, self.figure], layout={"display": "none"}
-        )
-        self.badge = ipywidgets.HTML(f"<p>{EMPTY}</p>")
+        settle(self.figure)
+        # Filled when there is something to draw: plotly does not find its width where nothing is seen.
+        self._results = ipywidgets.VBox()
+        self.badge = ipywidgets.HTML(prose(EMPTY))
         controls = [
             side_by_side(self.device, self.precision),
             side_by_side(self.batch_sizes, self.output),
@@ -171,7 +172,7 @@ class ProfilePanel(Panel):
         """Says what the button will do: measure, go on from what an interrupted measurement kept, or estimate."""
         kept = None if self._estimating else self._left_over()
         self.row.start.description = "Estimate" if self._estimating else "Measure" if kept is None else "Resume"
-        self.left.value = "" if kept is None else f"<p>Resumes from {html.escape(str(kept))}.</p>"
+        self.left.value = "" if kept is None else prose(f"Resumes from {html.escape(str(kept))}.")
         self.row.after_cancel = (
             "Nothing is kept: name a file to be able to resume." if not self.output.value.strip() else ""
         )
@@ -220,7 +221,7 @@ class ProfilePanel(Panel):
                 self.batch.options = profile.batch_sizes
                 self.batch.value = profile.batch_sizes[-1]
                 self._fill()
-                self._results.layout.display = None
+                self._results.children = [side_by_side(self.view, self.batch), self.table, self.figure]
             self._look_for_left_over()
 
         self.guarded(show)()
@@ -262,10 +263,9 @@ def describe(profile: Profile) -> str:
         f'<b class="dp-provenance" style="background:{colour};color:#fff;padding:1px 8px;border-radius:3px">'
         f"{profile.provenance}</b>"
     )
-    cautions = "".join(f"<li>caution: {html.escape(sentence)}</li>" for sentence in profile.caveats())
-    return (
-        f"<div>{badge} {html.escape(str(profile))}<br>{html.escape(profile.date)}; {html.escape(profile.method)}"
-        f"<ul>{cautions}</ul></div>"
+    return prose(
+        f"{badge} {html.escape(str(profile))}<br>{html.escape(profile.date)}; {html.escape(profile.method)}"
+        + bullets(f"caution: {sentence}" for sentence in profile.caveats())
     )
 
 

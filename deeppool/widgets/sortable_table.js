@@ -27,6 +27,7 @@ function render({ model, el }) {
   }
 
   function drawHead() {
+    const focused = [...head.children].findIndex((cell) => cell.contains(document.activeElement));
     head.replaceChildren(
       ...model.get("heads").map(({ title, numeric, hint }, column) => {
         const cell = document.createElement("th");
@@ -43,12 +44,12 @@ function render({ model, el }) {
           model.set("descending", sorted ? !down : numeric);
           model.set("sort_by", column);
           model.save_changes();
-          head.children[column].firstChild.focus();
         };
         cell.append(button);
         return cell;
       }),
     );
+    head.children[focused]?.firstChild.focus();
   }
 
   function choose(row) {
