@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import deeppool as dp
+from deeppool.evaluation.html import FIGURE
 from deeppool.evaluation.notebooks import Result, evaluate, find_notebooks
 from tests.notebooks import NAMES, ROOT, cells_of, is_figure, parameters_of
 
@@ -110,8 +111,7 @@ class TestExecuted:
 
 def figures_of(cell: Any) -> int:
     """How many figures an executed cell shows."""
-    pages = [output.get("data", {}).get("text/html", "") for output in cell.outputs]
-    return sum("plotly-graph-div" in "".join(page) for page in pages)
+    return sum(FIGURE in output.get("data", {}) for output in cell.outputs)
 
 
 class TestAnswers:
