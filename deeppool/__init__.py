@@ -13,12 +13,14 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     widgets                                             views with controls
     coordinator                                         jobs on the GPUs of a Ray cluster
     session   training_run   live_run   files           a run beside a background job; a training; a handle; files
+    catalogue                                           what lies in a folder
     figures                                             views
     simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
     errors   units   documents   network   cluster   timeline   sharing   job   device   env   telemetry   under_way
-    cancellation   nursery   child   pulse   board   vigil   blame   place   rank_group   torchrun
+    live_sample   steering   run_comparison   cancellation   nursery   child   pulse   board   vigil   blame   place
+    rank_group   torchrun
 """
 
 import importlib

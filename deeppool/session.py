@@ -14,13 +14,15 @@ foreground with gaps runs up to 10 % faster when anything at all keeps its core 
 import datetime
 import math
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 
 from deeppool.child import Message
+from deeppool.collocation.feed import Feed
 from deeppool.collocation.home import THREAD, find_home
 from deeppool.collocation.lodgers import PROGRAM, Lodgers
+from deeppool.collocation.measured import Held, Measured, divide, last_measured
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
 from deeppool.collocation.queue import BackgroundJob, hand_over, measured
 from deeppool.env import package_versions
@@ -36,36 +38,22 @@ from deeppool.job import (
     Phase,
     Progress,
     RunRecord,
-    summarise,
 )
+from deeppool.live_sample import BESIDE, OnSample
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
 from deeppool.scheduling.governor import DENSE
 from deeppool.sharing import Policy, Sharing, find_sharing, policy_name
 from deeppool.simulation.replay import simulate
+from deeppool.steering import HeldBound, Steering
+from deeppool.timeline import Span
 from deeppool.under_way import announced
 
 WARM_UP_STEPS = 3
 ROUNDS = 3
-
-
-@dataclass(slots=True)
-class _Measured:
-    """The foreground under one condition, over all rounds."""
-
-    times: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def add(self, answers: list[Message]) -> None:
-        self.times += answers[0]["times"]
-        self.cpu = [a + b["cpu"] for a, b in zip(self.cpu or [0.0] * len(answers), answers, strict=True)]
-        self.seconds += max(answer["wall"] for answer in answers)
-
-    def phase(self, batch: int) -> Phase:
-        idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
-        return Phase(summarise(self.times), batch * len(self.times) / sum(self.times), idle)
+LOOK_SECONDS = 0.5
+"""Between two looks at the background while the foreground rests."""
 
 
 @announced
@@ -82,6 +70,8 @@ def launch(
     seed: int = 0,
     emulate_rank: int | None = None,
     place: Place | None = None,
+    steering: Steering | None = None,
+    on_sample: OnSample | None = None,
     on_progress: Progress | None = None,
 ) -> RunRecord:
     """Runs a plan for real, and measures it alone and beside a background job.
@@ -103,6 +93,8 @@ def launch(
             in the plan's order, with waits where transfers, all-reduces and other ranks' layers would take time.
             Its values mean nothing and its weights stay as they are. None: all ranks run.
         place: where; this machine unless given.
+        steering: by which another thread changes the bound while the run goes on.
+        on_sample: called with every iteration of the foreground; see :data:`deeppool.live_sample.OnSample`.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
@@ -119,6 +111,14 @@ def launch(
     neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
     home, elsewhere = ("", None) if neighbour is None or sharing is None else find_home(sharing, plan.device, neighbour)
     with ExitStack() as stack:
+        steering = stack.enter_context(closing(steering or Steering()))
+        if home != THREAD:
+            steering.open(None if neighbour is None else sharing)
+        else:
+            steering.refuse(
+                "the background lives in the ranks' own processes, where its work under one bound cannot be told from "
+                "that under another (give it a process: Sharing(home='process'))"
+            )
         folder = stack.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
         if plan.origin is None:
@@ -136,15 +136,17 @@ def launch(
             if home == THREAD:
                 neighbours = Lodgers(neighbour, ranks, work)
             else:
+                tells = on_sample is not None
                 neighbours = stack.enter_context(
-                    Neighbours(neighbour, place, count, sharing, work, device=plan.device, home=home)
+                    Neighbours(neighbour, place, count, sharing, work, device=plan.device, home=home, tells=tells)
                 )
             spinners = stack.enter_context(Spinners(place, count, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
-        run = _Run(plan, ranks, neighbours, spinners, report, place.cores, sharing)
+        feed = Feed(on_sample, neighbours)
+        run = _Run(plan, ranks, neighbours, spinners, report, place.cores, sharing, feed, steering)
         run.measure(seconds, steps)
         record = run.record(neighbour)
         record = replace(record, notes=(*record.notes, *([elsewhere] if elsewhere else [])))
@@ -207,6 +209,8 @@ class _Run:
         report: Progress,
         cores: int,
         sharing: Sharing | None,
+        feed: Feed,
+        steering: Steering,
     ) -> None:
         self.plan = plan
         self.ranks = ranks
@@ -215,9 +219,16 @@ class _Run:
         self.report = report
         self.cores = cores
         self.sharing = sharing
+        self.feed, self.steering = feed, steering
         self.share = 0.05
-        self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
-        self.beside, self.alone = Work(), Work()
+        self.asleep, self.awake, self.collocated = Measured(), Measured(), Measured()
+        self.held = [Held(None if sharing is None else sharing.max_slowdown, 0.0)]
+        """Beside the background, by bound; the last one is held now."""
+        self.spans: list[Span] = []
+        """Of the background beside the foreground, in the last round."""
+        self.alone = Work()
+        self._work: Callable[[], Work] | None = None
+        """What the background does now counts for this."""
         self.losses: list[float] = []
         self.last: list[Message] = []
 
@@ -228,8 +239,9 @@ class _Run:
         iteration = min(warm_up[0]["times"][1:])
         if self.sharing is not None and self.sharing.learns:
             self.report("learning what the background costs", self.share)
-            with self._background(Work()):
-                self._train(DENSE, beside=True)
+            self.feed.condition = "learning"
+            with self._background(Work):
+                self._train(DENSE)
         conditions = 1 if self.neighbours is None else 4
         budget = (30.0 if seconds is None else seconds) / conditions
         total = steps or max(2, int(budget / iteration))
@@ -243,39 +255,72 @@ class _Run:
 
     def _round(self, count: int, seconds: float) -> None:
         if self.neighbours is None or self.spinners is None:
+            self.feed.condition = "awake"
             self.last = self._train(count)
             self.awake.add(self.last)
             return
+        self.feed.condition = "asleep"
         self.asleep.add(self._train(count))
+        self.feed.condition = "awake"
         with self.spinners.spinning():
             self.awake.add(self._train(count))
-        with self._background(self.beside):
-            self.last = self._train(count, beside=True)
+        self.feed.condition = "collocated"
+        with self._background(lambda: self.held[-1].work):
+            self.last = self._train(count)
         self.collocated.add(self.last)
-        with self._background(self.alone):
-            self.ranks.rest(seconds)
+        divide(self.last, self.held)
+        self.spans = self.held[-1].work.spans
+        self.feed.condition = "background alone"
+        with self._background(lambda: self.alone):
+            self._rest(seconds)
+
+    def _rest(self, seconds: float) -> None:
+        """The foreground does, and the background is looked at."""
+        deadline = time.perf_counter() + seconds
+        while (left := deadline - time.perf_counter()) > 0:
+            self.ranks.rest(min(left, LOOK_SECONDS))
+            self.feed.look()
+            self._steer()
 
     @contextmanager
-    def _background(self, work: Work) -> Iterator[None]:
+    def _background(self, work: Callable[[], Work]) -> Iterator[None]:
+        """The background trains; what it does counts for what ``work`` is when it ends, or when the bound changes."""
         assert self.neighbours is not None
         started = time.perf_counter()
         self.neighbours.begin()
+        self._work = work
         yield
-        self.neighbours.measure(work, started)
+        self._work = None
+        self.neighbours.measure(work(), started)
 
-    def _train(self, count: int, *, beside: bool = False) -> list[Message]:
-        answers = self.ranks.train(
-            count, lambda told: self.report(f"iteration {told['step']}", self.share), beside=beside
-        )
+    def _train(self, count: int) -> list[Message]:
+        answers = self.ranks.train(count, self._hear, beside=self.feed.condition in BESIDE)
         # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers
+
+    def _hear(self, told: Message) -> None:
+        """Of an iteration."""
+        self.report(f"iteration {told['step']}", self.share)
+        self.feed.iteration(told)
+        self._steer()
+
+    def _steer(self) -> None:
+        """Hands a new bound to the ranks; what is measured from here on is measured under it."""
+        bound = self.steering.take()
+        if bound is None:
+            return
+        if self._work is not None and isinstance(self.neighbours, Neighbours):
+            self.neighbours.cut(self._work())
+        self.held.append(Held(bound, self.feed.now))
+        self.ranks.change_bound(bound, len(self.held) - 1)
 
     def record(self, job: BackgroundJob | None) -> RunRecord:
         """Everything that was measured."""
         plan, batch = self.plan, self.plan.global_batch
         alone = self.awake.phase(batch)
-        beside = alone if job is None else self.collocated.phase(batch)
+        held = last_measured(self.held)
+        beside = alone if job is None else self.collocated.phase(batch, held.times)
         window = max(1, min(3, len(self.losses) // 2))
         foreground = ForegroundResult(
             iteration_time=beside.iteration_time,
@@ -300,19 +345,25 @@ class _Run:
             foreground=foreground,
             background=None if job is None else self._background_result(job, alone),
             stages=stage_times(plan, stages_of(plan), self.last),
-            timeline=timeline(plan, self.last, -1, self.beside.spans),
+            timeline=timeline(plan, self.last, -1, self.spans),
             plan_timeline=simulate(plan).timeline,
-            notes=_notes(plan, self.cores),
+            notes=_notes(plan, self.cores, changes=len(self.held) - 1),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
-            sharing=self.sharing,
+            sharing=None if self.sharing is None else replace(self.sharing, max_slowdown=held.bound),
+            bounds=self._bounds(job, alone),
             governors=governor_results(self.sharing, self.last),
         )
 
+    def _bounds(self, job: BackgroundJob | None, alone: Phase) -> tuple[HeldBound, ...]:
+        if job is None or len(self.held) == 1:
+            return ()
+        return tuple(held.result(alone.iteration_time.mean, job.batch) for held in self.held)
+
     def _background_result(self, job: BackgroundJob, alone: Phase) -> BackgroundResult:
         assert self.neighbours is not None
-        beside, by_itself = self.beside, self.alone
-        losses = beside.losses + by_itself.losses
+        beside, by_itself = last_measured(self.held).work, self.alone
+        losses = [*(loss for held in self.held for loss in held.work.losses), *by_itself.losses]
         throughput = job.batch * beside.steps / beside.seconds
         alone_throughput = job.batch * by_itself.steps / by_itself.seconds
         # Jobs that died early have nothing to compare with; the foreground's record stands all the same.
@@ -339,11 +390,17 @@ def _mean(losses: list[float]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def _notes(plan: Plan, cores: int) -> tuple[str, ...]:
+def _notes(plan: Plan, cores: int, changes: int) -> tuple[str, ...]:
     notes = [
         "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
         "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
     ]
     if plan.gpus > cores:
         notes.append(f"{plan.gpus} ranks shared {cores} cores: the times say nothing about {plan.gpus} GPUs")
+    if changes:
+        notes.append(
+            "the bound was changed while it ran: iteration times, slowdown and the background's throughput are of the "
+            "last bound under which any were measured, and bounds lists all; idle shares are over all collocated "
+            "iterations"
+        )
     return tuple(notes)

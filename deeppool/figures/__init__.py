@@ -6,6 +6,7 @@
     figures.timeline(run)                  the prediction above what was measured, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
+    figures.live(run.samples)              a run under way: iterations against the level alone, background throughput
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.utilisation(profile, …)        what small batches leave of a device's speed
     figures.layer_speedups(profile)        how much faster each layer gets when it is strong-scaled
@@ -16,6 +17,7 @@
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
     figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
     figures.strategies(comparison)         a workload by every strategy: throughput and completion times
+    figures.of(record)                     whichever of these a record's kind has
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
@@ -23,6 +25,7 @@ labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
 
 Every figure is a file of its name.
+timeline    layers   collocation   live   interference   scaling   throughput   trade_off   of   trace
 """
 
 from deeppool.figures.batch_curves import batch_curves
@@ -32,6 +35,8 @@ from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layer_speedups import layer_speedups
 from deeppool.figures.layers import layers
+from deeppool.figures.live import live
+from deeppool.figures.of import of
 from deeppool.figures.scaling import scaling
 from deeppool.figures.search_times import search_times
 from deeppool.figures.strategies import strategies
@@ -51,6 +56,8 @@ __all__ = [
     "interference",
     "layer_speedups",
     "layers",
+    "live",
+    "of",
     "scaling",
     "search_times",
     "strategies",

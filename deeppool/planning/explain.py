@@ -72,7 +72,7 @@ def explain(plan: Plan) -> str:
             reason(layer, plan.gpu_counts),
         )
     stream = io.StringIO()
-    Console(file=stream, width=140, no_color=True).print(table)
+    Console(file=stream, width=140, color_system=None, force_jupyter=False).print(table)
     lines = [line.rstrip() for line in stream.getvalue().strip().splitlines()]
     return "\n".join([*lines, *_beyond_measured(plan)])
 

@@ -135,7 +135,7 @@ def _table(study: ScalingStudy) -> str:
             table.add_row(*_row(point))
         table.add_section()
     stream = io.StringIO()
-    Console(file=stream, width=140, no_color=True).print(table)
+    Console(file=stream, width=140, color_system=None, force_jupyter=False).print(table)
     return "\n".join([*(line.rstrip() for line in stream.getvalue().strip().splitlines()), "", *_notes(study)])
 
 

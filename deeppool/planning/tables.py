@@ -27,7 +27,7 @@ def render(line: str, *tables: "Table") -> str:
     from rich.console import Console
 
     stream = io.StringIO()
-    console = Console(file=stream, width=WIDTH, no_color=True, markup=False, highlight=False)
+    console = Console(file=stream, width=WIDTH, color_system=None, force_jupyter=False, markup=False, highlight=False)
     console.print(line)
     for each in tables:
         console.print()

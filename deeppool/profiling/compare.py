@@ -82,7 +82,7 @@ class ProfileComparison:
                 f"{'+' * (change.weight > 0)}{format_seconds(change.weight)}",
             )
         stream = io.StringIO()
-        Console(file=stream, width=140, no_color=True).print(table)
+        Console(file=stream, width=140, color_system=None, force_jupyter=False).print(table)
         lines += [line.rstrip() for line in stream.getvalue().strip("\n").splitlines()]
         if len(self.changes) > rows:
             lines.append(f"… and {len(self.changes) - rows} more (--json has all)")
