@@ -101,6 +101,20 @@ def compare_with_the_older(notebook: Notebook, panel: Locator) -> None:
     notebook.until(lambda: "noise explains" in panel.inner_text())
 
 
+def see_the_frontier(notebook: Notebook, panel: Locator) -> None:
+    """A limit that changes the plan, and every efficient plan around it."""
+    slider = panel.locator(".widget-slider", has_text="amplification limit").locator(".noUi-handle").first
+    notebook.press(slider, "ArrowLeft", "ArrowLeft")
+    notebook.until(lambda: "1.5×" in panel.inner_text() and "being computed" not in panel.inner_text())
+
+
+def zoom_in(notebook: Notebook, panel: Locator) -> None:
+    """Far enough to read the names of layers."""
+    before = notebook.figure(panel)
+    notebook.press(notebook.button(panel, "Narrower"), "Enter")
+    notebook.changed(panel, before)
+
+
 SCENES = {
     "model": Scene(
         (
@@ -125,6 +139,20 @@ SCENES = {
     ),
     "run-browser": Scene(
         (IMPORT, TWO_BRANCHES, TWO_RUNS, 'dp.widgets.RunBrowser("runs")'), ".dp-run-browser", compare_with_the_older
+    ),
+    "explorer": Scene(
+        (IMPORT, 'dp.widgets.AmplificationExplorer(dp.find_profile("vgg16-cpu"))'),
+        ".dp-amplification-explorer",
+        see_the_frontier,
+    ),
+    "timelines": Scene(
+        (
+            IMPORT,
+            'profile = dp.find_profile("vgg16-cpu")',
+            "dp.widgets.TimelineView(dp.plan(profile, 8, 32, 2.0), dp.plan(profile, 1024, 1024, 2.0))",
+        ),
+        ".dp-timeline-view",
+        zoom_in,
     ),
     "run": Scene(
         (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)\nrun"), ".dp-run-panel", let_it_train

@@ -5,6 +5,7 @@
     figures.timeline(plan)                 what each GPU does when, one panel per timeline
     figures.timeline(run)                  the prediction above what was measured, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
+    figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
     figures.live(run.samples)              a run under way: iterations against the level alone, background throughput
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
@@ -23,14 +24,15 @@
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
+timeline_rows   what shares a row of a timeline, and what a figure of it has panels of
 
 Every figure is a file of its name.
-timeline    layers   collocation   live   interference   scaling   throughput   trade_off   of   trace
 """
 
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
+from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layer_speedups import layer_speedups
@@ -52,6 +54,7 @@ __all__ = [
     "chrome_trace",
     "cluster",
     "collocation",
+    "frontier",
     "graph",
     "interference",
     "layer_speedups",

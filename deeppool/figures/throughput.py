@@ -6,24 +6,29 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.labels import escape
+from deeppool.planning.plan import Plan
+from deeppool.planning.share import point_of
 from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster
 from deeppool.units import format_seconds
 
 
-def throughput(shared: SharedCluster, *, dark: bool = False) -> go.Figure:
+def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
     """The curve of burst-parallel plans with collocation, and static partitions as marks.
 
     Args:
         shared: what ``dp.share`` found; predictions, and the subtitle says what they lean on.
+        plan: is marked, with the background in all the idle time that it leaves; of the same foreground.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: something else.
+        InvalidValueError: something else, or a plan of another foreground.
     """
     if not isinstance(shared, SharedCluster):
         raise InvalidValueError(f"throughput cannot draw a {type(shared).__name__}, it accepts a SharedCluster")
-    figure = go.Figure([_collocated(shared, dark), *_partitions(shared, dark)])
+    marks = [] if plan is None else [throughput_mark(shared, plan)]
+    figure = go.Figure([_collocated(shared, dark), *_partitions(shared, dark), *marks])
     _draw_background_alone(figure, shared, dark)
     figure.update_xaxes(title_text="foreground speed-up over one GPU (×)")
     figure.update_yaxes(title_text="cluster throughput (samples/s)")
@@ -34,6 +39,25 @@ def throughput(shared: SharedCluster, *, dark: bool = False) -> go.Figure:
         plot_height=380,
         heading_height=0,
         dark=dark,
+    )
+
+
+def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
+    """Where a plan lies in the shared cluster's figure.
+
+    Raises:
+        InvalidValueError: the plan is of another foreground, or of another cluster.
+    """
+    point = point_of(shared, plan)
+    return go.Scatter(
+        name=THIS_PLAN,
+        mode="markers",
+        marker={"symbol": "star", "size": 16, "color": theme.VERMILLION},
+        x=[point.speedup],
+        y=[point.throughput],
+        customdata=[_hover(point, shared)],
+        hovertemplate=_HOVER,
+        cliponaxis=False,
     )
 
 

@@ -2,6 +2,8 @@
 
 widgets.ModelPicker("vgg16")      any model: capture it, see its graph, what it covers, and warnings
 widgets.ProfilePanel(model)       layer times: measure, cancel, resume, or estimate; a table and curves
+widgets.AmplificationExplorer(p)  plans under every limit, GPU count, batch and network, beside the frontier
+widgets.TimelineView(plan, run)   who does what when: zoomed, filtered, exported
 widgets.CollocationPanel(plan)    a run beside a background job: launched, followed, its bound changed, kept
 widgets.RunBrowser(folder)        past runs and plans: one shown, two compared
 widgets.RunPanel(run)             a live run: how far it is, and a button that ends it
@@ -11,12 +13,16 @@ widgets.TelemetryPanel()          what the devices do now
 panel            what all of them are: errors under the controls, figures that follow the page's theme
 live_figure      a figure that becomes another one in place
 page             what only the page knows
+exploration      what an explorer asks of the planner
+latest           long computations of which only the newest matters
+controls         labelled steps and lists
 prose            sentences between the controls
 record_view      a record, or two compared, as a figure and a text
 run_row          a button that starts a call, one that cancels it, how far it is
 sortable_table   a table sorted and chosen from by mouse and keyboard; layer_rows: the layers of a profile in it
 """
 
+from deeppool.widgets.amplification_explorer import AmplificationExplorer
 from deeppool.widgets.collocation_panel import CollocationPanel
 from deeppool.widgets.model_picker import ModelPicker
 from deeppool.widgets.panel import Panel
@@ -25,8 +31,10 @@ from deeppool.widgets.run_browser import RunBrowser
 from deeppool.widgets.run_panel import RunPanel
 from deeppool.widgets.runs_panel import RunsPanel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
+from deeppool.widgets.timeline_view import TimelineView
 
 __all__ = [
+    "AmplificationExplorer",
     "CollocationPanel",
     "ModelPicker",
     "Panel",
@@ -35,4 +43,5 @@ __all__ = [
     "RunPanel",
     "RunsPanel",
     "TelemetryPanel",
+    "TimelineView",
 ]

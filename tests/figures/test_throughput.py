@@ -6,16 +6,20 @@ import pytest
 from deeppool import figures
 from deeppool.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
-from deeppool.planning.share import share
+from deeppool.figures.frontier import THIS_PLAN
+from deeppool.figures.throughput import throughput_mark
+from deeppool.planning.planner import plan
+from deeppool.planning.share import point_of, share
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
+
+PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
 
 
 def shared_cluster(gpus=4, batch=16, **more):
     """One layer that scales and one that does not, beside a background of 0.5 ms a sample."""
-    profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
     background = profile_from_times(make_graph([()]), [lambda b: 0.5e-3 * b])
-    return share(profile, Cluster(gpus, inside=Link(1e12, 0.0, "made by hand")), batch, background, **more)
+    return share(PROFILE, Cluster(gpus, inside=Link(1e12, 0.0, "made by hand")), batch, background, **more)
 
 
 def traces(figure):
@@ -92,3 +96,15 @@ def test_one_gpu_is_drawn_as_one_gpu():
 def test_only_a_shared_cluster_has_a_throughput():
     with pytest.raises(InvalidValueError, match="throughput cannot draw a Plan, it accepts a SharedCluster"):
         figures.throughput(two_layer_plan())
+
+
+def test_a_plan_is_marked_with_what_it_leaves_to_the_background():
+    shared = shared_cluster()
+    made = two_layer_plan()
+    mine = plan(PROFILE, shared.cluster, shared.global_batch, 1.5)
+    mark = traces(figures.throughput(shared, mine))[THIS_PLAN]
+    point = point_of(shared, mine)
+    assert (list(mark.x), list(mark.y)) == ([point.speedup], [point.throughput])
+    assert mark.to_plotly_json() == throughput_mark(shared, mine).to_plotly_json()
+    with pytest.raises(InvalidValueError, match="the plan is of tiny"):
+        figures.throughput(shared, made)

@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import pytest
 
 from deeppool.errors import InvalidValueError
-from deeppool.evaluation.notebooks import KERNEL
+from deeppool.evaluation.execution import KERNEL
 from deeppool.widgets.panel import STATIC, Panel
 
 
