@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .DELETE_ON_ERROR:
 SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 
-.PHONY: help demo lab check test soak stress shipped clean
+.PHONY: help demo lab check test soak stress shipped pictures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -38,6 +38,9 @@ shipped: .venv/.installed  ## measure the profiles that come with deeppool again
 	for model in $(SHIPPED); do \
 	  $(BIN)/deeppool profile $$model --device cpu -o deeppool/profiling/measured/$$model-cpu.json || exit 1; \
 	done
+
+pictures: .venv/.installed-test demo  ## picture every widget and the demo's figures for docs/, by Chromium
+	$(BIN)/python docs/screenshots.py --records demo/burst-parallel -o docs/pictures
 
 clean:  ## remove what the targets above made, .venv too
 	rm -rf .venv demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -49,7 +49,12 @@ if TYPE_CHECKING:
     from deeppool.profiling.shipped import find_profile
     from deeppool.session import launch
     from deeppool.sharing import Sharing
+    from deeppool.simulation.against import compare_with_run
+    from deeppool.simulation.cluster import simulate_cluster
+    from deeppool.simulation.comparison import compare_strategies
+    from deeppool.simulation.conditions import Conditions
     from deeppool.simulation.replay import simulate
+    from deeppool.simulation.workload import TraceJob, WorkloadTrace
     from deeppool.telemetry.sampler import Sampler
     from deeppool.training_run import train
     from deeppool.under_way import running
@@ -59,14 +64,19 @@ __version__ = "0.1.0"
 _HOMES = {
     "BackgroundJob": "deeppool.collocation.queue",
     "Cluster": "deeppool.cluster",
+    "Conditions": "deeppool.simulation.conditions",
     "Coordinator": "deeppool.coordinator.client",
     "Link": "deeppool.cluster",
     "Sampler": "deeppool.telemetry.sampler",
     "Sharing": "deeppool.sharing",
     "StepsTable": "deeppool.planning.accuracy",
+    "TraceJob": "deeppool.simulation.workload",
     "TrainingJob": "deeppool.execution.training",
+    "WorkloadTrace": "deeppool.simulation.workload",
     "capture": "deeppool.graph.capture",
     "compare_profiles": "deeppool.profiling.compare",
+    "compare_strategies": "deeppool.simulation.comparison",
+    "compare_with_run": "deeppool.simulation.against",
     "diff": "deeppool.planning.diff",
     "environment": "deeppool.env",
     "estimate": "deeppool.profiling.estimate",
@@ -86,6 +96,7 @@ _HOMES = {
     "scaling": "deeppool.planning.scaling",
     "share": "deeppool.planning.share",
     "simulate": "deeppool.simulation.replay",
+    "simulate_cluster": "deeppool.simulation.cluster",
     "start": "deeppool.live_run",
     "train": "deeppool.training_run",
     "widgets": "deeppool",
@@ -94,14 +105,19 @@ _HOMES = {
 __all__ = [
     "BackgroundJob",
     "Cluster",
+    "Conditions",
     "Coordinator",
     "Link",
     "Sampler",
     "Sharing",
     "StepsTable",
+    "TraceJob",
     "TrainingJob",
+    "WorkloadTrace",
     "capture",
     "compare_profiles",
+    "compare_strategies",
+    "compare_with_run",
     "diff",
     "environment",
     "estimate",
@@ -121,6 +137,7 @@ __all__ = [
     "scaling",
     "share",
     "simulate",
+    "simulate_cluster",
     "start",
     "train",
     "widgets",

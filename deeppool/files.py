@@ -13,15 +13,20 @@ from deeppool.job import RunRecord
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
+    "cluster-comparison": ("deeppool.simulation.comparison", "ClusterComparison"),
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
+    "cluster-simulation": ("deeppool.simulation.cluster_record", "ClusterSimulation"),
     "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
     "diff": ("deeppool.planning.diff", "PlanDiff"),
     "collocated-plan": ("deeppool.simulation.collocated_plan", "CollocatedPlan"),
     "collocated-simulation": ("deeppool.simulation.collocated", "CollocatedSimulation"),
     "critical-batch": ("deeppool.planning.accuracy", "CriticalBatch"),
+    "evaluation": ("deeppool.evaluation.record", "Evaluation"),
+    "fidelity": ("deeppool.simulation.fidelity", "Fidelity"),
     "fixed-samples": ("deeppool.planning.accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.frontier", "Frontier"),
     "interference": ("deeppool.simulation.interference", "Interference"),
+    "night": ("deeppool.evaluation.night", "Night"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "price-list": ("deeppool.planning.price_list", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
@@ -35,6 +40,8 @@ KINDS = {
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
     "training": ("deeppool.job", "TrainingRecord"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "verdict": ("deeppool.evaluation.verdict", "Verdict"),
+    "workload-trace": ("deeppool.simulation.workload", "WorkloadTrace"),
 }
 
 

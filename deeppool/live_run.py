@@ -45,10 +45,12 @@ def start(
         training.cancel()          # ends every process
         record = training.result()
 
-    A run ends with this process, however that ends: what shall finish is waited for with ``result()``.
+    A run ends with this process, however that ends: what shall finish is waited for with ``result()``. From another
+    notebook or a terminal :func:`deeppool.running` finds it, and can end it.
 
     Args:
-        function: ``dp.train``, ``dp.launch``, ``dp.profile`` or ``dp.measure_network``.
+        function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate`` or
+            ``dp.measure_network``.
         arguments: of the function.
         options: of the function; its callbacks are called in the thread of the run.
 
@@ -60,7 +62,7 @@ def start(
     if "on_progress" not in signature.parameters:
         raise InvalidValueError(
             f"{function.__name__} reports no progress, so it cannot be followed or cancelled "
-            "(start takes dp.train, dp.launch, dp.profile and dp.measure_network)"
+            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate and dp.measure_network)"
         )
     signature.bind(*arguments, **options)
     return LiveRun(function, arguments, options, signature.parameters.keys())

@@ -4,6 +4,7 @@ import re
 
 from deeppool.errors import InvalidValueError
 
+_SPANS = {"h": 3600, "m": 60, "s": 1}
 _SIZES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 
 
@@ -29,6 +30,14 @@ def parse_bytes(text: str) -> float:
     if found is None or found[2] not in _SIZES:
         raise InvalidValueError(f"a size of memory is, for example, 40GB or 37.5GiB, got '{text}'")
     return float(found[1]) * _SIZES[found[2]]
+
+
+def parse_seconds(text: str) -> float:
+    """``3h``, ``90m``, ``1h30m`` or ``45s`` in seconds."""
+    parts = re.findall(r"(\d+\.?\d*)([hms])", text.strip().lower())
+    if not parts or "".join(map("".join, parts)) != text.strip().lower() or not any(float(count) for count, _ in parts):
+        raise InvalidValueError(f"a span of time is, for example, 3h, 90m or 1h30m, got '{text}'")
+    return sum(float(count) * _SPANS[unit] for count, unit in parts)
 
 
 def format_bit_rate(bytes_per_second: float) -> str:

@@ -59,6 +59,19 @@ def see_samples(notebook: Notebook, panel: Locator) -> None:
     notebook.until(lambda: len(notebook.figure(panel).trace("available")["y"]) >= 30)
 
 
+def see_times(notebook: Notebook, panel: Locator) -> None:
+    """The most expensive layers chosen, as the table is sorted."""
+    rows = panel.locator("tbody button")
+    rows.first.wait_for()
+    notebook.press(rows.nth(0), "Enter", "ArrowDown", "Enter", "ArrowDown", "Enter")
+    notebook.until(lambda: len(notebook.value("panel.selected")) == 3)
+
+
+def see_graph(notebook: Notebook, panel: Locator) -> None:
+    """The graph is there as soon as it is captured."""
+    notebook.until(lambda: len(notebook.figure(panel).traces) > 1, seconds=120)
+
+
 def change_the_bound(notebook: Notebook, panel: Locator) -> None:
     """Both jobs have run under two bounds."""
     notebook.press(notebook.button(panel, "Launch"), "Enter")
@@ -89,6 +102,18 @@ def compare_with_the_older(notebook: Notebook, panel: Locator) -> None:
 
 
 SCENES = {
+    "model": Scene(
+        (
+            IMPORT,
+            "profile = dp.find_profile('resnet50-cpu')\n"
+            "panel = dp.widgets.ModelPicker('resnet50', profile.graph.input_shape, profile=profile)\npanel",
+        ),
+        ".dp-model-picker",
+        see_graph,
+    ),
+    "profile": Scene(
+        (IMPORT, "panel = dp.widgets.ProfilePanel(dp.find_profile('vgg16-cpu'))\npanel"), ".dp-profile-panel", see_times
+    ),
     "collocation-panel": Scene(
         (
             IMPORT,
@@ -103,6 +128,11 @@ SCENES = {
     ),
     "run": Scene(
         (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)\nrun"), ".dp-run-panel", let_it_train
+    ),
+    "runs": Scene(
+        (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)", "dp.widgets.RunsPanel()"),
+        ".dp-runs-panel",
+        lambda notebook, panel: notebook.until(lambda: "update" in panel.inner_text(), seconds=300),
     ),
     "telemetry": Scene((IMPORT, "dp.widgets.TelemetryPanel()"), ".dp-telemetry-panel", see_samples),
 }

@@ -153,6 +153,6 @@ def test_a_public_name_is_at_its_home(name: str) -> None:
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
         AttributeError,
-        match="deeppool has no 'fit'; it has BackgroundJob, Cluster, Coordinator, Link, Sampler, Sharing, StepsTable",
+        match="deeppool has no 'fit'; it has BackgroundJob, Cluster, Conditions, Coordinator, Link, Sampler, Sharing",
     ):
         deeppool.fit  # noqa: B018

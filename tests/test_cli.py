@@ -146,6 +146,8 @@ ERRORS = {
     "seconds and steps": ("run big.json --seconds 1 --steps 1 -o new.json", "give seconds or steps, not both"),
     "no folder for the record": ("run big.json -o absent/new.json", "there is no folder"),
     "no folder for the trace": ("run big.json --trace absent/new.json", "there is no folder"),
+    "unknown notebook of a night": ("nightly burst -o new", "no notebook 'burst': there are burst-parallel"),
+    "no notebooks": ("evaluate --notebooks . -o new", "there is no notebook in ."),
     "unknown notebook": ("evaluate burst -o new", "no notebook 'burst': there are burst-parallel"),
     "unknown parameter": (
         "evaluate burst-parallel -p sceonds=3 -o new",
@@ -216,6 +218,10 @@ def test_an_interrupted_profile_says_where_its_measurements_are(
         "profile vgg16 --input-shape 3,a,b -o new.json",
         "run plan.json --policy wild",
         "evaluate -p seconds -o new",
+        "evaluate burst-parallel",
+        "nightly",
+        "nightly -o new --budget soon",
+        "nightly -o new --keep 0",
     ],
 )
 def test_bad_usage_is_exit_code_2_and_no_traceback(

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.units import format_bit_rate, format_bytes, format_percent, format_seconds
+from deeppool.errors import InvalidValueError
+from deeppool.units import format_bit_rate, format_bytes, format_percent, format_seconds, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,19 @@ def test_bit_rates_are_those_of_network_adapters(bytes_per_second: float, text: 
 )
 def test_bytes_count_in_powers_of_1024(count: float, text: str) -> None:
     assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3h", 10800), ("90m", 5400), ("1h30m", 5400), ("45s", 45), ("0.5h", 1800)]
+)
+def test_a_span_of_time_is_read_as_people_write_it(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "3", "h", "3 hours", "3d", "0s", "-1h", "1h x"])
+def test_what_is_no_span_of_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValueError, match="a span of time is, for example, 3h, 90m or 1h30m, got"):
+        parse_seconds(text)
 
 
 @pytest.mark.parametrize(("fraction", "text"), [(0.0312, "+3.1 %"), (-0.5, "-50.0 %"), (0, "+0.0 %")])

@@ -16,13 +16,15 @@ from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
 from deeppool.cli.interrupts import heed_interrupts, ignore_interrupts
 from deeppool.cli.network import network
+from deeppool.cli.nightly import nightly
 from deeppool.cli.notebooks import evaluate, lab
-from deeppool.cli.plans import frontier, plan, simulate
+from deeppool.cli.plans import frontier, plan
 from deeppool.cli.profiles import env, profile
 from deeppool.cli.replan import replan
 from deeppool.cli.running import running
 from deeppool.cli.runs import run
 from deeppool.cli.scaling import scaling
+from deeppool.cli.simulate import simulate
 from deeppool.cli.training import train
 from deeppool.errors import DeeppoolError
 
@@ -57,6 +59,7 @@ for command in (
     running,
     replan,
     evaluate,
+    nightly,
     lab,
 ):
     app.command()(command)

@@ -1,6 +1,6 @@
 """Options and arguments that several commands share, and how their text is read."""
 
-import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -88,6 +88,18 @@ MemoryOption = Annotated[
         metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB; the cluster says it unless given."
     ),
 ]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Notebooks that run at once; those that measure run alone, after the others. Up to four, as there are "
+        "cores, unless given.",
+    ),
+]
+NotebooksOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Your own notebooks; the project's unless given."),
+]
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
@@ -108,10 +120,17 @@ def memory_size(text: str | None) -> float | None:
 
 def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | None:
     """``3,224,224`` as a shape, or ``input_ids=128,decoder_input_ids=64`` as one per input."""
-    if text is None or "=" not in text:
-        return None if text is None else numbers(text, "--input-shape")
-    named = re.split(r",(?=[A-Za-z_]\w*=)", text)
-    return {name: numbers(sizes, "--input-shape") for name, _, sizes in (part.strip().partition("=") for part in named)}
+    if text is None:
+        return None
+    from deeppool.graph.shapes import parse_shapes
+
+    try:
+        found = parse_shapes(text)
+    except InvalidValueError:
+        found = None
+    if found is None:
+        raise typer.BadParameter(f"--input-shape takes whole numbers with commas, got '{text}'")
+    return found if isinstance(found, tuple) else dict(found)
 
 
 def default_cluster(device: str, device_name: str) -> str:

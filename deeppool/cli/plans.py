@@ -1,11 +1,11 @@
-"""``deeppool plan``, ``frontier`` and ``simulate``."""
+"""``deeppool plan`` and ``frontier``."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from deeppool.cli.inputs import read_plan, read_profile, warn
+from deeppool.cli.inputs import read_profile, warn
 from deeppool.cli.options import (
     AsJson,
     ClusterOption,
@@ -27,7 +27,6 @@ from deeppool.cli.sharing import (
     check_usage,
     show_sharing,
 )
-from deeppool.sharing import POLICIES, Policy, Sharing
 
 
 def plan(
@@ -174,50 +173,3 @@ def frontier(
     if output is not None:
         documents.write(found, output)
     show(found, as_json)
-
-
-def simulate(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Made by: deeppool plan -o FILE.")],
-    background: Annotated[
-        str | None,
-        typer.Option(help="Profile of a background job that fills the idle time, without interference unless told."),
-    ] = None,
-    interference: Annotated[
-        Path | None,
-        typer.Option(help="Made by benchmarks/interference: prices the background beside every GPU with it."),
-    ] = None,
-    policy: Annotated[
-        Policy | None, typer.Option(help="How it shares the GPUs, with --interference (priority unless given).")
-    ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Replay one iteration of PLAN on a virtual clock: who is busy when, and what a background job could take.
-
-    Example: deeppool simulate plan.json --trace trace.json   (open it in ui.perfetto.dev)
-    """
-    from deeppool import documents
-    from deeppool.figures.trace import write_trace
-    from deeppool.simulation.collocated_plan import simulate_collocated_plan
-    from deeppool.simulation.interference import Interference
-    from deeppool.simulation.replay import simulate as replay
-
-    if interference is None and policy is not None:
-        raise typer.BadParameter(
-            "it says how a background shares a GPU: give --interference too", param_hint="--policy"
-        )
-    if interference is not None and (background is None or policy == "none"):
-        raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
-    sample_time, job = None, None
-    if background is not None:
-        job = read_profile(background)
-        sample_time = job.iteration_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
-    made = read_plan(plan_file)
-    found = replay(made, background_sample_time=sample_time)
-    priced = None
-    if interference is not None and job is not None:
-        sharing = POLICIES[policy or "priority"] or Sharing()
-        priced = simulate_collocated_plan(made, job, documents.read(interference, Interference), sharing)
-    if trace is not None:
-        write_trace(trace, found.timeline)
-    show(priced or found, as_json)

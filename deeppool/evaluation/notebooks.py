@@ -1,47 +1,67 @@
-"""Finds the project's notebooks, runs them by papermill, and leaves HTML that needs no network."""
+"""Finds the project's notebooks, or a user's own, and says what each takes; copies them for JupyterLab."""
 
+import hashlib
 import os
-import re
 import shutil
-import socket
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from deeppool.documents import write_text
 from deeppool.errors import DocumentError, InvalidValueError, RunError
+from deeppool.evaluation.crew import run_tasks
+from deeppool.evaluation.execution import Result
+from deeppool.evaluation.task import Task
 
-SUMMARY_TAG = "summary"
-"""The text that a cell with this tag prints is the notebook's summary."""
+EVALUATION = "evaluation"
+"""Folder of the notebooks that make one table or figure each, within that of the notebooks."""
 
-# The one renderer whose figures show in HTML with the network blocked: it carries plotly along. And nobody is there to
-# use a widget.
-KERNEL = {"PLOTLY_RENDERER": "notebook", "DEEPPOOL_STATIC": "1"}
-"""Environment of the kernels."""
+Preset = Literal["quick", "full"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One executed notebook."""
+class Notebook:
+    """One notebook as it lies in its folder."""
 
     name: str
-    notebook: str
-    """Path of the executed notebook."""
-    html: str
-    """Path of the report."""
-    seconds: float
-    summary: str
+    """By which commands call it."""
+    path: Path
+    title: str
+    """Its first heading."""
+    measures: bool
+    """It reads clocks, so it runs with nothing beside it: ``"measures": true`` in its metadata's ``deeppool``."""
+    parameters: tuple[str, ...]
+    presets: dict[str, dict[str, Any]]
+    """``quick`` and ``full``, in its metadata's ``deeppool`` as well."""
+
+    def arguments(self, preset: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The preset with the overrides.
+
+        Raises:
+            InvalidValueError: a parameter that the notebook does not have; papermill only logs it.
+        """
+        for name in parameters:
+            if name not in self.parameters:
+                raise InvalidValueError(
+                    f"{self.path.name} has no parameter '{name}': it has {', '.join(self.parameters)}"
+                )
+        return {**self.presets.get(preset, {}), **parameters}
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal notebooks."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return f"{self.summary.rstrip()}\nreport       {self.html} ({self.seconds:.0f} s)"
+        return {
+            "name": self.name,
+            "title": self.title,
+            "measures": self.measures,
+            "parameters": list(self.parameters),
+            "presets": self.presets,
+        }
 
 
 def notebooks_folder() -> Path:
@@ -53,133 +73,126 @@ def notebooks_folder() -> Path:
     raise RunError(f"the notebooks are neither in {package} nor beside it (install deeppool again)")
 
 
-def find_notebooks() -> dict[str, Path]:
-    """Notebooks by name: ``01-burst-parallel.ipynb`` is ``burst-parallel``."""
-    return {path.stem.lstrip("0123456789-"): path for path in sorted(notebooks_folder().glob("[0-9]*.ipynb"))}
+def find_notebooks(folder: str | os.PathLike[str] | None = None) -> dict[str, Path]:
+    """Notebooks by name, those of the workbench first, then the evaluations.
+
+    ``01-burst-parallel.ipynb`` is ``burst-parallel``, ``evaluation/fig10-cluster-partitions.ipynb`` is ``fig10``.
+
+    Args:
+        folder: with the notebooks; the project's own unless given.
+
+    Raises:
+        InvalidValueError: there are none, or two of one name.
+    """
+    home = notebooks_folder() if folder is None else Path(folder)
+    found: dict[str, Path] = {}
+    pairs = [(path.stem.lstrip("0123456789-") or path.stem, path) for path in _sorted(home)]
+    pairs += [(path.stem.split("-")[0], path) for path in _sorted(home / EVALUATION)]
+    for name, path in pairs:
+        if name in found:
+            raise InvalidValueError(f"{found[name]} and {path} are both '{name}' (rename one)")
+        found[name] = path
+    if not found:
+        raise InvalidValueError(f"there is no notebook in {home} (give a folder with some)")
+    return found
+
+
+def _sorted(folder: Path) -> list[Path]:
+    """By name, where 9 comes before 10."""
+
+    def key(path: Path) -> tuple[str, int, str]:
+        kind = path.stem.split("-")[0]
+        letters = kind.rstrip("0123456789")
+        return letters, int(kind[len(letters) :] or 0), path.name
+
+    return sorted(folder.glob("[!.]*.ipynb"), key=key)
+
+
+def read_notebook(name: str, path: Path) -> Notebook:
+    """What a notebook says about itself.
+
+    Raises:
+        DocumentError: it is none.
+    """
+    import nbformat
+    import papermill
+
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except (OSError, ValueError) as error:
+        raise DocumentError(f"cannot read {path} as a notebook: {error} (is it one?)") from error
+    told = notebook.metadata.get("deeppool", {})
+    headings = (
+        line.lstrip("# ")
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("#")
+    )
+    return Notebook(
+        name=name,
+        path=path,
+        title=next(headings, name),
+        measures=bool(told.get("measures", False)),
+        parameters=tuple(papermill.inspect_notebook(str(path))),
+        presets={preset: dict(told.get(preset, {})) for preset in ("quick", "full")},
+    )
+
+
+def choose(names: Sequence[str], folder: str | os.PathLike[str] | None = None) -> list[Notebook]:
+    """The notebooks of these names, all of them when none is given; ``evaluation/fig10`` is ``fig10`` too.
+
+    Raises:
+        InvalidValueError: an unknown name.
+    """
+    known = find_notebooks(folder)
+    wanted = [name.removeprefix(f"{EVALUATION}/") for name in names]
+    for name in wanted:
+        if name not in known:
+            raise InvalidValueError(f"no notebook '{name}': there are {', '.join(known)}")
+    return [read_notebook(name, known[name]) for name in dict.fromkeys(wanted or known)]
 
 
 def evaluate(
     names: Sequence[str],
     folder: str | os.PathLike[str],
     *,
-    preset: Literal["quick", "full"] = "quick",
+    preset: Preset = "quick",
     parameters: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    notebooks: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> list[Result]:
-    """Runs notebooks, all of them when no name is given.
+    """Runs notebooks, all of them when no name is given; each in a process of its own.
 
     Args:
         names: see :func:`find_notebooks`.
         folder: gets a folder per notebook; made where it is missing.
         preset: of the parameters, kept in each notebook's metadata.
         parameters: override the preset's.
+        jobs: notebooks that run at once; those that measure run alone in any case, after the others.
+        notebooks: folder with the notebooks; the project's own unless given.
         on_progress: called with what runs, and the share that is done.
 
     Raises:
         InvalidValueError: an unknown notebook or parameter; before anything runs.
-        RunError: a notebook failed; it is kept, executed up to its error.
+        RunError: a notebook failed; it is kept, executed up to its error, and the others are whole.
     """
-    known = find_notebooks()
-    for name in names:
-        if name not in known:
-            raise InvalidValueError(f"no notebook '{name}': there are {', '.join(known)}")
-    chosen = {name: known[name] for name in names or known}
-    arguments = {name: _arguments(path, preset, parameters or {}) for name, path in chosen.items()}
-    results = []
-    for index, (name, path) in enumerate(chosen.items()):
-        if on_progress is not None:
-            on_progress(f"running {name}", index / len(chosen))
-        results.append(_run(name, path, Path(folder) / name, arguments[name]))
-    return results
-
-
-def _arguments(path: Path, preset: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The preset with the overrides. papermill only logs a name that it does not know, so names are checked here."""
-    import nbformat
-    import papermill
-
-    known = papermill.inspect_notebook(str(path))
-    for name in parameters:
-        if name not in known:
-            raise InvalidValueError(f"{path.name} has no parameter '{name}': it has {', '.join(known)}")
-    presets = nbformat.read(path, as_version=4).metadata.get("deeppool", {})
-    return {**presets.get(preset, {}), **parameters}
-
-
-def _run(name: str, path: Path, folder: Path, arguments: dict[str, Any]) -> Result:
-    import papermill
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
-    executed = folder / path.name
-    started = time.monotonic()
-    try:
-        with _environment(KERNEL):
-            papermill.execute_notebook(
-                str(path),
-                str(executed),
-                {**arguments, "output": str(folder)},
-                kernel_name="python3",
-                cwd=str(Path.cwd()),
-                progress_bar=False,
-                store_widget_state=False,
-                config=_kernel_transport(),
-            )
-    except papermill.PapermillExecutionError as error:
-        raise RunError(
-            f"notebook {name} failed in cell {error.exec_count}: {error.ename}: {error.evalue} (see {executed})"
-        ) from error
-    html = _to_html(executed)
-    return Result(name, str(executed), str(html), time.monotonic() - started, _summary(executed))
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Of processes that start in the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _kernel_transport() -> Any:
-    """Unix sockets between papermill and the kernel, where there are any: nothing listens on a port."""
-    from traitlets.config import Config
-
-    return Config({"KernelManager": {"transport": "ipc"}}) if hasattr(socket, "AF_UNIX") else Config()
-
-
-def _to_html(executed: Path) -> Path:
-    """One file with everything in it."""
-    from nbconvert import HTMLExporter
-    from traitlets.config import Config
-
-    # Code is for the notebook; the report shows prose, results and figures. No URLs: nothing is fetched.
-    exporter = HTMLExporter(
-        config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
-    )
-    body, _ = exporter.from_filename(str(executed))
-    # plotly's renderer asks for MathJax beside each figure; none of ours has a formula.
-    body = re.sub(r'<script src="https://cdnjs[^"]*/mathjax/[^"]*"></script>', "", body)
-    return write_text(body, executed.with_suffix(".html"))
-
-
-def _summary(executed: Path) -> str:
-    import nbformat
-
-    lines = []
-    for cell in nbformat.read(executed, as_version=4).cells:
-        if SUMMARY_TAG in cell.metadata.get("tags", []):
-            lines += [output.text for output in cell.outputs if output.output_type == "stream"]
-    return "".join(lines)
+    tasks = [
+        Task(each.name, each.path, Path(folder) / each.name, each.arguments(preset, parameters or {}), each.measures)
+        for each in choose(names, notebooks)
+    ]
+    results: dict[str, Result] = {}
+    problems: list[str] = []
+    for ended in run_tasks(tasks, jobs=jobs, on_progress=on_progress):
+        if ended.result is None:
+            problems.append(ended.problem)
+        else:
+            results[ended.task.name] = ended.result
+    if problems:
+        others = f"; {len(problems) - 1} more failed" if len(problems) > 1 else ""
+        raise RunError(problems[0] + others)
+    return [results[task.name] for task in tasks]
 
 
 def copy_notebooks(folder: str | os.PathLike[str]) -> Path:
@@ -189,16 +202,18 @@ def copy_notebooks(folder: str | os.PathLike[str]) -> Path:
         InvalidValueError: the folder is the one that they come from.
         DocumentError: the folder cannot be written.
     """
-    target = Path(folder)
-    if target.resolve() == notebooks_folder().resolve():
+    target, home = Path(folder), notebooks_folder()
+    if target.resolve() == home.resolve():
         raise InvalidValueError(
             f"{target} holds deeppool's own notebooks, which stay as they are (name another folder)"
         )
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path in find_notebooks().values():
-            if not (target / path.name).exists():
-                shutil.copy(path, target)
+            copy = target / path.relative_to(home)
+            if not copy.exists():
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy(path, copy)
     except OSError as error:
         raise DocumentError(f"cannot write {target}: {error.strerror} (choose another folder)") from error
     return target

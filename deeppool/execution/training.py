@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from deeppool.graph.capture import CapturedModel, Loss
-    from deeppool.graph.inputs import Dtypes, Shapes
+    from deeppool.graph.inputs import Dtypes
+    from deeppool.graph.shapes import Shapes
 
     MakeDataset = Callable[[], Dataset[Any]]
     NamedParameters = list[tuple[str, torch.nn.Parameter]]

@@ -14,8 +14,9 @@ from deeppool.errors import RunError
 from deeppool.execution.data import ShardReader
 from deeppool.execution.training import Training, TrainingJob
 from deeppool.graph.capture import CapturedModel, Loss, capture
-from deeppool.graph.inputs import Dtypes, Shapes, resolve, torch_dtype
+from deeppool.graph.inputs import Dtypes, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input
+from deeppool.graph.shapes import Shapes
 from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import find_workload, load_model
 from deeppool.job import Job

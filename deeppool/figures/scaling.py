@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -29,10 +30,20 @@ _TICKS = 6
 """GPU counts that a panel has room for."""
 
 Place = Callable[[ScalingPoint], float]
+Panel = Literal["speed-up", "batch", "network"]
+PANELS: tuple[Panel, ...] = get_args(Panel)
+"""DeepPool's figures 1, 2 and 3."""
+_SHARES: dict[Panel, float] = {"speed-up": 0.42, "batch": 0.26, "network": 0.32}
+"""Of the width."""
 
 
 def scaling(
-    study: ScalingStudy, *, bandwidth: float | None = None, gpus: int | None = None, dark: bool = False
+    study: ScalingStudy,
+    *,
+    bandwidth: float | None = None,
+    gpus: int | None = None,
+    panels: Sequence[Panel] = PANELS,
+    dark: bool = False,
 ) -> go.Figure:
     """Speed-up against GPUs, the per-GPU batch that is best at each GPU count, speed-up against network speed.
 
@@ -43,10 +54,11 @@ def scaling(
         study: what to draw.
         bandwidth: of the first two panels, one of the study's; None: the fastest.
         gpus: of the last panel, one of the study's GPU counts; None: the largest that has most lines.
+        panels: which of the three, from left to right.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: not a study, or a speed or GPU count that it does not have.
+        InvalidValueError: not a study, a speed or GPU count that it does not have, or no such panel.
     """
     if not isinstance(study, ScalingStudy):
         raise InvalidValueError(f"scaling cannot draw a {type(study).__name__}, it accepts a ScalingStudy")
@@ -59,27 +71,36 @@ def scaling(
         raise InvalidValueError(
             f"gpus must be one of the study's, {', '.join(map(str, study.gpu_counts))}, got {count}"
         )
-    headings = [
-        f"Speed-up at {format_bit_rate(speed)}",
-        f"Batch-optimal at {format_bit_rate(speed)}",
-        f"Speed-up on {count} GPU{'s' * (count > 1)}",
-    ]
-    figure = make_subplots(cols=3, column_widths=[0.42, 0.26, 0.32], horizontal_spacing=0.075, subplot_titles=headings)
+    if not panels or not set(panels) <= set(PANELS):
+        raise InvalidValueError(f"panels must be some of {', '.join(PANELS)}, got {', '.join(panels) or 'none'}")
+    headings: dict[Panel, str] = {
+        "speed-up": f"Speed-up at {format_bit_rate(speed)}",
+        "batch": f"Batch-optimal at {format_bit_rate(speed)}",
+        "network": f"Speed-up on {count} GPU{'s' * (count > 1)}",
+    }
+    chosen: dict[Panel, list[ScalingPoint]] = {
+        "speed-up": [point for point in study.points if point.bandwidth == speed],
+        "batch": [x for x in study.points if x.bandwidth == speed and x.strategy == "batch-optimal"],
+        "network": [point for point in study.points if point.gpus == count],
+    }
+    figure = make_subplots(
+        cols=len(panels),
+        column_widths=[_SHARES[panel] for panel in panels],
+        horizontal_spacing=0.075,
+        subplot_titles=[headings[panel] for panel in panels],
+    )
     figure.update_annotations(font_size=14)
     _draw_legend(figure, study, dark)
-    _draw_linear(figure, study, dark)
-    for point_of, column, chosen in (
-        (_speedup, 1, [point for point in study.points if point.bandwidth == speed]),
-        (_batch, 2, [x for x in study.points if x.bandwidth == speed and x.strategy == "batch-optimal"]),
-        (_speedup, 3, [point for point in study.points if point.gpus == count]),
-    ):
-        place: Place = (lambda point: point.bandwidth * 8 / 1e9) if column == 3 else (lambda point: point.gpus)
+    for column, panel in enumerate(panels, start=1):
+        if panel == "speed-up":
+            _draw_linear(figure, study, column, dark)
+        place: Place = (lambda point: point.bandwidth * 8 / 1e9) if panel == "network" else (lambda point: point.gpus)
         for strategy in _WIDTHS:
             for parallelism in PARALLELISMS:
-                line = [x for x in chosen if (x.strategy, x.parallelism) == (strategy, parallelism)]
+                line = [x for x in chosen[panel] if (x.strategy, x.parallelism) == (strategy, parallelism)]
                 if line:
-                    figure.add_trace(_line(line, place, point_of), row=1, col=column)
-    _label_axes(figure, study)
+                    figure.add_trace(_line(line, place, _batch if panel == "batch" else _speedup), row=1, col=column)
+        _label_axes(figure, study, panel, column)
     theme.dress(
         figure,
         title=f"{escape(study.model)} to accuracy on {study.gpu_counts[0]} to {study.gpu_counts[-1]} GPUs",
@@ -151,25 +172,26 @@ def _draw_legend(figure: go.Figure, study: ScalingStudy, dark: bool) -> None:
         figure.add_trace(go.Scatter(name=name, x=[None], y=[None], hoverinfo="skip", **look), row=1, col=1)
 
 
-def _draw_linear(figure: go.Figure, study: ScalingStudy, dark: bool) -> None:
+def _draw_linear(figure: go.Figure, study: ScalingStudy, column: int, dark: bool) -> None:
     ends = [study.gpu_counts[0], study.gpu_counts[-1]]
     line = {"color": theme.soft(dark=dark), "width": 1.5, "dash": "dot"}
-    figure.add_trace(go.Scatter(name="linear", mode="lines", x=ends, y=ends, line=line, hoverinfo="skip"), row=1, col=1)
+    linear = go.Scatter(name="linear", mode="lines", x=ends, y=ends, line=line, hoverinfo="skip")
+    figure.add_trace(linear, row=1, col=column)
 
 
-def _label_axes(figure: go.Figure, study: ScalingStudy) -> None:
-    step = -(-len(study.gpu_counts) // _TICKS)
-    counts = study.gpu_counts[::-step][::-1]
-    for column in (1, 2):
-        figure.update_xaxes(title_text="GPUs (log)", type="log", tickvals=counts, row=1, col=column)
-    gigabits = [8 * speed / 1e9 for speed in study.bandwidths]
-    names = [format_bit_rate(speed) for speed in study.bandwidths]
-    figure.update_xaxes(
-        title_text="link of a GPU (log)", type="log", tickvals=gigabits, ticktext=names, tickangle=0, row=1, col=3
-    )
-    figure.update_yaxes(type="log", dtick=math.log10(2), row=1, col=2, title_text="samples per GPU (log)")
-    for column in (1, 3):
-        figure.update_yaxes(title_text="speed-up over one GPU (log)", type="log", dtick=1, row=1, col=column)
+def _label_axes(figure: go.Figure, study: ScalingStudy, panel: Panel, column: int) -> None:
+    if panel == "network":
+        gigabits = [8 * speed / 1e9 for speed in study.bandwidths]
+        names = [format_bit_rate(speed) for speed in study.bandwidths]
+        along = {"title_text": "link of a GPU (log)", "tickvals": gigabits, "ticktext": names, "tickangle": 0}
+    else:
+        step = -(-len(study.gpu_counts) // _TICKS)
+        along = {"title_text": "GPUs (log)", "tickvals": study.gpu_counts[::-step][::-1]}
+    figure.update_xaxes(type="log", row=1, col=column, **along)
+    if panel == "batch":
+        figure.update_yaxes(type="log", dtick=math.log10(2), row=1, col=column, title_text="samples per GPU (log)")
+    else:
+        figure.update_yaxes(type="log", dtick=1, row=1, col=column, title_text="speed-up over one GPU (log)")
 
 
 def _subtitle(study: ScalingStudy) -> str:

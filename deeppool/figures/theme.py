@@ -52,6 +52,13 @@ def soft(*, dark: bool = False) -> str:
     return _SOFT[dark]
 
 
+def ramp(*, dark: bool = False) -> list[str]:
+    """Colours from little to much, what is much standing out from the page; told apart in grey, too."""
+    # Cividis (Nunez, Anderton and Renslow, PLOS ONE 2018) without its ends, which a page would swallow.
+    steps = ["#2A3F6D", "#575D6D", "#7D7C78", "#A59C74", "#D2C060", "#FEE838"]
+    return steps if dark else ["#E6D56A", "#BFAF6B", "#97917A", "#70717B", "#434E6C", "#00224E"]
+
+
 def template(*, dark: bool = False) -> go.layout.Template:
     """A plotly template: thin grids, the legend above the panels, room for long names."""
     axis = {

@@ -4,12 +4,14 @@ layer        Layer, LayerGraph, Input: plain records, no torch
 workloads    models by name, and ``package.module:callable`` for the user's own
 model_libraries   the names of torchvision and transformers
 inputs       shapes and dtypes as users give them → Input records
+shapes       shapes as people write them
 capture      nn.Module → CapturedModel (LayerGraph + program), by torch.export
 constants    computes once what depends on no data
 in_place     removes in-place writes from a program
 grouping     operators → layers: single ones, modules, or blocks
 blocks       finds residual blocks, transformer layers and the like by what repeats
 describe     layers → records
+coverage     what a graph holds of its model, and what to be careful of
 fakes        a program on tensors without data
 saved        what a layer's forward keeps for its backward
 extract      some layers of a captured model as a module of their own

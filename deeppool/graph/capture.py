@@ -23,10 +23,12 @@ from deeppool.graph.constants import fold_constants
 from deeppool.graph.describe import describe_layers
 from deeppool.graph.grouping import group_into_layers, operator_name
 from deeppool.graph.in_place import remove_in_place
-from deeppool.graph.inputs import Dtypes, Shapes, describe, resolve, torch_dtype
+from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input, LayerGraph
 from deeppool.graph.losses import classification_loss, main_output, token_loss
+from deeppool.graph.shapes import Shapes
 from deeppool.graph.workloads import build_model, find_workload
+from deeppool.job import Progress
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -69,6 +71,7 @@ def capture(
     loss: Loss | None = None,
     granularity: Granularity = "module",
     seed: int = 0,
+    on_progress: Progress | None = None,
 ) -> CapturedModel:
     """Captures a model and its loss as a static graph of layers.
 
@@ -85,6 +88,7 @@ def capture(
             normalisation and reshaping that follow it; ``block``: modules of one call of a repeated container,
             such as a residual block, a transformer layer or an inception module (see ``graph/blocks.py``).
         seed: of the weights, when ``model`` is a name.
+        on_progress: see :data:`deeppool.job.Progress`; the shares are of the steps, which take unequal times.
 
     Raises:
         CaptureError: unknown model, wrong input shape, data-dependent control flow, a fixed batch.
@@ -93,18 +97,22 @@ def capture(
         raise InvalidValueError(
             f"granularity must be one of {', '.join(get_args(Granularity))}, got '{granularity}' (module is usual)"
         )
+    report = on_progress or (lambda what, share: None)
     if isinstance(model, str):
+        report(f"building {model}", 0.0)
         name, module = model, build_model(model, seed)
         inputs = resolve(find_workload(model).inputs, model, input_shape, input_dtype)
     else:
         name, module = type(model).__name__, model
         inputs = resolve((), name, input_shape, input_dtype)
+    report(f"exporting {name}", 0.2)
     exported = _export_model(module, name, inputs)
     program = exported.module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
     _check_sizes(program, name)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
+    report(f"the loss of {name}", 0.6)
     symbols |= _append_loss(program, loss, name)
     # Export's check of the inputs knows nothing of the target.
     program._forward_pre_hooks.clear()
@@ -112,10 +120,12 @@ def capture(
     fold_constants(program, exported.graph_signature.lifted_tensor_constants)
     remove_in_place(program.graph, name)
     program.recompile()
+    report(f"layers of {name}", 0.7)
     nodes = tuple(tuple(group) for group in group_into_layers(program.graph, symbols, granularity))
     layers = describe_layers(program, nodes, granularity)
     size = sum(p.numel() * p.element_size() for p in program.parameters() if p.requires_grad)
     graph = LayerGraph(name, inputs[0].shape, layers, size, inputs, granularity)
+    report(f"captured {name}", 1.0)
     return CapturedModel(graph, program, nodes, frozenset(symbols), module)
 
 

@@ -7,10 +7,8 @@ import torch
 
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Dtype, Input
+from deeppool.graph.shapes import Shapes
 
-Shape = tuple[int, ...]
-Shapes = Shape | Mapping[str, Shape]
-"""Of one sample, without the batch: of the only input, or by the name of ``forward``'s argument (empty: the first)."""
 Dtypes = torch.dtype | Mapping[str, torch.dtype]
 
 

@@ -56,6 +56,14 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, int]]] = {
 """Published sizes of language models: the architecture, and what differs from its default."""
 
 
+FAMILIES: dict[str, Callable[[], list[str]]] = {
+    "image classifiers (torchvision)": torchvision_names,
+    "language models of published sizes": lambda: list(CONFIGURATIONS),
+    "language models (transformers, default sizes)": transformers_names,
+}
+"""All names that :func:`find_workload` knows, in groups; a group's library is imported when it is listed."""
+
+
 def find_workload(reference: str) -> Workload:
     """A model by name, or the user's own by ``package.module:callable``.
 
@@ -78,7 +86,7 @@ def find_workload(reference: str) -> Workload:
         return Workload(reference, *torchvision_model(reference))
     if reference in transformers_names():
         return Workload(reference, *transformers_model(reference))
-    known = [*torchvision_names(), *CONFIGURATIONS, *transformers_names()]
+    known = [name for names in FAMILIES.values() for name in names()]
     close = difflib.get_close_matches(reference, known, n=5, cutoff=0.5) or sorted(CONFIGURATIONS)
     raise CaptureError(
         f"unknown model '{reference}': known are {', '.join(close)}, … (any classifier of torchvision or language "

@@ -120,7 +120,7 @@ def plan_at(
         result = _search(costs, amplification_limit, limit_scope, use)
     search_time = time.perf_counter() - started
     placement = Placement(costs, result.choices, result.starts, overlap_sync)
-    layers = _assignments(placement, amplification_limit, limit_scope, explained)
+    layers = assignments(placement, amplification_limit, limit_scope, explained)
     gpu_seconds = placement.gpu_seconds
     extrapolated = costs.extrapolated[:, 0] | costs.extrapolated[np.arange(len(layers)), result.choices]
     return Plan(
@@ -339,9 +339,10 @@ def gpu_counts_to_search(
     return tuple(sorted(counts))
 
 
-def _assignments(
+def assignments(
     placement: Placement, limit: float | None, scope: LimitScope, explained: bool
 ) -> tuple[LayerAssignment, ...]:
+    """The layers of a plan, with their prices where they are placed; see :func:`plan_at` for the arguments."""
     costs, choices, starts = placement.costs, placement.options, placement.starts
     incoming = [placement.incoming(index) for index in range(len(choices))]
     compute = costs.compute

@@ -14,7 +14,7 @@ from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture import CapturedModel, capture
 from deeppool.graph.extract import extract
-from deeppool.graph.inputs import Shapes
+from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.roofline import ACCURACY, FITTED, Columns
 from deeppool.profiling.table import Measurement, Profile
@@ -63,11 +63,14 @@ def estimate(
     if not sizes or sizes[0] < 1:
         raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
     path = documents.check_writable(output) if output is not None else None
-    captured = model if isinstance(model, CapturedModel) else capture(model, input_shape)
+    report = on_progress or (lambda what, share: None)
+    if isinstance(model, CapturedModel):
+        captured = model
+    else:
+        captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
     layers = captured.graph.layers
     representatives = {layer.signature: index for index, layer in reversed(list(enumerate(layers)))}
     measurements = []
-    report = on_progress or (lambda what, share: None)
     for done, (signature, index) in enumerate(representatives.items()):
         report(layers[index].name, done / len(representatives))
         segment = extract(captured, [index])

@@ -21,11 +21,13 @@ from deeppool.device.common import AUTOCAST, Device, Precision, find_device
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, ProfileError
 from deeppool.graph.capture import CapturedModel, capture
+from deeppool.graph.layer import LayerGraph
+from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.bench import Bench, MemoryUse
 from deeppool.profiling.check import IterationCheck
 from deeppool.profiling.spread import faster_half, spread, typical
-from deeppool.profiling.store import MeasurementLog, Runs
+from deeppool.profiling.store import Kept, MeasurementLog, Runs, read_kept
 from deeppool.profiling.table import Measurement, Profile
 from deeppool.under_way import announced
 from deeppool.units import format_bytes
@@ -42,7 +44,7 @@ SHORTEST = 1e-9
 @announced
 def profile(
     model: CapturedModel | torch.nn.Module | str,
-    input_shape: tuple[int, ...] | None = None,
+    input_shape: Shapes | None = None,
     *,
     device: str = "auto",
     batch_sizes: Sequence[int] = (1, 2, 4, 8),
@@ -78,15 +80,17 @@ def profile(
     graphs = place.kind == "cuda" if graphs is None else graphs
     if graphs and place.kind != "cuda":
         raise InvalidValueError(f"graphs are CUDA graphs, got device {place.kind} (leave graphs out)")
-    log_path = None
-    if output is not None:
-        log_path = documents.check_writable(output).with_name(Path(output).name + ".partial")
+    log_path = None if output is None else _log_path(documents.check_writable(output))
     with place.arithmetic(precision):  # refused before minutes of capturing
         pass
-    captured = model if isinstance(model, CapturedModel) else capture(model, input_shape)
+    report = on_progress or (lambda what, share: None)
+    if isinstance(model, CapturedModel):
+        captured = model
+    else:
+        captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
     versions = package_versions("deeppool", "torch")
-    method = METHOD.format(mode="CUDA graphs" if graphs else "eager")
-    conditions = json.dumps([captured.graph.fingerprint, place.kind, place.name, precision, threads, method, versions])
+    method = _method(graphs)
+    conditions = json.dumps([captured.graph.fingerprint, *_circumstances(place, precision, threads, graphs)])
     _check_memory(captured, sizes[-1], place, precision)
     log = MeasurementLog(log_path, conditions)
     memory: dict[int, MemoryUse] = {}
@@ -96,11 +100,9 @@ def profile(
             # Larger batches take longer, about as their number of samples.
             start, end = (sum(sizes[:n]) / sum(sizes) for n in (index, index + 1))
             for part in bench.measure(batch, log.runs[batch], log):
-                if on_progress is not None:
-                    on_progress(f"{captured.graph.model} at batch {batch}", start + part * (end - start))
+                report(f"{captured.graph.model} at batch {batch}", start + part * (end - start))
             memory[batch] = bench.memory(batch)
-    if on_progress is not None:
-        on_progress("done", 1.0)
+    report("done", 1.0)
     made = Profile(
         graph=captured.graph,
         batch_sizes=sizes,
@@ -122,6 +124,55 @@ def profile(
         documents.write(result, output)
         log.remove()
     return result
+
+
+def resumable(
+    output: str | Path,
+    graph: LayerGraph | None = None,
+    *,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    threads: int = 1,
+    graphs: bool | None = None,
+) -> Kept | None:
+    """What :func:`profile` with these arguments would go on from; None: it would begin anew.
+
+    Args:
+        output: as of :func:`profile`.
+        graph: of the model; None: whichever it is.
+        device: as of :func:`profile`.
+        precision: as of :func:`profile`.
+        threads: as of :func:`profile`.
+        graphs: as of :func:`profile`.
+
+    Raises:
+        InvalidValueError: no such device here.
+    """
+    kept = read_kept(_log_path(Path(output)))
+    if kept is None:
+        return None
+    place = find_device(device)
+    graphs = place.kind == "cuda" if graphs is None else graphs
+    now = json.dumps(_circumstances(place, precision, threads, graphs))
+    try:
+        fingerprint, *circumstances = json.loads(kept.conditions)
+    except ValueError:
+        return None
+    same = circumstances == json.loads(now) and (graph is None or graph.fingerprint == fingerprint)
+    return kept if same else None
+
+
+def _log_path(output: Path) -> Path:
+    return output.with_name(output.name + ".partial")
+
+
+def _method(graphs: bool) -> str:
+    return METHOD.format(mode="CUDA graphs" if graphs else "eager")
+
+
+def _circumstances(place: Device, precision: Precision, threads: int, graphs: bool) -> list[object]:
+    """What must be the same for times to belong together, beside the model."""
+    return [place.kind, place.name, precision, threads, _method(graphs), package_versions("deeppool", "torch")]
 
 
 def _measurements(

@@ -1,7 +1,7 @@
 """What an interrupted measurement keeps: finished iterations, appended one JSON line at a time."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,51 @@ class Runs:
         return layered, whole
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an interrupted measurement left."""
+
+    conditions: str
+    """Of which model, device and method."""
+    iterations: dict[int, int]
+    """Finished ones per batch size."""
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{count} at batch {batch}" for batch, count in sorted(self.iterations.items()))
+        return f"{sum(self.iterations.values())} finished iterations ({each})"
+
+
+def read_kept(path: Path) -> Kept | None:
+    """What is at ``path``; None where nothing is, or no iteration was finished."""
+    conditions, entries = _read(path)
+    if not entries:
+        return None
+    return Kept(conditions, dict(Counter(entry.batch for entry in entries)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One line of a log."""
+
+    batch: int
+    layered: bool
+    times: Times
+    line: str
+
+
+def _read(path: Path) -> tuple[str, list[_Entry]]:
+    """The conditions of a log, and its whole lines."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found: list[_Entry] = []
+    for line in lines[1:]:
+        try:
+            batch, layered, times = json.loads(line)
+        except ValueError:
+            break  # the interruption cut this line short
+        found.append(_Entry(batch, layered, tuple((forward, backward) for forward, backward in times), line))
+    return (lines[0] if lines else ""), found
+
+
 class MeasurementLog:
     """Finished iterations of one profile, on disk as soon as they are made.
 
@@ -38,17 +83,12 @@ class MeasurementLog:
         """Per batch size."""
         if path is None:
             return
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        whole = []
-        if lines and lines[0] == conditions:
-            for line in lines[1:]:
-                try:
-                    batch, layered, times = json.loads(line)
-                except ValueError:
-                    break  # the interruption cut this line short
-                self._keep(batch, layered, tuple((forward, backward) for forward, backward in times))
-                whole.append(line)
-        path.write_text("\n".join([conditions, *whole]) + "\n", encoding="utf-8")
+        before, entries = _read(path)
+        if before != conditions:
+            entries = []
+        for entry in entries:
+            self._keep(entry.batch, entry.layered, entry.times)
+        path.write_text("\n".join([conditions, *(entry.line for entry in entries)]) + "\n", encoding="utf-8")
 
     def add(self, batch: int, layered: bool, times: Times) -> None:
         """Keeps one finished iteration."""

@@ -128,6 +128,13 @@ class Profile:
             batch > sizes[-1],
         )
 
+    def spread(self, layer: int, batch: int) -> float | None:
+        """Of a layer's runs at a measured batch size, as in :class:`LayerTime`; None at any other size."""
+        if batch not in self.batch_sizes:
+            return None
+        measurement: Measurement = self._by_signature[self.graph.layers[layer].signature]  # type: ignore[attr-defined]
+        return measurement.spread[self.batch_sizes.index(batch)]
+
     def _try_extrapolation(self) -> float | None:
         sizes = self.batch_sizes
         if len(sizes) < 3:

@@ -100,6 +100,10 @@ class CollocatedSimulation:
     """Seconds of all iterations."""
     work: float
     """Seconds of the background's work that were done."""
+    gap_work: float = 0.0
+    """Of these, while the foreground computed nothing on this device."""
+    gap_time: float = 0.0
+    """Seconds in which it computed nothing on this device: what it waits for elsewhere, and for the device."""
 
     @property
     def harvest_of_idle(self) -> float:
@@ -174,6 +178,8 @@ def simulate_collocated(
         bans=tuple(sorted(bans.items())),
         elapsed=run.now,
         work=run.work,
+        gap_work=run.gap_work,
+        gap_time=run.gap_time,
     )
 
 
@@ -184,6 +190,7 @@ class _Run:
         self.now = 0.0
         self.work = 0.0
         """Seconds of the background's."""
+        self.gap_work = self.gap_time = 0.0
         self._pieces = pieces
         self._next = 0
         self._queue: deque[Piece] = deque()
@@ -204,11 +211,14 @@ class _Run:
         began = self.now
         operators: dict[Operator, float] = {}
         for step, seconds in zip(steps, drawn, strict=True):
+            rested, done = self.now, self.work
             self._rest(step.idle)
             doing = (step.kind, step.stage)
             started = self.now
             if step.idle and not self._device.preempts:
                 self._wait_for_device(doing)
+            self.gap_time += self.now - rested
+            self.gap_work += self.work - done
             self._operate(step, doing, seconds)
             operators[doing] = operators.get(doing, 0.0) + self.now - started
         return self.now - began, operators

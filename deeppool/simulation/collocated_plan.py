@@ -4,6 +4,7 @@ Each GPU is simulated by itself (see ``collocated``): what the plan leaves idle 
 wait for the slowest of them, so the plan is slowed down as much as that one at least.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,8 +12,9 @@ from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.sharing import Sharing
 from deeppool.simulation.collocated import CollocatedSimulation, DeviceModel, Piece, Step, simulate_collocated
+from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.interference import Interference
-from deeppool.simulation.replay import simulate
+from deeppool.simulation.replay import GpuWork, work_of
 from deeppool.timeline import Span
 
 
@@ -31,6 +33,8 @@ class CollocatedPlan:
     """Where it was measured, and when."""
     gpus: tuple[CollocatedSimulation, ...]
     """Those that the plan uses, in their order."""
+    fidelity: Fidelity | None = None
+    """How far off a live run of the plan was, where one was given."""
 
     @property
     def slowdown(self) -> float:
@@ -46,11 +50,12 @@ class CollocatedPlan:
         worst = max(self.gpus, key=lambda found: found.slowdown)
         idle = sum(found.idle_share for found in self.gpus)
         of_idle = f", {100 * sum(found.harvest for found in self.gpus) / idle:.0f} % of the idle time" if idle else ""
-        return (
+        text = (
             f"{self.model} beside {self.background_model} (batch {self.background_batch}) on each of {len(self.gpus)} "
             f"GPUs, {worst.sharing}: slowdown {100 * self.slowdown:.1f} % at least, "
             f"{self.background_throughput:.3g} background samples/s{of_idle}; interference as on {self.interference}"
         )
+        return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 
 
 def simulate_collocated_plan(
@@ -71,31 +76,59 @@ def simulate_collocated_plan(
         InvalidValueError: no interference was measured for the background's priority.
     """
     batch = background.batch_sizes[-1]
-    times = [background.time(layer, batch) for layer in range(len(background.graph.layers))]
-    seconds = [time.forward for time in times] + [time.backward for time in reversed(times)]
-    pieces = [Piece(seconds=one) for one in seconds if one > 0]
-    preempts = plan.device == "cpu"
-    device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
-    timeline = simulate(plan).timeline
-    by_gpu = [[span for span in timeline.spans if span.gpu == gpu and span.kind != "idle"] for gpu in range(plan.gpus)]
-    stages = {layer.name: index for index, layer in enumerate(plan.layers)}
+    found: dict[int, CollocatedSimulation] = {}
+    work, end = work_of(plan)
+    for one in work:
+        if one.spans:
+            beside = simulate_beside(plan, one, end, background, batch, interference, sharing, iterations=iterations)
+            found.update(dict.fromkeys(one.gpus, beside))
     return CollocatedPlan(
         model=plan.model,
         background_model=background.graph.model,
         background_batch=batch,
         background_sample_time=background.iteration_time(batch) / batch,
         interference=f"{interference.device_name}, {interference.date}",
-        gpus=tuple(
-            simulate_collocated(
-                _steps(spans, stages, timeline.duration), pieces, sharing, device, iterations=iterations
-            )
-            for spans in by_gpu
-            if spans
-        ),
+        gpus=tuple(found[gpu] for gpu in sorted(found)),
     )
 
 
-def _steps(spans: list[Span], stages: dict[str, int], end: float) -> list[Step]:
+def simulate_beside(
+    plan: Plan,
+    work: GpuWork,
+    iteration_time: float,
+    background: Profile,
+    batch: int,
+    interference: Interference,
+    sharing: Sharing,
+    *,
+    iterations: int,
+) -> CollocatedSimulation:
+    """A background job beside one GPU of a plan.
+
+    Args:
+        plan: of the foreground.
+        work: what the plan has it do, see :func:`deeppool.simulation.replay.work_of`.
+        iteration_time: of the plan.
+        background: profile of the background job, a layer a piece.
+        batch: of the background.
+        interference: between kernels, on such a device.
+        sharing: the mechanisms.
+        iterations: simulated.
+
+    Raises:
+        InvalidValueError: no interference was measured for the background's priority.
+    """
+    times = [background.time(layer, batch) for layer in range(len(background.graph.layers))]
+    seconds = [time.forward for time in times] + [time.backward for time in reversed(times)]
+    pieces = [Piece(seconds=one) for one in seconds if one > 0]
+    preempts = plan.device == "cpu"
+    device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
+    stages = {layer.name: index for index, layer in enumerate(plan.layers)}
+    steps = _steps(work.spans, stages, iteration_time)
+    return simulate_collocated(steps, pieces, sharing, device, iterations=iterations)
+
+
+def _steps(spans: Sequence[Span], stages: dict[str, int], end: float) -> list[Step]:
     """What one GPU does in an iteration; the idle time at its end comes before the next one's first operator."""
     free_since = spans[-1].end - end
     steps = []

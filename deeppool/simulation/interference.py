@@ -80,11 +80,21 @@ class Interference:
         """
         found = self.arrangement(name)
 
-        @lru_cache(maxsize=4096)
-        def look_up(step: Step, piece: Piece) -> tuple[float, float]:
-            rows = self._weights(step.intensity, step.seconds if step.kernel is None else step.kernel)
-            columns = self._weights(piece.intensity, piece.seconds if piece.kernel is None else piece.kernel)
+        weights = lru_cache(maxsize=4096)(self._weights)
+
+        # Deep models have hundreds of operators, each beside hundreds of pieces, again and again.
+        @lru_cache(maxsize=2**17)
+        def between(*kernels: float | None) -> tuple[float, float]:
+            rows, columns = weights(*kernels[:2]), weights(*kernels[2:])
             return _weighted(found.foreground, rows, columns), _weighted(found.background, rows, columns)
+
+        def look_up(step: Step, piece: Piece) -> tuple[float, float]:
+            return between(
+                step.intensity,
+                step.seconds if step.kernel is None else step.kernel,
+                piece.intensity,
+                piece.seconds if piece.kernel is None else piece.kernel,
+            )
 
         return look_up
 

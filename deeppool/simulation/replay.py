@@ -4,15 +4,26 @@ Layers run when the plan's schedule says (see ``deeppool.planning.schedule``), s
 exactly the plan's iteration time. What a GPU does is one thing at a time: of an all-reduce that overlaps the
 backward pass only the stretches in which its GPU would otherwise wait are spans. They are the foreground's,
 since its kernels run there: no background job takes them.
+
+Under conditions that the plan does not know (slow GPUs, stragglers, slow links) many iterations are drawn, and the
+one of median length is shown.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deeppool.planning.plan import LayerAssignment, Plan
-from deeppool.planning.schedule import alike, exposed, order_of, schedule
+import numpy as np
+
+from deeppool.errors import InvalidValueError
+from deeppool.job import TimeSummary, summarise
+from deeppool.planning.plan import Plan
+from deeppool.planning.schedule import LayerSeconds, Schedule, alike, exposed, order_of, schedule
+from deeppool.simulation.conditions import Conditions
+from deeppool.simulation.fidelity import Fidelity
+from deeppool.simulation.varied import vary
 from deeppool.timeline import Span, SpanKind, Timeline
-from deeppool.units import format_seconds
+from deeppool.units import format_percent, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,19 @@ class Simulation:
     background_samples: float | None
     """That a background job trains in the idle time of one iteration, if it takes all of it without interference."""
     timeline: Timeline
+    plan_iteration_time: float | None = None
+    """As planned; None: a record from before conditions."""
+    conditions: Conditions | None = None
+    """Other than planned; None: all as planned."""
+    iteration_times: tuple[float, ...] = ()
+    """Of every iteration that was drawn; ``iteration_time`` is their median's. Empty without conditions."""
+    fidelity: Fidelity | None = None
+    """How far off a live run of the plan was, where one was given."""
+
+    @property
+    def summary(self) -> TimeSummary:
+        """Of the iteration times."""
+        return summarise(list(self.iteration_times) or [self.iteration_time])
 
     def __str__(self) -> str:
         share = self.idle_gpu_seconds / (self.gpus * self.iteration_time)
@@ -42,23 +66,51 @@ class Simulation:
             text += (
                 f"; a background job would train {self.background_samples:.3g} samples in it (no interference modelled)"
             )
-        return text
+        if self.conditions is not None and self.plan_iteration_time:
+            found = self.summary
+            text += (
+                f"; {self.conditions}: mean {format_seconds(found.mean)} "
+                f"({format_percent(found.mean / self.plan_iteration_time - 1)} against the plan), "
+                f"p99 {format_seconds(found.p99)} of {found.count} iterations"
+            )
+        return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 
 
-def simulate(plan: Plan, *, background_sample_time: float | None = None) -> Simulation:
+def simulate(
+    plan: Plan,
+    *,
+    background_sample_time: float | None = None,
+    conditions: Conditions | None = None,
+    iterations: int = 1000,
+) -> Simulation:
     """Replays one iteration of a plan.
 
     Args:
         plan: what to replay.
         background_sample_time: seconds that a background job takes per sample on one GPU alone; it then
             fills every gap.
+        conditions: under which it runs, other than planned; many iterations are then drawn, and the one of median
+            length is replayed.
+        iterations: to draw, where something is random.
+
+    Raises:
+        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
     """
-    spans, end = _foreground(plan)
-    gaps = _gaps(spans, plan.gpus, end)
-    held = sum(span.duration for span in spans)
-    idle = sum(gap.duration for gap in gaps)
+    times: tuple[float, ...] = ()
+    if conditions is None:
+        work, end = work_of(plan)
+    else:
+        work, times = work_under(plan, conditions, iterations)
+        end = _middle(times)[1]
+    filled: dict[int, list[Span]] = {}
+    held = idle = 0.0
     kind: SpanKind = "idle" if background_sample_time is None else "background"
-    filled = [Span(gap.gpu, kind, kind, gap.start, gap.end) for gap in gaps]
+    for one in work:
+        gaps = list(_gaps(one.spans, end))
+        held += len(one.gpus) * one.held
+        idle += len(one.gpus) * sum(stop - start for start, stop in gaps)
+        whole = sorted([*one.spans, *(Span(one.gpus[0], kind, kind, *gap) for gap in gaps)], key=_start)
+        filled.update((gpu, whole if gpu == one.gpus[0] else _on(gpu, whole)) for gpu in one.gpus)
     return Simulation(
         model=plan.model,
         gpus=plan.gpus,
@@ -67,47 +119,117 @@ def simulate(plan: Plan, *, background_sample_time: float | None = None) -> Simu
         idle_gpu_seconds=idle,
         background_samples=None if background_sample_time is None else idle / background_sample_time,
         timeline=Timeline(
-            f"{plan.model}, planned", "predicted", plan.gpus, tuple(sorted([*spans, *filled], key=_by_gpu))
+            f"{plan.model}, planned" if conditions is None else f"{plan.model}, {conditions}",
+            "predicted",
+            plan.gpus,
+            tuple(span for gpu in range(plan.gpus) for span in filled[gpu]),
         ),
+        plan_iteration_time=plan.iteration_time,
+        conditions=conditions,
+        iteration_times=times,
     )
 
 
-def _by_gpu(span: Span) -> tuple[int, float]:
-    return span.gpu, span.start
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """What some GPUs do in an iteration, all of them the same."""
+
+    gpus: tuple[int, ...]
+    spans: tuple[Span, ...]
+    """Of the foreground on the first of them, by start."""
+
+    @property
+    def held(self) -> float:
+        """Seconds, on one of them."""
+        return sum(span.duration for span in self.spans)
 
 
-def _foreground(plan: Plan) -> tuple[list[Span], float]:
+def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
+    """What each GPU does, and the iteration time; GPUs that do the same together, those without work included."""
     layers, gpus = plan.layers, plan.gpu_sets
     times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
+    names = [layer.name for layer in layers]
+    work = [
+        GpuWork(tuple(same), _spans(same[0], computed, names, times, layers)) for computed, same in alike(gpus).items()
+    ]
+    return [*work, *_without_work(plan)], times.iteration_time
+
+
+def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[list[GpuWork], tuple[float, ...]]:
+    """What each GPU does in the iteration of median length, and the times of all iterations.
+
+    Raises:
+        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
+    """
+    _check(plan, conditions, iterations)
+    found = vary(plan, conditions, iterations if conditions.random else 1)
+    times = tuple(found.iteration_times.tolist())
+    shown = _middle(times)[0]
+    names = [layer.name for layer in plan.layers]
+    work = []
+    for computed, same in alike(plan.gpu_sets).items():
+        by_speed: dict[float, list[int]] = {}
+        for gpu in same:
+            by_speed.setdefault(float(found.slowness[shown, gpu]), []).append(gpu)
+        for gpus in by_speed.values():
+            own, seconds = found.schedule_of(plan, shown, gpus[0])
+            work.append(GpuWork(tuple(gpus), _spans(gpus[0], computed, names, own, seconds)))
+    return [*work, *_without_work(plan)], times
+
+
+def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
+    if iterations < 1:
+        raise InvalidValueError(f"iterations must be at least 1, got {iterations}")
+    if len(conditions.speeds) > plan.gpus:
+        raise InvalidValueError(f"the conditions have {len(conditions.speeds)} speeds, the plan has {plan.gpus} GPUs")
+
+
+def _middle(times: Sequence[float]) -> tuple[int, float]:
+    """The iteration of median length, the shorter of two, and that length."""
+    index = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
+    return index, times[index]
+
+
+def _without_work(plan: Plan) -> list[GpuWork]:
+    used = {gpu for gpus in set(plan.gpu_sets) for gpu in gpus}
+    idle = tuple(gpu for gpu in range(plan.gpus) if gpu not in used)
+    return [GpuWork(idle, ())] if idle else []
+
+
+def _spans(
+    gpu: int, computed: Sequence[int], names: Sequence[str], times: Schedule, layers: Sequence[LayerSeconds]
+) -> tuple[Span, ...]:
+    """Of the layers that a GPU computes."""
     spans: list[Span] = []
 
-    def run(layer: LayerAssignment, kind: SpanKind, start: float, end: float) -> None:
-        if end > start:
-            spans.extend(Span(gpu, kind, layer.name, start, end) for gpu in layer.gpus)
+    def run(layer: int, kind: SpanKind, start: float, seconds: float) -> None:
+        if seconds > 0:
+            spans.append(Span(gpu, kind, names[layer], start, start + seconds))
 
-    for index, layer in enumerate(layers):
-        inputs, backward, gradients = times.inputs[index], times.backward[index], times.gradients[index]
-        arrived = inputs + layer.reshard / 2
-        run(layer, "reshard", inputs, arrived)
-        run(layer, "forward", arrived, arrived + layer.forward)
-        run(layer, "backward", backward, backward + layer.backward)
-        run(layer, "reshard", gradients, gradients + layer.reshard / 2)
-    for computed, same in alike(gpus).items():
-        for stretch in exposed(times, layers, computed):
-            name = layers[stretch.layer].name
-            spans.extend(Span(gpu, "sync", name, stretch.start, stretch.end) for gpu in same)
-    return spans, times.iteration_time
+    for index in computed:
+        layer, inputs, gradients = layers[index], times.inputs[index], times.gradients[index]
+        run(index, "reshard", inputs, layer.reshard / 2)
+        run(index, "forward", inputs + layer.reshard / 2, layer.forward)
+        run(index, "backward", times.backward[index], layer.backward)
+        run(index, "reshard", gradients, layer.reshard / 2)
+    spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed(times, layers, computed))
+    return tuple(sorted(spans, key=_start))
 
 
-def _gaps(spans: list[Span], gpus: int, end: float) -> list[Span]:
-    """Where each GPU is held by nothing."""
-    gaps = []
-    for gpu in range(gpus):
-        now = 0.0
-        for span in sorted((s for s in spans if s.gpu == gpu), key=_by_gpu):
-            if span.start > now:
-                gaps.append(Span(gpu, "idle", "idle", now, span.start))
-            now = max(now, span.end)
-        if end > now:
-            gaps.append(Span(gpu, "idle", "idle", now, end))
-    return gaps
+def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
+    """Where a GPU is held by nothing; its spans are by start."""
+    now = 0.0
+    for span in spans:
+        if span.start > now:
+            yield now, span.start
+        now = max(now, span.end)
+    if end > now:
+        yield now, end
+
+
+def _on(gpu: int, spans: Sequence[Span]) -> list[Span]:
+    return [Span(gpu, span.kind, span.name, span.start, span.end) for span in spans]
+
+
+def _start(span: Span) -> float:
+    return span.start

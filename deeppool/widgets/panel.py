@@ -38,6 +38,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             settle(figure)
         self._problem = ipywidgets.HTML()
         self._problem.add_class("dp-problem")
+        self._told = 0
         super().__init__([*contents, self._problem, self._page], **options)
         self.add_class("dp-panel")
         self.add_class("dp-" + _kebab(type(self).__name__))
@@ -66,17 +67,21 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
         @functools.wraps(callback)
         def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
+            told = self._told
             try:
                 callback(*arguments, **options)
             except Exception as error:  # whatever it is, the user is to see it
                 self.tell_problem(error)
             else:
-                self._problem.value = ""
+                # What a run's own thread has told since, of a run that the callback started, stays.
+                if self._told == told:
+                    self._problem.value = ""
 
         return run
 
     def tell_problem(self, error: BaseException) -> None:
         """Shows an error under the controls; one that is not ours with its type, since it is a defect."""
+        self._told += 1
         told = str(error) if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {error}"
         self._problem.value = f'<div role="alert" style="color: var(--jp-error-color1, #b00)">{html.escape(told)}</div>'
 

@@ -138,6 +138,9 @@ class Server:
         """Whether it answers."""
         try:
             self.ask("GET", "/api/status")
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except (urllib.error.URLError, ConnectionError):
             return False
         return True

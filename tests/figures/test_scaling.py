@@ -4,6 +4,7 @@ import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
+from deeppool.figures.scaling import PANELS
 from deeppool.planning.accuracy import CriticalBatch
 from deeppool.planning.scaling import scaling
 from deeppool.planning.study import PARALLELISMS, STRATEGIES
@@ -127,3 +128,18 @@ def test_a_speed_or_count_that_the_study_lacks_is_refused(study, wrong, phrase):
 def test_what_is_no_study_is_refused():
     with pytest.raises(InvalidValueError, match="scaling cannot draw a Plan, it accepts a ScalingStudy"):
         figures.scaling(two_layer_plan())
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_one_panel_by_itself_draws_what_it_draws_among_three(study, number):
+    alone = figures.scaling(study, panels=[PANELS[number]])
+    among = panel(figures.scaling(study), number + 1)
+    assert {name: (line.x, line.y) for name, line in panel(alone, 1).items()} == {
+        name: (line.x, line.y) for name, line in among.items()
+    }
+
+
+@pytest.mark.parametrize("panels", [(), ("speed",)])
+def test_a_panel_that_there_is_not_is_refused(study, panels):
+    with pytest.raises(InvalidValueError, match="panels must be some of speed-up, batch, network, got"):
+        figures.scaling(study, panels=panels)

@@ -12,7 +12,7 @@ from deeppool.errors import DeviceUnavailableError, DocumentError, InvalidValueE
 from deeppool.graph.capture import capture
 from deeppool.profiling import bench, measure, spread
 from deeppool.profiling.iteration import Iteration
-from deeppool.profiling.measure import profile
+from deeppool.profiling.measure import profile, resumable
 from deeppool.profiling.store import MeasurementLog
 from deeppool.profiling.table import Profile
 
@@ -239,6 +239,27 @@ def test_what_was_measured_otherwise_is_not_reused(model, measured, tmp_path, ot
     assert len(measured) == 2 * RUNS * len(SIZES)
 
 
+def test_what_would_be_reused_is_known_beforehand(model, tmp_path):
+    file = tmp_path / "small.json"
+    assert resumable(file, device="cpu") is None
+    interrupted(model, file, 5)
+    kept = resumable(file, model.graph, device="cpu")
+    assert kept is not None
+    assert kept.iterations == {1: 4, 2: 1}
+    assert str(kept) == "5 finished iterations (4 at batch 1, 1 at batch 2)"
+    assert resumable(file, device="cpu") == kept
+    assert resumable(file, capture(Deeper(), (8,)).graph, device="cpu") is None
+    assert resumable(file, model.graph, device="cpu", precision="bf16") is None
+    assert resumable(file, model.graph, device="cpu", threads=2) is None
+    profile(model, device="cpu", batch_sizes=SIZES, output=file)
+    assert resumable(file, model.graph, device="cpu") is None
+
+
+def test_a_log_that_is_not_ours_is_nothing_to_go_on_from(tmp_path):
+    (tmp_path / "small.json.partial").write_text("something\n[1, true, [[1, 2]]]\n")
+    assert resumable(tmp_path / "small.json", device="cpu") is None
+
+
 @pytest.mark.parametrize("cut", [1, 10])
 def test_line_cut_short_by_the_interruption_is_measured_again(model, measured, tmp_path, cut):
     file, partial = tmp_path / "small.json", tmp_path / "small.json.partial"
@@ -250,6 +271,15 @@ def test_line_cut_short_by_the_interruption_is_measured_again(model, measured, t
     assert measured == [(1, True)]
     # The log is whole again, for the interruption after this one.
     assert len([json.loads(line) for line in partial.read_text().splitlines()]) == 1 + 3
+
+
+def test_progress_begins_with_the_capture_of_a_model_that_is_not_captured_yet():
+    told = []
+    profile(Small(), (8,), device="cpu", batch_sizes=(1,), on_progress=lambda *news: told.append(news))
+    assert told[0] == ("exporting Small", 0.0)
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert told[-1] == ("done", 1.0)
 
 
 def test_without_an_output_nothing_is_kept(model, tmp_path, monkeypatch):

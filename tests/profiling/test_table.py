@@ -47,6 +47,16 @@ def test_between_two_sizes_times_lie_on_a_straight_line(forward, batch):
     assert not profile.time(0, batch).extrapolated
 
 
+def test_the_spread_at_a_size_is_that_of_its_runs_and_between_sizes_nobody_measured_one():
+    spread = (0.1, 0.2, 0.05, 0.3, 0.4)
+    profile = one_layer([1e-3 * batch for batch in BATCH_SIZES], spread=spread)
+    assert tuple(profile.spread(0, batch) for batch in BATCH_SIZES) == spread
+    assert profile.spread(0, 3) is None
+    assert profile.spread(0, 32) is None
+    # Between sizes a plan takes the worse of the two.
+    assert profile.time(0, 3).spread == 0.2
+
+
 def test_beyond_the_largest_size_the_last_two_are_continued_and_marked():
     # … 8: 9 ms, 16: 17 ms, so 1 ms a sample.
     profile = one_layer([1e-3 + 1e-3 * batch for batch in BATCH_SIZES])

@@ -40,6 +40,15 @@ def test_a_callbacks_error_is_shown_until_one_succeeds() -> None:
     assert panel.problem == ""
 
 
+def test_an_error_that_a_started_run_tells_at_once_is_not_wiped_by_the_click_that_started_it() -> None:
+    panel = TwoKnobs()
+    for _ in range(2):
+        panel.guarded(lambda: panel.tell_problem(InvalidValueError("it ended at once")))()
+        assert "it ended at once" in panel.problem
+    panel.knob.value = 4
+    assert panel.problem == ""
+
+
 def test_a_panel_is_found_in_the_page_by_its_name_and_keeps_the_place_for_errors() -> None:
     panel = TwoKnobs()
     assert {"dp-panel", "dp-two-knobs"} <= set(panel._dom_classes)

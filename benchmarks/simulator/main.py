@@ -1,0 +1,133 @@
+"""How far is the simulator from live runs of the same plans?
+
+Measures the network between two ranks, profiles each model, and for each case makes the plan, runs it alone and beside
+a background job, and simulates the same. Two ranks, a core each: run it on an idle machine of two cores.
+
+    python benchmarks/simulator/main.py -o simulator.json
+    python benchmarks/simulator/main.py -o simulator.json --interference pairs.json    # by benchmarks/interference
+    python benchmarks/simulator/main.py -o simulator.json --quick                      # does the script run?
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import deeppool as dp
+from deeppool import documents
+from deeppool.cluster import Cluster
+from deeppool.planning.data_parallel import data_parallel_plan
+from deeppool.planning.plan import Plan
+from deeppool.profiling.table import Profile
+from deeppool.sharing import Policy
+from deeppool.simulation.fidelity import Fidelity
+from deeppool.simulation.interference import Interference
+
+RANKS = 2
+BOUND = 0.15
+"""Of the error of iteration time and harvest."""
+LIMIT = 2.0
+HELD_TO_IT = ("iteration alone", "beside the background", "background harvest")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is run, and simulated."""
+
+    model: str
+    shape: tuple[int, ...] | None
+    batch: int
+    limit: float | None
+    """Amplification limit of a burst-parallel plan; None: data parallel."""
+    background: str
+    policy: Policy = "priority"
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        how = "data parallel" if self.limit is None else f"limit {self.limit:g}"
+        return f"{self.model}, batch {self.batch}, {how}"
+
+
+# The models of benchmarks/execution that two cores hold.
+CASES = tuple(
+    Case(model, (3, 64, 64), 16, limit, "resnet18") for model in ("vgg16", "resnet50") for limit in (None, LIMIT)
+)
+QUICK = tuple(
+    Case("examples.two_branch:two_branch", None, 16, limit, "examples.two_branch:two_branch") for limit in (None, LIMIT)
+)
+
+
+def main() -> None:
+    """Measures, simulates, prints the table, saves the records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for all records")
+    parser.add_argument("--interference", type=Path, help="measured on this machine; none is modelled unless given")
+    parser.add_argument("--seconds", type=float, default=60.0, help="measuring time of one run")
+    parser.add_argument("--quick", action="store_true", help="a small model, a few seconds")
+    arguments = parser.parse_args()
+    documents.check_writable(arguments.output)
+    measured = None if arguments.interference is None else documents.read(arguments.interference, Interference)
+    seconds = 4.0 if arguments.quick else arguments.seconds
+    print(dp.environment(), file=sys.stderr)
+    network = dp.measure_network(RANKS, backend="gloo", seconds=5.0 if arguments.quick else 30.0)
+    rows = []
+    for case, plan, background in cases(QUICK if arguments.quick else CASES, network, measured is not None):
+        run = dp.launch(plan, background=case.background, policy=case.policy, seconds=seconds)
+        found = dp.compare_with_run(plan, run, background=background, interference=measured)
+        print(plan, run, found, sep="\n", file=sys.stderr)
+        rows.append((case, found))
+        records = [{"case": case.name, "fidelity": documents.to_json(fidelity)} for case, fidelity in rows]
+        documents.write_text(json.dumps(records, indent=1), arguments.output)
+    print(table(rows))
+
+
+def cases(
+    wanted: tuple[Case, ...], network: Cluster, with_background: bool
+) -> Iterator[tuple[Case, Plan, Profile | None]]:
+    """Each case with its plan, and the profile of its background where the simulation needs it."""
+    profiles: dict[str, Profile] = {}
+
+    def profile(case: Case) -> Profile:
+        if case.model not in profiles:
+            sizes = [case.batch // RANKS, case.batch]
+            profiles[case.model] = dp.profile(case.model, case.shape, device="cpu", batch_sizes=sizes)
+        return profiles[case.model]
+
+    for case in wanted:
+        if case.limit is None:
+            plan = data_parallel_plan(profile(case), network, case.batch)
+        else:
+            plan = dp.plan(profile(case), network, case.batch, case.limit)
+        beside = dp.profile(case.background, device="cpu", batch_sizes=[4]) if with_background else None
+        yield case, plan, beside
+
+
+def table(rows: list[tuple[Case, Fidelity]]) -> str:
+    """A row per case and quantity: simulated, measured, the error, and whether it keeps the bound."""
+    lines = [
+        "| plan on two ranks | quantity | simulated | measured | error | within 15 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case, found in rows:
+        for quantity in found.quantities:
+            values = (_value(quantity.simulated, quantity.unit), _value(quantity.measured, quantity.unit))
+            held = any(quantity.name.startswith(name) for name in HELD_TO_IT)
+            kept = ("yes" if abs(quantity.error) <= BOUND else "**no**") if held else ""
+            lines.append(
+                f"| {case.name} | {quantity.name.rstrip(',')} | {' | '.join(values)} | {100 * quantity.error:+.1f} % "
+                f"| {kept} |"
+            )
+    lines.append("")
+    notes = {found.interference for _, found in rows}
+    return "\n".join([*lines, f"Foreground beside resnet18 or as named; {'; '.join(sorted(notes))}."])
+
+
+def _value(value: float, unit: str) -> str:
+    return f"{1e3 * value:.0f} ms" if unit == "s" else f"{100 * value:.0f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""``deeppool simulate``: a plan, or a workload of many jobs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from deeppool.cli.inputs import read_plan, read_profile
+from deeppool.cli.options import AsJson, Policy, SlowdownOption
+from deeppool.cli.output import progress, show
+from deeppool.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from deeppool.documents import Record
+    from deeppool.job import Progress
+    from deeppool.profiling.table import Profile
+    from deeppool.simulation.conditions import Conditions
+    from deeppool.simulation.interference import Interference
+
+A_PLAN, A_WORKLOAD, SLOW = "Of a plan", "Of a workload trace", "Other than planned"
+Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
+
+
+def simulate(
+    what: Annotated[
+        Path, typer.Argument(metavar="PLAN|TRACE", help="Made by: deeppool plan -o FILE; or a workload trace.")
+    ],
+    interference: Annotated[
+        Path | None,
+        typer.Option(help="Made by benchmarks/interference: prices a background beside every GPU with it."),
+    ] = None,
+    policy: Annotated[
+        Policy | None, typer.Option(help="How it shares the GPUs, with --interference (priority unless given).")
+    ] = None,
+    max_slowdown: SlowdownOption = None,
+    background: Annotated[
+        str | None,
+        typer.Option(
+            help="Profile of a background job that fills the idle time, without interference unless told.",
+            rich_help_panel=A_PLAN,
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace.", rich_help_panel=A_PLAN)
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Record of a run of the plan: how far off it the simulation is. With --interference, --background is "
+            "the profile of the run's background.",
+            rich_help_panel=A_PLAN,
+        ),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="Of the cluster.", rich_help_panel=A_WORKLOAD)] = None,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.", rich_help_panel=A_WORKLOAD
+        ),
+    ] = "dgx-a100",
+    strategy: Annotated[
+        Strategy,
+        typer.Option(
+            help="data-parallel and burst-parallel foregrounds have their GPUs to themselves; in a partition "
+            "data-parallel ones have --foreground-gpus of the cluster; collocated ones have backgrounds in their gaps; "
+            "all compares them.",
+            rich_help_panel=A_WORKLOAD,
+        ),
+    ] = "collocated",
+    foreground_gpus: Annotated[
+        int | None, typer.Option(help="Of a partition; the others are for backgrounds.", rich_help_panel=A_WORKLOAD)
+    ] = None,
+    harvest_of_idle: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the gaps that backgrounds get, 0 to 1, where no --interference is given; 1 unless given.",
+            rich_help_panel=A_WORKLOAD,
+        ),
+    ] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Seconds after which the simulation ends.", rich_help_panel=A_WORKLOAD)
+    ] = None,
+    speed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GPU=FACTOR", help="Of a slow GPU: 3=0.5 is half as fast.", rich_help_panel=SLOW),
+    ] = None,
+    jitter: Annotated[
+        float, typer.Option(help="Spread (log) of computing times from iteration to iteration.", rich_help_panel=SLOW)
+    ] = 0.0,
+    straggling: Annotated[
+        float, typer.Option(help="Probability that a GPU is a straggler in an iteration.", rich_help_panel=SLOW)
+    ] = 0.0,
+    delay: Annotated[
+        float,
+        typer.Option(help="By which a straggler is slower, on average: 1 is twice as long.", rich_help_panel=SLOW),
+    ] = 1.0,
+    bandwidth: Annotated[float, typer.Option(help="Of links inside a node: 0.5 is half.", rich_help_panel=SLOW)] = 1.0,
+    between_bandwidth: Annotated[
+        float, typer.Option(help="Of links between nodes: 0.5 is half.", rich_help_panel=SLOW)
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of what is random.", rich_help_panel=SLOW)] = 0,
+    iterations: Annotated[
+        int | None,
+        typer.Option(help="Of a plan, to draw where something is random (1000 unless given).", rich_help_panel=SLOW),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay one iteration of PLAN on a virtual clock: who is busy when, and what a background job could take.
+
+    Or a TRACE of jobs that arrive at a cluster: when each of them is done, and what the cluster gets done.
+
+    Example: deeppool simulate plan.json --trace trace.json   (open it in ui.perfetto.dev)
+
+    With stragglers: deeppool simulate plan.json --straggling 0.01 --delay 2
+
+    Against a run of it: deeppool simulate plan.json --against run.json
+
+    Many jobs, by every strategy: deeppool simulate trace.json --gpus 64 --strategy all
+
+    A TRACE is written in Python: dp.save(dp.WorkloadTrace(name, method, (dp.TraceJob(…), …)), "trace.json")
+    """
+    from deeppool import documents
+    from deeppool.simulation.workload import WorkloadTrace
+
+    if output is not None:
+        documents.check_writable(output)
+    of_plan: dict[str, Any] = {"background": background, "trace": trace, "against": against, "iterations": iterations}
+    of_workload = {
+        "gpus": gpus,
+        "foreground_gpus": foreground_gpus,
+        "harvest_of_idle": harvest_of_idle,
+        "until": until,
+    }
+    conditions = _conditions(
+        speed or [],
+        jitter=jitter,
+        straggling=straggling,
+        delay=delay,
+        inside_bandwidth=bandwidth,
+        between_bandwidth=between_bandwidth,
+        seed=seed,
+    )
+    how = {"interference": _interference(interference), "policy": policy, "max_slowdown": max_slowdown}
+    found: Record
+    if documents.read_object(what).get("format") == f"deeppool/{WorkloadTrace.KIND}":
+        _refuse(of_plan, "is for a plan, and this is a workload trace")
+        found = _simulate_workload(what, cluster, strategy, conditions, of_workload, how)
+    else:
+        _refuse(of_workload, "is for a workload trace, and this is none")
+        found = _simulate_plan(what, conditions, how, **of_plan)
+    if output is not None:
+        documents.write(found, output)
+    show(found, as_json)
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
+
+
+def _interference(path: Path | None) -> "Interference | None":
+    from deeppool import documents
+    from deeppool.simulation.interference import Interference
+
+    return None if path is None else documents.read(path, Interference)
+
+
+def _conditions(speeds: list[str], **others: Any) -> "Conditions | None":
+    """None where all is as planned."""
+    from deeppool.simulation.conditions import Conditions
+
+    by_gpu: dict[int, float] = {}
+    for text in speeds:
+        gpu, _, factor = text.partition("=")
+        try:
+            by_gpu[int(gpu)] = float(factor)
+        except ValueError:
+            raise InvalidValueError(f"a speed is, for example, 3=0.5 for GPU 3 at half, got '{text}'") from None
+    found = Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)
+    return None if found.as_planned else found
+
+
+def _simulate_plan(
+    path: Path,
+    conditions: "Conditions | None",
+    how: dict[str, Any],
+    *,
+    background: str | None,
+    trace: Path | None,
+    against: Path | None,
+    iterations: int | None,
+) -> "Record":
+    from dataclasses import replace
+
+    from deeppool import documents
+    from deeppool.figures.trace import write_trace
+    from deeppool.job import RunRecord
+    from deeppool.sharing import find_sharing
+    from deeppool.simulation.against import compare_with_run
+    from deeppool.simulation.collocated_plan import CollocatedPlan, simulate_collocated_plan
+    from deeppool.simulation.replay import Simulation
+    from deeppool.simulation.replay import simulate as replay
+
+    interference, policy = how["interference"], how["policy"]
+    if interference is None and (policy is not None or how["max_slowdown"] is not None):
+        raise typer.BadParameter(
+            "it says how a background shares a GPU: give --interference too",
+            param_hint="--max-slowdown" if policy is None else "--policy",
+        )
+    if interference is not None and (background is None or policy == "none"):
+        raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
+    if interference is not None and conditions is not None:
+        raise typer.BadParameter(
+            "it prices a background beside a plan that runs as planned: leave out what is slow",
+            param_hint="--interference",
+        )
+    job: Profile | None = None if background is None else read_profile(background)
+    made = read_plan(path)
+    sample_time = None if job is None else job.iteration_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
+    replayed = replay(made, background_sample_time=sample_time, conditions=conditions, iterations=iterations or 1000)
+    found: Simulation | CollocatedPlan = replayed
+    if interference is not None and job is not None:
+        sharing = find_sharing(policy or "priority", how["max_slowdown"])
+        assert sharing is not None
+        found = simulate_collocated_plan(made, job, interference, sharing)
+    if trace is not None:
+        write_trace(trace, replayed.timeline)
+    if against is not None:
+        run = documents.read(against, RunRecord)
+        found = replace(found, fidelity=compare_with_run(made, run, background=job, interference=interference))
+    return found
+
+
+def _simulate_workload(
+    path: Path,
+    cluster: str,
+    strategy: Strategy,
+    conditions: "Conditions | None",
+    given: dict[str, Any],
+    how: dict[str, Any],
+) -> "Record":
+    from deeppool import documents
+    from deeppool.cli.inputs import warn
+    from deeppool.cluster import find_cluster
+    from deeppool.profiling.table import Profile
+    from deeppool.simulation.cluster import simulate_cluster
+    from deeppool.simulation.comparison import compare_strategies
+    from deeppool.simulation.workload import WorkloadTrace, load_sources
+
+    if given["gpus"] is None:
+        raise typer.BadParameter("say how many the cluster has", param_hint="--gpus")
+    if (strategy == "partition") != (given["foreground_gpus"] is not None):
+        raise typer.BadParameter("goes with --strategy partition, and that with it", param_hint="--foreground-gpus")
+    workload = documents.read(path, WorkloadTrace)
+    sources = load_sources(workload, path.parent)
+    for source in sources.values():
+        warn(source.caveats() if isinstance(source, Profile) else source.caveats)
+    options = {
+        "sources": sources,
+        "interference": how["interference"],
+        "policy": how["policy"] or "priority",
+        "max_slowdown": how["max_slowdown"],
+        "harvest_of_idle": 1.0 if given["harvest_of_idle"] is None else given["harvest_of_idle"],
+        "conditions": conditions,
+        "until": given["until"],
+    }
+    machines = find_cluster(cluster, given["gpus"])
+    with progress() as report:
+        told: Progress = report
+        if strategy == "all":
+            return compare_strategies(workload, machines, on_progress=told, **options)
+        return simulate_cluster(
+            workload,
+            machines,
+            strategy=strategy,
+            foreground_gpus=given["foreground_gpus"],
+            on_progress=told,
+            **options,
+        )

@@ -1,0 +1,229 @@
+"""How long layers take at each per-GPU batch size: what was measured, the lines between, and the line beyond."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import TimeUnit, escape, shorten, time_unit
+from deeppool.profiling.check import line_error
+from deeppool.profiling.table import Profile
+from deeppool.units import format_percent, format_seconds
+
+BEYOND = 2
+"""Times the largest batch: how far the dashed line goes."""
+STEPS = 24
+"""Points of a line, which is straight only on axes that are not logarithmic."""
+MOST = 8
+"""Layers that can be told apart."""
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
+_DASHED = "dash"
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    name: str
+    time: Callable[[int], float]
+    """Seconds at a batch size."""
+    colour: str
+    symbol: str
+    spread: tuple[float, ...] = ()
+    """At each of the profile's sizes, as a share; empty where nobody knows it."""
+
+
+def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bool = False) -> go.Figure:
+    """Seconds over the per-GPU batch, both logarithmic: points with their spread, lines between, dashed beyond.
+
+    One layer is shown as forward, backward and their sum, several by their sums.
+
+    Args:
+        profile: whose times are drawn; the subtitle says whether they were measured or estimated.
+        layers: indices or names, up to :data:`MOST`; none for the whole iteration, beside whose sum of layers the
+            measured whole iterations stand, where there are some.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: not a profile, a layer that it does not have, or too many.
+    """
+    if not isinstance(profile, Profile):
+        raise InvalidValueError(f"batch_curves cannot draw a {type(profile).__name__}, it accepts a Profile")
+    indices = [_find(profile, layer) for layer in dict.fromkeys(layers)]
+    if len(indices) > MOST:
+        raise InvalidValueError(f"at most {MOST} layers can be told apart, got {len(indices)} (choose fewer)")
+    curves = _curves(profile, indices, dark)
+    sizes = profile.batch_sizes
+    unit = time_unit(max(curve.time(sizes[-1]) for curve in curves))
+    figure = go.Figure()
+    for curve in curves:
+        figure.add_traces(list(_draw(curve, profile, unit)))
+    if not indices and profile.checks:
+        figure.add_trace(_whole(profile, unit))
+    figure.update_xaxes(
+        title_text="per-GPU batch (samples, log)",
+        type="log",
+        tickvals=[*sizes, BEYOND * sizes[-1]],
+        ticktext=[*map(str, sizes), str(BEYOND * sizes[-1])],
+        range=[math.log10(sizes[0] / 1.15), math.log10(BEYOND * sizes[-1] * 1.15)],
+    )
+    figure.update_yaxes(title_text=f"time ({unit.name}, log)", type="log", minor_ticks="outside", dtick="D2")
+    return theme.dress(
+        figure,
+        title=_title(profile, indices),
+        subtitle=_subtitle(profile),
+        plot_height=330,
+        heading_height=26 * (len(curves) > 4),
+        dark=dark,
+    )
+
+
+def _find(profile: Profile, layer: int | str) -> int:
+    names = [x.name for x in profile.graph.layers]
+    if isinstance(layer, str) and layer in names:
+        return names.index(layer)
+    if isinstance(layer, int) and 0 <= layer < len(names):
+        return layer
+    raise InvalidValueError(
+        f"{profile.graph.model} has no layer {layer!r}: it has {len(names)}, from {names[0]} to {names[-1]}"
+    )
+
+
+def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve]:
+    if not indices:
+        return [_Curve("sum of the layers", profile.iteration_time, theme.neutral(dark=dark), SYMBOLS[0])]
+    if len(indices) == 1:
+        return _directions(profile, indices[0], dark)
+    # The palette's hues mean kinds of work; layers are told apart by symbols, and by steps of lightness.
+    shades = theme.ramp(dark=dark)[:1:-1]
+    return [
+        _Curve(
+            escape(shorten(profile.graph.layers[index].name)),
+            lambda batch, index=index: profile.time(index, batch).total,  # type: ignore[misc]
+            shades[place * (len(shades) - 1) // (len(indices) - 1)],
+            SYMBOLS[place],
+            _spreads(profile, index),
+        )
+        for place, index in enumerate(indices)
+    ]
+
+
+def _directions(profile: Profile, index: int, dark: bool) -> list[_Curve]:
+    """One layer's forward, backward and their sum, whose spread it is that was measured."""
+    neutral = theme.neutral(dark=dark)
+    return [
+        _Curve(
+            "forward + backward",
+            lambda batch: profile.time(index, batch).total,
+            neutral,
+            SYMBOLS[0],
+            _spreads(profile, index),
+        ),
+        _Curve("backward", lambda batch: profile.time(index, batch).backward, theme.colour("backward"), SYMBOLS[1]),
+        _Curve("forward", lambda batch: profile.time(index, batch).forward, theme.colour("forward"), SYMBOLS[2]),
+    ]
+
+
+def _spreads(profile: Profile, index: int) -> tuple[float, ...]:
+    return tuple(profile.spread(index, batch) or 0.0 for batch in profile.batch_sizes)
+
+
+def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatter]:
+    """A line between the points, one beyond them, and the points, which are one entry of the legend."""
+    sizes = profile.batch_sizes
+    estimated = profile.provenance == "estimated"
+    for first, last, dash, name in (
+        (sizes[0], sizes[-1], "solid", "interpolated"),
+        (sizes[-1], BEYOND * sizes[-1], _DASHED, "extrapolated"),
+    ):
+        batches = _between(first, last)
+        yield go.Scatter(
+            name=f"{curve.name}, {name}",
+            mode="lines",
+            x=batches,
+            y=[unit.of(curve.time(batch)) for batch in batches],
+            line={"color": curve.colour, "width": 1.6, "dash": dash},
+            legendgroup=curve.name,
+            showlegend=False,
+            hovertemplate=f"<b>{curve.name}</b><br>batch %{{x}}: %{{y:.4g}} {unit.name}, {name}<extra></extra>",
+        )
+    times = [curve.time(batch) for batch in sizes]
+    spread = curve.spread or (0.0,) * len(sizes)
+    yield go.Scatter(
+        name=f"{curve.name}, {profile.provenance}",
+        mode="markers",
+        x=list(sizes),
+        y=[unit.of(seconds) for seconds in times],
+        error_y={
+            "array": [unit.of(seconds * share) for seconds, share in zip(times, spread, strict=True)],
+            "visible": any(spread),
+            "thickness": 1.2,
+            "width": 4,
+        },
+        marker={
+            "color": curve.colour,
+            "symbol": curve.symbol + "-open" * estimated,
+            "size": 9,
+            "line": {"width": 1.5, "color": curve.colour},
+        },
+        legendgroup=curve.name,
+        customdata=[
+            [format_seconds(seconds), f", spread {100 * share:.1f} %" * bool(share)]
+            for seconds, share in zip(times, spread, strict=True)
+        ],
+        hovertemplate=(
+            f"<b>{curve.name}</b><br>batch %{{x}}: %{{customdata[0]}}, {profile.provenance}%{{customdata[1]}}"
+            "<extra></extra>"
+        ),
+    )
+
+
+def _whole(profile: Profile, unit: TimeUnit) -> go.Scatter:
+    return go.Scatter(
+        name="whole iteration, measured",
+        mode="markers",
+        x=[check.batch for check in profile.checks],
+        y=[unit.of(check.iteration) for check in profile.checks],
+        marker={
+            "color": theme.VERMILLION,
+            "symbol": "x-thin",
+            "size": 10,
+            "line": {"width": 2, "color": theme.VERMILLION},
+        },
+        error_y={
+            "array": [unit.of(check.iteration * check.spread) for check in profile.checks],
+            "thickness": 1.2,
+            "width": 4,
+        },
+        customdata=[
+            [format_seconds(check.iteration), f"the layers add up to {format_percent(check.deviation)}"]
+            for check in profile.checks
+        ],
+        hovertemplate=(
+            "<b>whole iteration</b><br>batch %{x}: %{customdata[0]}, measured<br>%{customdata[1]}<extra></extra>"
+        ),
+    )
+
+
+def _between(first: int, last: int) -> list[int]:
+    """Whole batch sizes at equal steps of a logarithm."""
+    steps = [round(first * (last / first) ** (step / STEPS)) for step in range(STEPS + 1)]
+    return sorted({*steps, first, last})
+
+
+def _title(profile: Profile, indices: Sequence[int]) -> str:
+    model = escape(profile.graph.model)
+    if not indices:
+        return f"{model}: an iteration on one GPU"
+    if len(indices) == 1:
+        return f"{escape(profile.graph.layers[indices[0]].name)} of {model}"
+    return f"{len(indices)} layers of {model}"
+
+
+def _subtitle(profile: Profile) -> str:
+    return (
+        f"<b>{profile.provenance}</b> on {escape(profile.device_name)}, {profile.precision}; "
+        f"dashed beyond batch {profile.batch_sizes[-1]}: "
+        f"{line_error(profile.batch_sizes, profile.extrapolation_error)}"
+    )

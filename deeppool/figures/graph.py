@@ -1,0 +1,329 @@
+"""The layers of a model as a graph: who reads whom, and where its time, parameters or memory are."""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape, shorten
+from deeppool.figures.layered import Column, Layered, columns, layered
+from deeppool.graph.layer import Layer, LayerGraph
+from deeppool.profiling.table import Profile
+from deeppool.units import format_bytes, format_seconds
+
+Quantity = Literal["time", "parameters", "output", "kept"]
+"""What colours a layer: seconds of a per-GPU batch; bytes of its parameters; bytes per sample of what it hands on,
+and of what its forward keeps for its backward."""
+
+TITLES: dict[Quantity, str] = {
+    "time": "forward + backward time",
+    "parameters": "parameters",
+    "output": "output per sample",
+    "kept": "kept for the backward, per sample",
+}
+ROW = 24
+"""Pixels from a layer to the next one below."""
+PAGE = 800
+"""Pixels of width that labels are cut for, as beside a laptop's notebook; a wider page gives them more room."""
+TALL = 26
+"""Rows, above which a graph is set in columns."""
+NARROWEST = 190
+"""Pixels of a column."""
+LANE = 34
+"""Pixels between branches, at least."""
+CHARACTER = 5.8
+"""Pixels of one of a label's, about."""
+LONGEST = 30
+"""Characters of a label."""
+BAR = 250
+"""Pixels of the colour bar."""
+_DECIMAL, _BINARY = [10.0**power for power in (-9, -6, -3, 0, 3)], [1024.0**power for power in range(5)]
+DECADES = 4
+"""That the colours span; what is less than the most by more than that looks like the least."""
+
+
+def graph(
+    graph: LayerGraph,
+    profile: Profile | None = None,
+    *,
+    colour_by: Quantity | None = None,
+    batch: int | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Layers from the top down, branches side by side, long graphs in columns; zoom in by dragging.
+
+    Args:
+        graph: what ``dp.capture`` found; a profile's own is ``profile.graph``.
+        profile: of this graph: hover texts and colours then tell its times.
+        colour_by: ``time`` where there is a profile, else ``parameters``, unless given.
+        batch: per-GPU batch of the times; the profile's largest unless given.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: not a graph, times without a profile, or the profile of another graph.
+        MissingProfileError: a batch below the profile's smallest.
+    """
+    if not isinstance(graph, LayerGraph):
+        raise InvalidValueError(f"graph cannot draw a {type(graph).__name__}, it accepts a LayerGraph")
+    if profile is not None and profile.graph.fingerprint != graph.fingerprint:
+        raise InvalidValueError(
+            f"the profile is of {profile.graph}, and the graph is {graph}: they differ (pass profile.graph)"
+        )
+    colour_by = colour_by or ("parameters" if profile is None else "time")
+    if colour_by not in TITLES or (colour_by == "time" and profile is None):
+        raise InvalidValueError(
+            f"colour_by must be one of {', '.join(TITLES)}, and time needs a profile, got '{colour_by}' "
+            f"{'with' if profile else 'without'} one"
+        )
+    batch = batch or (profile.batch_sizes[-1] if profile else 1)
+    page = _Page(graph)
+    values = _values(graph, profile, colour_by, batch)
+    figure = go.Figure(_edges(page, dark))
+    for trace in _layers(page, values, _Hover(graph, profile, batch), colour_by, dark):
+        figure.add_trace(trace)
+    figure.update_layout(
+        xaxis={"visible": False, "range": [-14, PAGE]},
+        yaxis={"visible": False, "range": [(page.height - 0.2) * ROW, -0.8 * ROW]},
+        coloraxis=_colour_axis(values, colour_by, dark),
+        dragmode="zoom",
+    )
+    return theme.dress(
+        figure,
+        title=f"{escape(graph.model)}, {len(graph.layers)} layers by {TITLES[colour_by]}",
+        subtitle=_subtitle(graph, profile, batch),
+        plot_height=max(200, page.height * ROW),
+        heading_height=0,
+        dark=dark,
+    ).update_layout(margin={"l": 12, "r": 96, "b": 16})
+
+
+class _Page:
+    """Where everything stands, in pixels."""
+
+    def __init__(self, graph: LayerGraph) -> None:
+        self.graph = graph
+        self.placed: Layered = layered([layer.predecessors for layer in graph.layers])
+        self.edges = [(source, target) for target, x in enumerate(graph.layers) for source in x.predecessors]
+        width = max(NARROWEST, self.placed.width * LANE + NARROWEST / 2)
+        wanted = min(-(-self.placed.height // TALL), max(1, int(PAGE / width)))
+        self.columns: tuple[Column, ...] = columns(self.placed, self.edges, wanted)
+        self.height = max(column.end - column.first for column in self.columns)
+        self.width = PAGE / len(self.columns)
+        # A graph with few branches needs no more room between them than their labels do.
+        self.lane = min(150.0, (self.width - 20) / self.placed.width)
+
+    def column(self, row: int) -> int:
+        return next(index for index, column in enumerate(self.columns) if row < column.end)
+
+    def at(self, row: float, lane: int, column: int) -> tuple[float, float]:
+        return column * self.width + lane * self.lane, (row - self.columns[column].first) * ROW
+
+    def of(self, layer: int) -> tuple[float, float]:
+        row = self.placed.rows[layer]
+        return self.at(row, self.placed.lanes[layer], self.column(row))
+
+    def room(self) -> list[int]:
+        """Per layer the characters of a label right of it, up to the next thing in its row."""
+        occupied: dict[int, set[int]] = {}
+        for layer, row in enumerate(self.placed.rows):
+            occupied.setdefault(row, set()).add(self.placed.lanes[layer])
+        for source, target in self.edges:
+            for row in range(self.placed.rows[source] + 1, self.placed.rows[target]):
+                occupied.setdefault(row, set()).add(self.lane_of(source, target))
+        found = []
+        for layer, row in enumerate(self.placed.rows):
+            lane = self.placed.lanes[layer]
+            right = min((other for other in occupied[row] if other > lane), default=None)
+            pixels = self.width - lane * self.lane if right is None else (right - lane) * self.lane
+            found.append(min(LONGEST, int((pixels - 18) / CHARACTER)))
+        return found
+
+    def lane_of(self, source: int, target: int) -> int:
+        """In which an edge goes down."""
+        lanes = self.placed.lanes
+        return self.placed.passing.get((source, target), max(lanes[source], lanes[target]))
+
+    def path(self, source: int, target: int) -> Iterator[tuple[float | None, float | None]]:
+        """Corners of an edge; from the foot of a column it goes on at the head of the next one."""
+        first, last = self.placed.rows[source], self.placed.rows[target]
+        lane = self.lane_of(source, target)
+        begin, end = self.column(first), self.column(last)
+        # Aside only between two rows, where no label is.
+        yield self.of(source)
+        yield self.at(first + 0.5, self.placed.lanes[source], begin)
+        yield self.at(first + 0.5, lane, begin)
+        for column in range(begin, end):
+            yield self.at(self.columns[column].end - 0.4, lane, column)
+            yield None, None
+            yield self.at(self.columns[column + 1].first - 0.6, lane, column + 1)
+        yield self.at(last - 0.5, lane, end)
+        yield self.at(last - 0.5, self.placed.lanes[target], end)
+        yield self.of(target)
+
+
+def _edges(page: _Page, dark: bool) -> go.Scatter:
+    corners = [corner for edge in page.edges for corner in (*page.path(*edge), (None, None))]
+    return go.Scatter(
+        mode="lines",
+        x=[x for x, _ in corners],
+        y=[y for _, y in corners],
+        line={"color": theme.soft(dark=dark), "width": 1.5},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _layers(
+    page: _Page, values: list[float | None], hover: "_Hover", colour_by: Quantity, dark: bool
+) -> Iterator[go.Scatter]:
+    """Those with a colour, and those without, which the legend explains."""
+    coloured = [index for index, value in enumerate(values) if value]
+    blank = [index for index, value in enumerate(values) if not value]
+    room = page.room()
+    for indices, name in ((coloured, TITLES[colour_by]), (blank, _blank_name(colour_by))):
+        if not indices:
+            continue
+        marker: dict[str, object] = {"size": 12, "line": {"width": 1, "color": theme.neutral(dark=dark)}}
+        if indices is coloured:
+            marker |= {"color": [math.log10(values[i] or 1) for i in indices], "coloraxis": "coloraxis"}
+        else:
+            marker |= {"color": theme.paper(dark=dark)}
+        points = [page.of(index) for index in indices]
+        names = [page.graph.layers[index].name for index in indices]
+        yield go.Scatter(
+            name=name,
+            mode="markers+text",
+            x=[x for x, _ in points],
+            y=[y for _, y in points],
+            marker=marker,
+            text=[escape(_fit(name, room[index])) for index, name in zip(indices, names, strict=True)],
+            textposition="middle right",
+            textfont={"size": 10.5},
+            customdata=[[index, *hover.of(index)] for index in indices],
+            hovertemplate="<b>%{customdata[1]}</b><br>%{customdata[2]}<extra></extra>",
+            showlegend=indices is blank,
+        )
+
+
+def _fit(name: str, room: int) -> str:
+    """A label of so many characters: the end of a path tells layers apart; none where nothing readable fits."""
+    if len(name) <= room:
+        return name
+    last = name.rpartition(".")[2]
+    if len(last) + 1 >= room:
+        return shorten(last, room) if room >= 4 else ""
+    return f"…{name[1 - room :].lstrip('.')}"
+
+
+def _blank_name(colour_by: Quantity) -> str:
+    return {"parameters": "no parameters", "kept": "keeps nothing, or unknown", "output": "the loss"}.get(
+        colour_by, "no time"
+    )
+
+
+# -- what is shown of a layer -----------------------------------------------------------------------
+
+
+def output_bytes(graph: LayerGraph) -> list[int | None]:
+    """Bytes per sample that each layer hands on, counted once however many read it; None where nobody does."""
+    found: list[int | None] = [None] * len(graph.layers)
+    for layer in graph.layers:
+        for source, size in zip(layer.predecessors, layer.input_bytes, strict=True):
+            found[source] = max(size, found[source] or 0)
+    return found
+
+
+def _values(graph: LayerGraph, profile: Profile | None, colour_by: Quantity, batch: int) -> list[float | None]:
+    if colour_by == "time":
+        assert profile is not None
+        return [profile.time(index, batch).total for index in range(len(graph.layers))]
+    if colour_by == "output":
+        return list(output_bytes(graph))
+    if colour_by == "kept":
+        return [layer.activation_bytes for layer in graph.layers]
+    return [layer.parameter_bytes for layer in graph.layers]
+
+
+class _Hover:
+    """The texts of layers under the pointer."""
+
+    def __init__(self, graph: LayerGraph, profile: Profile | None, batch: int) -> None:
+        self.graph, self.profile, self.batch = graph, profile, batch
+        self.handed = output_bytes(graph)
+        self.whole = profile.iteration_time(batch) if profile else 0.0
+
+    def of(self, index: int) -> list[str]:
+        """Name, and lines about it."""
+        layer: Layer = self.graph.layers[index]
+        handed = self.handed[index]
+        lines = [
+            escape(_operators(layer.operators)),
+            f"{format_bytes(layer.parameter_bytes)} of parameters",
+            "output: the loss" if handed is None else f"output {format_bytes(handed)} per sample",
+        ]
+        if layer.activation_bytes is not None:
+            lines.append(f"keeps {format_bytes(layer.activation_bytes)} per sample for the backward")
+        if self.profile is not None:
+            time = self.profile.time(index, self.batch)
+            lines.append(
+                f"{format_seconds(time.forward)} forward + {format_seconds(time.backward)} backward at batch "
+                f"{self.batch}{' (extrapolated)' if time.extrapolated else ''}, "
+                f"{100 * time.total / self.whole:.1f} % of the iteration"
+            )
+        return [escape(layer.name), "<br>".join(lines)]
+
+
+def _operators(names: tuple[str, ...], limit: int = 6) -> str:
+    """``conv2d + batch_norm + relu``; of many the first ones."""
+    more = f" + {len(names) - limit} more" if len(names) > limit else ""
+    return " + ".join(names[:limit]) + more
+
+
+def _colour_axis(values: list[float | None], colour_by: Quantity, dark: bool) -> dict[str, object]:
+    """Logarithmic, with a label per decade."""
+    known = [value for value in values if value]
+    most = max(known, default=1.0)
+    least = max(min(known, default=1.0), most / 10**DECADES)
+    low, high = math.log10(least), math.log10(most)
+    if high - low < 0.5:
+        low, high = low - 0.25, high + 0.25
+    units = _DECIMAL if colour_by == "time" else _BINARY
+    steps = (1, 2, 5) if high - low < 1.5 else (1,)
+    ticks = [unit * power * step for unit in units for power in (1, 10, 100) for step in steps]
+    ticks = [value for value in ticks if low <= math.log10(value) <= high]
+    told = format_seconds if colour_by == "time" else format_bytes
+    clipped = bool(known) and min(known) < least
+    return {
+        "colorscale": theme.ramp(dark=dark),
+        "cmin": low,
+        "cmax": high,
+        "colorbar": {
+            "title": {"text": TITLES[colour_by] + " (the least: all below)" * clipped, "side": "right"},
+            "tickvals": [math.log10(value) for value in ticks],
+            "ticktext": [told(value).replace(".0 ", " ") for value in ticks],
+            "thickness": 14,
+            "len": BAR,
+            "lenmode": "pixels",
+            "y": 1,
+            "yanchor": "top",
+        },
+    }
+
+
+def _subtitle(graph: LayerGraph, profile: Profile | None, batch: int) -> str:
+    shapes = " and ".join("x".join(map(str, given.shape)) for given in graph.inputs)
+    size = f"{format_bytes(graph.parameter_bytes)} of parameters"
+    if profile is None:
+        return f"samples of {shapes}, a layer is {_a(graph.granularity)}; {size}; nothing was timed"
+    beyond = ", extrapolated" if batch > profile.batch_sizes[-1] else ""
+    return (
+        f"<b>{profile.provenance}</b> on {escape(profile.device_name)}, {profile.precision}, batch {batch}{beyond}: "
+        f"{format_seconds(profile.iteration_time(batch))} an iteration; samples of {shapes}; {size}"
+    )
+
+
+def _a(granularity: str) -> str:
+    return f"{'an' if granularity[0] in 'aeiou' else 'a'} {granularity}"

@@ -1,0 +1,75 @@
+"""How much faster each layer gets when it is strong-scaled, as DeepPool's figure 5 draws it."""
+
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape, shorten
+from deeppool.profiling.table import Profile
+from deeppool.units import format_seconds
+
+
+def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128, dark: bool = False) -> go.Figure:
+    """Speed-up of every layer from one GPU with the global batch to all GPUs with a part of it; computing alone.
+
+    Args:
+        profile: layer times at ``global_batch`` and at ``global_batch / gpus``.
+        gpus: among which the batch is divided.
+        global_batch: samples of an iteration.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: the batch cannot be divided among the GPUs.
+        MissingProfileError: the profile knows no batch as small.
+    """
+    found = speedups(profile, gpus=gpus, global_batch=global_batch)
+    shares = global_batch // gpus
+    figure = go.Figure(
+        go.Bar(
+            x=list(range(len(found))),
+            y=list(found.values()),
+            marker={"color": theme.BLUE},
+            customdata=[
+                [escape(name), *(format_seconds(profile.time(n, batch).total) for batch in (global_batch, shares))]
+                for n, name in enumerate(found)
+            ],
+            hovertemplate="<b>%{customdata[0]}</b>: %{y:.1f}x<br>"
+            f"%{{customdata[1]}} at {global_batch} samples, %{{customdata[2]}} at {shares}, "
+            f"{profile.provenance}<extra></extra>",
+        )
+    )
+    figure.add_hline(
+        y=gpus,
+        line={"color": theme.neutral(dark=dark), "width": 1.5, "dash": "dot"},
+        annotation={"text": f"linear: {gpus}x", "yanchor": "bottom", "showarrow": False},
+        annotation_position="top left",
+    )
+    figure.update_xaxes(tickvals=list(range(len(found))), ticktext=[shorten(name, 20) for name in found], tickangle=-60)
+    highest = max(gpus, *found.values())
+    figure.update_yaxes(title_text="speed-up (×)", range=[0, 1.12 * highest])
+    return theme.dress(
+        figure,
+        title=f"Strong-scaling each layer of {escape(profile.graph.model)}",
+        subtitle=f"from {global_batch} samples on one GPU to {shares} on each of {gpus}; <b>{profile.provenance}</b> "
+        f"layer times ({escape(profile.device_name)}, {profile.precision}), without transfers",
+        plot_height=380,
+        heading_height=0,
+        dark=dark,
+    )
+
+
+def speedups(profile: Profile, *, gpus: int, global_batch: int) -> dict[str, float]:
+    """Layer → how much faster it is with a part of the global batch than with all of it.
+
+    Raises:
+        InvalidValueError: the batch cannot be divided among the GPUs.
+        MissingProfileError: the profile knows no batch as small.
+    """
+    if gpus < 1 or global_batch % gpus:
+        raise InvalidValueError(
+            f"global_batch must be a multiple of the GPUs, got {global_batch} on {gpus} (for example {gpus or 1})"
+        )
+    return {
+        layer.name: profile.time(n, global_batch).total / profile.time(n, global_batch // gpus).total
+        for n, layer in enumerate(profile.graph.layers)
+    }

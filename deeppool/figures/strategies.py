@@ -1,0 +1,72 @@
+"""A workload by every strategy: who trains how much, and how long the foregrounds take."""
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape, time_unit
+from deeppool.simulation.comparison import ClusterComparison
+
+
+def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figure:
+    """Bars, a line per strategy: cluster throughput on the left, completion time of the foregrounds on the right.
+
+    Args:
+        comparison: of strategies on one workload; predictions.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: something else.
+    """
+    if not isinstance(comparison, ClusterComparison):
+        raise InvalidValueError(f"strategies cannot draw a {type(comparison).__name__}, it accepts a ClusterComparison")
+    results = comparison.results
+    labels = [escape(result.label) for result in results]
+    unit = time_unit(max([result.completion_time or 0 for result in results]))
+    figure = make_subplots(
+        cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=("cluster throughput", "foregrounds")
+    )
+    figure.update_annotations(font_size=12)
+    for name, colour in (("foreground", theme.BLUE), ("background", theme.colour("background", dark=dark))):
+        figure.add_trace(
+            go.Bar(
+                orientation="h",
+                name=name,
+                y=labels,
+                x=[getattr(result, f"{name}_throughput") for result in results],
+                marker={"color": colour},
+                hovertemplate=f"%{{y}}<br>{name}: %{{x:.4g}} samples/s, predicted<extra></extra>",
+            ),
+            row=1,
+            col=1,
+        )
+    figure.add_trace(
+        go.Bar(
+            orientation="h",
+            name="completion time",
+            y=labels,
+            x=[None if x.completion_time is None else unit.of(x.completion_time) for x in results],
+            marker={"color": theme.neutral(dark=dark)},
+            text=["" if x.speedup is None else f"{x.speedup:.2f}×" for x in results],
+            textposition="auto",
+            hovertemplate=f"%{{y}}<br>completion time %{{x:.4g}} {unit.name}, speed-up over one GPU %{{text}}, "
+            "predicted<extra></extra>",
+            showlegend=False,
+        ),
+        row=1,
+        col=2,
+    )
+    figure.update_xaxes(title_text="samples/s", rangemode="tozero", row=1, col=1)
+    figure.update_xaxes(title_text=f"mean completion time ({unit.name}); speed-up", rangemode="tozero", row=1, col=2)
+    figure.update_yaxes(autorange="reversed")
+    dressed = theme.dress(
+        figure,
+        title=f"{escape(comparison.trace)} on {comparison.cluster.gpus} GPUs",
+        subtitle=f"<b>predicted</b> from {comparison.provenance} layer times ({escape(comparison.cluster.name)}); "
+        f"{escape(comparison.interference)}",
+        plot_height=max(160, 34 * len(results)),
+        heading_height=20,
+        dark=dark,
+    )
+    return dressed.update_layout(barmode="stack")

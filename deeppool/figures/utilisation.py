@@ -1,0 +1,65 @@
+"""What small batches leave of a device's speed, as DeepPool's figure 4 draws it."""
+
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.profiling.table import Profile
+from deeppool.units import format_seconds
+
+_COLOURS = (theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE)
+
+
+def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
+    """Samples per second at each per-GPU batch, as a percentage of those at the best batch of the same profile.
+
+    Args:
+        profiles: one line each; measured ones solid, estimated ones dashed.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: no profile.
+    """
+    if not profiles:
+        raise InvalidValueError("utilisation got no profile to draw (make one by dp.profile or dp.estimate)")
+    figure = go.Figure([_line(profile, _COLOURS[n % len(_COLOURS)]) for n, profile in enumerate(profiles)])
+    sizes = sorted({size for profile in profiles for size in profile.batch_sizes})
+    figure.update_xaxes(title_text="samples per GPU (log)", type="log", tickvals=sizes)
+    figure.update_yaxes(title_text="throughput (% of the best batch's)", range=[0, 104])
+    names = ", ".join(dict.fromkeys(escape(profile.graph.model) for profile in profiles))
+    return theme.dress(
+        figure,
+        title=f"Utilisation by batch: {names}",
+        subtitle="; ".join(_provenance(profile) for profile in profiles),
+        plot_height=340,
+        heading_height=0,
+        dark=dark,
+    )
+
+
+def relative_throughput(profile: Profile) -> dict[int, float]:
+    """Per-GPU batch → samples per second, over those of the profile's best batch."""
+    layers = range(len(profile.graph.layers))
+    speeds = {b: b / sum(profile.time(layer, b).total for layer in layers) for b in profile.batch_sizes}
+    return {batch: speed / max(speeds.values()) for batch, speed in speeds.items()}
+
+
+def _line(profile: Profile, colour: str) -> go.Scatter:
+    points = relative_throughput(profile)
+    times = [sum(profile.time(x, batch).total for x in range(len(profile.graph.layers))) for batch in points]
+    return go.Scatter(
+        name=f"{escape(profile.device_name)}, {profile.provenance}",
+        mode="lines+markers",
+        x=list(points),
+        y=[100 * share for share in points.values()],
+        line={"color": colour, "width": 2, "dash": "solid" if profile.provenance == "measured" else "dash"},
+        marker={"size": 7},
+        customdata=[format_seconds(taken) for taken in times],
+        hovertemplate=f"<b>%{{x}} samples</b>: %{{y:.0f}} %<br>%{{customdata}}, {profile.provenance}<extra></extra>",
+    )
+
+
+def _provenance(profile: Profile) -> str:
+    shape = "x".join(map(str, profile.graph.input_shape))
+    return f"<b>{profile.provenance}</b> layer times at {shape} ({escape(profile.device_name)}, {profile.precision})"

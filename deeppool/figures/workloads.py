@@ -1,0 +1,67 @@
+"""What models consist of: parameters, and layers by what they compute."""
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.graph.layer import Layer, LayerGraph
+
+KINDS = {"convolution": theme.SKY_BLUE, "dense": theme.BLUE, "attention": theme.PURPLE, "other": theme.GREEN}
+
+_WORDS = {"convolution": ("conv",), "attention": ("attention",), "dense": ("linear", "matmul", "bmm", "addmm")}
+"""Parts of operators' names, the heaviest first."""
+
+
+def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
+    """Megabytes of parameters beside the number of layers of each kind, a row per model.
+
+    Args:
+        graphs: captured models.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: no graph.
+    """
+    if not graphs:
+        raise InvalidValueError("workloads got no graph to draw (capture a model: dp.capture)")
+    figure = make_subplots(
+        cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=["parameters by kind", "layers by kind"]
+    )
+    names = [escape(graph.model) for graph in graphs]
+    for kind, colour in KINDS.items():
+        own = [[layer for layer in graph.layers if kind_of(layer) == kind] for graph in graphs]
+        if not any(own):
+            continue
+        look = {"name": kind, "legendgroup": kind, "marker": {"color": colour}, "orientation": "h", "y": names}
+        sizes = [sum(layer.parameter_bytes for layer in layers) / 1e6 for layers in own]
+        figure.add_bar(x=sizes, row=1, col=1, hovertemplate="%{y}: %{x:.1f} MB<extra></extra>", **look)
+        counts = list(map(len, own))
+        figure.add_bar(
+            x=counts, row=1, col=2, showlegend=False, hovertemplate="%{y}: %{x} layers<extra></extra>", **look
+        )
+    figure.update_xaxes(title_text="parameters (MB)", row=1, col=1)
+    figure.update_xaxes(title_text="layers", row=1, col=2)
+    figure.update_yaxes(autorange="reversed")
+    theme.dress(
+        figure,
+        title="What the models consist of",
+        subtitle="counted on the captured graphs",
+        plot_height=60 + 48 * len(graphs),
+        heading_height=24,
+        dark=dark,
+    )
+    return figure.update_layout(barmode="stack")
+
+
+def kind_of(layer: Layer) -> str:
+    """What most of a layer's time goes into, by its operators."""
+    for kind, words in (
+        ("convolution", ("conv",)),
+        ("attention", ("attention",)),
+        ("dense", ("linear", "matmul", "bmm", "addmm")),
+    ):
+        if any(word in operator for operator in layer.operators for word in words):
+            return kind
+    return "other"

@@ -1,0 +1,74 @@
+"""The layers of a profile as rows of a table."""
+
+from deeppool.figures.graph import output_bytes
+from deeppool.profiling.table import Profile
+from deeppool.units import format_bytes, format_seconds
+from deeppool.widgets.sortable_table import Cell, ColumnHead
+
+HEADS = (
+    ColumnHead("#", hint="in order of execution"),
+    ColumnHead("layer", numeric=False),
+    ColumnHead("operators", numeric=False),
+    ColumnHead("forward"),
+    ColumnHead("backward"),
+    ColumnHead("sum"),
+    ColumnHead("share (%)", hint="of the iteration on one GPU"),
+    ColumnHead("spread (%)", hint="half the interquartile range of the runs, of their median"),
+    ColumnHead("parameters"),
+    ColumnHead("output", hint="bytes per sample that the layer hands on"),
+    ColumnHead("kept", hint="bytes per sample that its forward keeps for its backward"),
+)
+SUM = 5
+"""The column by which the most expensive layers come first."""
+NAMES = 3
+"""Operators of a layer that are named."""
+
+
+def layer_rows(profile: Profile, batch: int) -> list[list[Cell]]:
+    """One row per layer, under :data:`HEADS`.
+
+    Args:
+        profile: whose layers and times are shown.
+        batch: per-GPU batch of the times.
+
+    Raises:
+        MissingProfileError: below the profile's smallest batch.
+    """
+    graph, whole = profile.graph, profile.iteration_time(batch)
+    rows: list[list[Cell]] = []
+    for index, (layer, output) in enumerate(zip(graph.layers, output_bytes(graph), strict=True)):
+        time = profile.time(index, batch)
+        rows.append(
+            [
+                (str(index), index),
+                (layer.name, layer.name),
+                (_operators(layer.operators), layer.operators[0]),
+                _seconds(time.forward),
+                _seconds(time.backward),
+                _seconds(time.total),
+                _percent(time.total / whole),
+                _percent(profile.spread(index, batch) if profile.provenance == "measured" else None),
+                _bytes(layer.parameter_bytes),
+                _bytes(output),
+                _bytes(layer.activation_bytes),
+            ]
+        )
+    return rows
+
+
+def _operators(names: tuple[str, ...]) -> str:
+    more = f" + {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return " + ".join(names[:NAMES]) + more
+
+
+def _seconds(seconds: float) -> Cell:
+    return format_seconds(seconds), seconds
+
+
+def _percent(share: float | None) -> Cell:
+    return ("–", -1.0) if share is None else (f"{100 * share:.1f}", share)
+
+
+def _bytes(size: int | None) -> Cell:
+    """Unknown sizes sort below all others."""
+    return ("–", -1.0) if size is None else (format_bytes(size), float(size))

@@ -1,0 +1,44 @@
+"""The table of the simulator's benchmark."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from deeppool.simulation.fidelity import Fidelity, Quantity
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "simulator" / "main.py"
+
+
+@pytest.fixture(scope="module")
+def simulator():
+    spec = importlib.util.spec_from_file_location("simulator", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_says_which_quantities_keep_the_bound(simulator):
+    quantities = (
+        Quantity("iteration alone, without the update,", "s", 0.9, 1.0),
+        Quantity("idle time alone", "", 0.5, 0.25),
+        Quantity("beside the background", "s", 0.8, 1.0),
+        Quantity("background harvest", "", 0.22, 0.2),
+    )
+    found = Fidelity("vgg16", "here", "2026", "priority", "resnet18", "no interference modelled", 0.1, quantities)
+    rows = simulator.table([(simulator.CASES[0], found)]).splitlines()[2:6]
+    assert rows[0] == (
+        "| vgg16, batch 16, data parallel | iteration alone, without the update | 900 ms | 1000 ms | -10.0 % | yes |"
+    )
+    assert rows[1].endswith("| 50 % | 25 % | +100.0 % |  |")
+    assert rows[2].endswith("| 800 ms | 1000 ms | -20.0 % | **no** |")
+    assert rows[3].endswith("| 22 % | 20 % | +10.0 % | yes |")
+
+
+def test_every_plan_is_there_once_data_parallel_and_once_with_a_limit(simulator):
+    assert [case.name for case in simulator.CASES] == [
+        "vgg16, batch 16, data parallel",
+        "vgg16, batch 16, limit 2",
+        "resnet50, batch 16, data parallel",
+        "resnet50, batch 16, limit 2",
+    ]

@@ -1,0 +1,226 @@
+"""Whole nights of small notebooks, run for real: one measures, one fails; interrupted, over budget, on a full disk."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deeppool import documents
+from deeppool.errors import DocumentError, InvalidValueError
+from deeppool.evaluation.archive import Archive
+from deeppool.evaluation.night import Night, Outcome
+from deeppool.evaluation.nightly import machine_with_cores, nightly, versions
+from deeppool.evaluation.record import Evaluation
+from deeppool.evaluation.verdict import Verdict
+from tests.evaluation.folders import SETUP, write_notebook
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
+
+FIGURE = (
+    "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a', 'b'], y=[1, 2]), layout={'title': {'text': 'Bars'}})"
+)
+MEASURES = """
+findings = Findings("clock", "A clock", {"gpus": gpus}, device="here")
+findings.number("speed-up", 1.5, "x", "simulated", paper=1.4, why="made up")
+findings.check("it gains", True, "1.5x")
+findings.save(output)
+"""
+LOGS = "with open(log, 'a') as stream:\n    stream.write('run\\n')"
+"""How often a notebook ran, in a file outside the night."""
+KILLS = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"
+"""The process that runs the notebook; its kernel's parent."""
+FOREVER = "import threading\nthreading.Event().wait()"
+
+WAITS_THE_FIRST_TIME = """
+import subprocess
+from pathlib import Path
+if not Path(log).exists():
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(log).write_text(str(child.pid))
+    child.wait()
+"""
+
+
+@pytest.fixture
+def notebooks(tmp_path: Path) -> Path:
+    """One that measures and logs each of its runs, one that fails."""
+    folder, log = tmp_path / "notebooks", {"log": str(tmp_path / "runs")}
+    write_notebook(folder / "01-clock.ipynb", SETUP, LOGS, MEASURES, FIGURE, title="A clock", measures=True, quick=log)
+    write_notebook(folder / "evaluation" / "fig1-fails.ipynb", "1 / 0", title="It fails")
+    return folder
+
+
+@pytest.fixture
+def no_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are for their own test."""
+    monkeypatch.setattr("deeppool.evaluation.thumbnails.find_browser", lambda: None)
+
+
+def runs(tmp_path: Path) -> int:
+    return (tmp_path / "runs").read_text().count("run") if (tmp_path / "runs").exists() else 0
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def kernels() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(child.cmdline())]
+
+
+def unfinished(names: tuple[str, ...], *outcomes: Outcome) -> Night:
+    """Of a day long ago."""
+    started = "2026-01-05T02:00:00+00:00"
+    return Night("", "quick", machine_with_cores(), names, started, "", versions(), outcomes)
+
+
+def interrupt_when(path: Path) -> None:
+    """As Ctrl-C does, once a file has something in it."""
+    while not (path.exists() and path.read_text()):
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_raises_nothing_new(
+    notebooks: Path, tmp_path: Path, no_browser: None
+) -> None:
+    write_notebook(notebooks / "evaluation" / "fig2-killed.ipynb", KILLS, FOREVER, title="It is killed")
+    first = nightly(tmp_path / "nights", notebooks=notebooks)
+    found = first.verdict
+    broken, killed = found.broken
+    assert (broken.notebook, broken.since) == ("fig1", found.night)
+    assert "ZeroDivisionError: division by zero (see fig1/fig1-fails.ipynb)" in broken.problem
+    assert killed.problem == "the process of notebook fig2 was killed by signal 9"
+    assert not found.fine and not found.moved and not found.not_run
+    assert documents.read(first.folder / "verdict.json", Verdict) == found
+    kept = documents.read(first.folder / "night.json", Night)
+    assert [(x.name, x.title, x.state) for x in kept.outcomes] == [
+        ("clock", "A clock", "done"),
+        ("fig1", "It fails", "failed"),
+        ("fig2", "It is killed", "failed"),
+    ]
+    for path in ("index.html", "clock/01-clock.html", "clock/01-clock.ipynb", "fig1/fig1-fails.html"):
+        assert (first.folder / path).stat().st_size > 0
+    assert documents.read(first.folder / "clock" / "record.json", Evaluation).numbers[0].paper == 1.4
+    assert {path.name for path in (tmp_path / "nights").iterdir()} == {".lock", first.folder.name}
+
+    shutil.rmtree(notebooks / "evaluation")
+    second = nightly(tmp_path / "nights", notebooks=notebooks)
+    assert second.folder.name == f"{first.folder.name}-2"
+    assert second.verdict.fine
+    assert second.verdict.compared == (first.verdict.night,)
+    assert runs(tmp_path) == 2
+    assert kernels() == []
+
+
+def test_an_interrupted_night_leaves_no_process_and_is_continued_by_the_same_call(
+    notebooks: Path, tmp_path: Path, no_browser: None
+) -> None:
+    shutil.rmtree(notebooks / "evaluation")
+    begun = tmp_path / "begun"
+    write_notebook(notebooks / "02-late.ipynb", WAITS_THE_FIRST_TIME, measures=True, quick={"log": str(begun)})
+    threading.Thread(target=interrupt_when, args=(begun,), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        nightly(tmp_path / "nights", notebooks=notebooks)
+    assert not psutil.pid_exists(int(begun.read_text()))
+    assert kernels() == []
+    assert runs(tmp_path) == 1
+    assert not [path for path in (tmp_path / "nights").iterdir() if not path.name.startswith(".")]
+    whole = nightly(tmp_path / "nights", notebooks=notebooks)
+    assert whole.verdict.fine and whole.verdict.notebooks == 2
+    assert runs(tmp_path) == 1
+
+
+def test_an_interrupted_night_of_another_kind_is_closed_as_it_is(
+    notebooks: Path, tmp_path: Path, no_browser: None
+) -> None:
+    archive = Archive(tmp_path / "nights")
+    archive.keep(unfinished(("clock", "fig1"), Outcome("fig1", "It fails", "failed", "boom", False, {}, 1.0, "", "")))
+    found = nightly(archive.folder, ["clock"], notebooks=notebooks)
+    closed, second = archive.nights()
+    assert (closed.name, second.name) == ("2026-01-05", found.folder.name)
+    assert closed.outcome("clock").problem == "the night was interrupted"
+    assert documents.read(archive.folder / closed.name / "verdict.json", Verdict).not_run == (
+        "clock: the night was interrupted",
+    )
+    assert found.verdict.fine
+
+
+def test_a_budget_ends_what_runs_and_says_what_did_not_begin(notebooks: Path, tmp_path: Path, no_browser: None) -> None:
+    write_notebook(notebooks / "evaluation" / "fig1-fails.ipynb", FOREVER)
+    found = nightly(tmp_path / "nights", ["fig1", "clock"], notebooks=notebooks, budget=1.0).verdict
+    assert len(found.not_run) == 2 and not found.fine
+    assert found.not_run[0].startswith("fig1: the budget of 1 s was spent while it ran")
+    assert found.not_run[1] == "clock: the budget of 1 s was spent before it began"
+    assert runs(tmp_path) == 0
+    assert kernels() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_leaves_the_earlier_nights_whole_and_the_same_call_goes_on(
+    notebooks: Path, tmp_path: Path, no_browser: None
+) -> None:
+    shutil.rmtree(notebooks / "evaluation")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this container may not mount")
+    try:
+        archive = Archive(disk / "nights")
+        archive.publish(replace(unfinished(()), name="2026-01-05", finished="2026-01-05T03:00:00+00:00"))
+        before = contents(archive.folder)
+        filler = disk / "filler"
+        with filler.open("wb") as stream:
+            free = shutil.disk_usage(disk).free
+            stream.write(b"x" * (free - 20_000))
+        try:
+            second = nightly(disk / "nights", notebooks=notebooks)
+        except DocumentError as error:
+            assert "No space left on device" in str(error)
+        else:
+            pytest.fail(f"nothing failed on the full disk: {second}")
+        assert before.items() <= contents(archive.folder).items()
+        assert [night.name for night in archive.nights()] == ["2026-01-05"]
+        filler.unlink()
+        assert nightly(disk / "nights", notebooks=notebooks).verdict.compared == ("2026-01-05",)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_the_command_ends_with_1_when_a_notebook_broke_and_its_json_is_one_object(
+    notebooks: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(notebooks / "evaluation")
+    write_notebook(notebooks / "01-clock.ipynb", "1 / 0")
+    command = [sys.executable, "-m", "deeppool.cli", "nightly", "-o", tmp_path / "nights", "--notebooks", notebooks]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=250, check=False)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["fine"]) == (1, False)
+    assert found["verdict"]["broken"][0]["notebook"] == "clock"
+    assert Path(found["folder"], "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        ({"names": ["fig99"]}, "no notebook 'fig99': there are clock, fig1"),
+        ({"budget": 0.0}, "budget must be more than 0 s, got 0"),
+        ({"keep": 0}, "keep must be at least 1 night, got 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_folder_is_made(
+    arguments: dict, phrase: str, notebooks: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidValueError, match=phrase):
+        nightly(tmp_path / "nights", notebooks=notebooks, **arguments)
+    assert not (tmp_path / "nights").exists()

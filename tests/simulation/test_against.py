@@ -1,0 +1,114 @@
+"""A simulation beside the record of a live run, which is made up so that every number is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from deeppool import files
+from deeppool.errors import InvalidValueError
+from deeppool.job import BackgroundResult, Phase, TimeSummary
+from deeppool.sharing import POLICIES
+from deeppool.simulation.against import compare_with_run
+from deeppool.simulation.collocated_plan import simulate_collocated_plan
+from deeppool.simulation.interference import Beside, Interference
+from deeppool.simulation.replay import simulate
+from deeppool.timeline import Span
+from tests.figures.records import layer, plan_of, run_of
+from tests.strategies import make_graph, profile_from_times
+
+PLAN = plan_of(
+    layer("conv", 2, forward=0.10, backward=0.20), layer("fc", 1, forward=0.05, backward=0.05, reshard=0.10), gpus=2
+)
+"""0.5 s, of which GPU 1 is idle for 0.2."""
+UPDATE = 0.1
+BACKGROUND = profile_from_times(make_graph([()]), [lambda b: 0.01], (4,))
+
+
+def summary(seconds):
+    return TimeSummary(seconds, seconds, seconds, 20)
+
+
+def run(alone=0.6, beside=0.6, harvest=0.25, idle=(0.0, 0.3)):
+    """A run whose update takes 0.1 s on GPU 0 and none on GPU 1."""
+    made = replace(run_of(), ranks=2, plan_iteration_time=PLAN.iteration_time, sharing=POLICIES["naive"])
+    update = Span(0, "update", "update", 0.5, 0.5 + UPDATE)
+    front = replace(
+        made.foreground, iteration_time=summary(beside), alone=Phase(summary(alone), 100.0, idle), idle_share=idle
+    )
+    back = BackgroundResult("mobilenet_v2", 4, "SCHED_IDLE", 30.0, 100.0, harvest, 0.9, 6.9, 6.8, "stopped")
+    timeline = replace(made.timeline, gpus=2, spans=(*made.timeline.spans, update))
+    return replace(made, foreground=front, background=back, timeline=timeline)
+
+
+def by_name(found):
+    return {quantity.name.split(",")[0]: quantity for quantity in found.quantities}
+
+
+def test_a_run_that_went_as_simulated_has_no_error():
+    found = compare_with_run(PLAN, run(idle=(0.0, 0.5)))
+    # GPU 1 is idle for 0.2 s and during the update of GPU 0, of 0.6 s.
+    assert by_name(found)["iteration alone"].error == pytest.approx(0)
+    assert by_name(found)["beside the background"].error == pytest.approx(0)
+    assert by_name(found)["idle time alone"].simulated == pytest.approx(0.25)
+    assert by_name(found)["background harvest"].error == pytest.approx(0)
+    assert found.update_time == pytest.approx(UPDATE)
+    assert found.within(0.15)
+
+
+def test_errors_are_parts_of_what_was_measured_and_the_worst_is_named():
+    found = compare_with_run(PLAN, run(alone=1.1, beside=1.35, harvest=0.2, idle=(0.1, 0.4)))
+    errors = {name: quantity.error for name, quantity in by_name(found).items()}
+    assert errors["iteration alone"] == pytest.approx(-0.5)
+    assert errors["beside the background"] == pytest.approx(-0.6)
+    assert errors["background harvest"] == pytest.approx(0.25)
+    assert found.worst.name == "beside the background"
+    assert not found.within(0.15)
+    assert "beside the background 0.5 s for 1.25 s (-60.0 %)" in str(found)
+    assert "no interference modelled" in str(found)
+
+
+def test_with_interference_it_says_what_the_collocated_plan_says():
+    pairs = tuple(Beside(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
+    found = by_name(compare_with_run(PLAN, run(), background=BACKGROUND, interference=measured))
+    priced = simulate_collocated_plan(PLAN, BACKGROUND, measured, POLICIES["naive"], iterations=20)
+    assert priced.slowdown > 0.1
+    assert found["beside the background"].simulated == pytest.approx(0.5 * (1 + priced.slowdown))
+    # The background has the update's time on GPU 1, and goes at 0.4 beside what GPU 0 computes for 0.5 / 0.8 s.
+    assert found["background harvest"].simulated > 0.25
+    with pytest.raises(InvalidValueError, match="the profile of the background mobilenet_v2 is needed"):
+        compare_with_run(PLAN, run(), interference=measured)
+
+
+def test_a_run_without_background_is_compared_alone():
+    found = compare_with_run(PLAN, replace(run(), background=None))
+    assert set(by_name(found)) == {"iteration alone", "idle time alone"}
+    assert found.background is None
+
+
+def test_of_an_emulated_run_the_one_rank_counts():
+    made = replace(run(alone=0.5, beside=0.5, harvest=0.4), emulated_rank=1)
+    front = replace(made.foreground, alone=replace(made.foreground.alone, idle_share=(0.4,)))
+    found = compare_with_run(PLAN, replace(made, foreground=front))
+    assert [quantity.error for quantity in found.quantities] == pytest.approx([0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": "other"}, "its model is other, this plan's is tiny"),
+        ({"ranks": 8}, "its ranks is 8"),
+        ({"global_batch": 1}, "its global batch is 1"),
+        ({"plan_iteration_time": 0.7}, "one of 0.7 s an iteration, this one's is 0.5 s"),
+    ],
+)
+def test_a_run_of_another_plan_is_refused(change, told):
+    with pytest.raises(InvalidValueError, match=told):
+        compare_with_run(PLAN, replace(run(), **change))
+
+
+def test_it_is_kept_with_the_simulation(tmp_path):
+    found = replace(simulate(PLAN), fidelity=compare_with_run(PLAN, run()))
+    assert files.load(files.save(found, tmp_path / "simulation.json")) == found
+    assert str(found).splitlines()[1] == str(found.fidelity)
+    assert files.load(files.save(found.fidelity, tmp_path / "fidelity.json")) == found.fidelity
