@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deeppool.collocation.queue import BackgroundJob
     from deeppool.coordinator.client import Coordinator
     from deeppool.env import environment
+    from deeppool.execution.checkpoint import load_weights
     from deeppool.execution.training import TrainingJob
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.measure import profile
     from deeppool.profiling.network import measure_network
     from deeppool.profiling.shipped import find_profile
+    from deeppool.run_comparison import compare_runs
     from deeppool.session import launch
     from deeppool.sharing import Sharing
     from deeppool.simulation.against import compare_with_run
@@ -75,6 +77,7 @@ _HOMES = {
     "WorkloadTrace": "deeppool.simulation.workload",
     "capture": "deeppool.graph.capture",
     "compare_profiles": "deeppool.profiling.compare",
+    "compare_runs": "deeppool.run_comparison",
     "compare_strategies": "deeppool.simulation.comparison",
     "compare_with_run": "deeppool.simulation.against",
     "diff": "deeppool.planning.diff",
@@ -87,6 +90,7 @@ _HOMES = {
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
     "load": "deeppool.files",
+    "load_weights": "deeppool.execution.checkpoint",
     "measure_network": "deeppool.profiling.network",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
@@ -116,6 +120,7 @@ __all__ = [
     "WorkloadTrace",
     "capture",
     "compare_profiles",
+    "compare_runs",
     "compare_strategies",
     "compare_with_run",
     "diff",
@@ -128,6 +133,7 @@ __all__ = [
     "frontier",
     "launch",
     "load",
+    "load_weights",
     "measure_network",
     "plan",
     "profile",

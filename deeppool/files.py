@@ -38,8 +38,8 @@ KINDS = {
     "shared-cluster": ("deeppool.planning.shared_cluster", "SharedCluster"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
-    "training": ("deeppool.job", "TrainingRecord"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "training": ("deeppool.job", "TrainingRecord"),
     "verdict": ("deeppool.evaluation.verdict", "Verdict"),
     "workload-trace": ("deeppool.simulation.workload", "WorkloadTrace"),
 }

@@ -1,12 +1,11 @@
 """Two live runs: which of their figures differ, and which differences are within what noise explains."""
 
-import io
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from deeppool.job import Phase, RunRecord, TimeSummary
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_seconds, format_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,7 +72,8 @@ class RunComparison:
             noise = "–" if change.noise is None else f"±{format_value(change.noise, change.unit)}"
             found.add_row(change.name, before, after, format_change(change), noise, change.verdict)
         heading = f"before  {self.before}\nafter   {self.after}\n\n"
-        return heading + "\n".join(_text(table) for table in ([settings] if self.settings else []) + [found])
+        tables = [settings, found] if self.settings else [found]
+        return heading + "\n".join(format_tables(table, width=200) + "\n" for table in tables)
 
     def __str__(self) -> str:
         surely = [change for change in self.figures if change.verdict == "beyond noise"]
@@ -121,14 +121,6 @@ def _table(*headings: str) -> "Table":
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if 0 < number < len(headings) - 1 else "left", no_wrap=True)
     return table
-
-
-def _text(table: "Table") -> str:
-    from rich.console import Console
-
-    stream = io.StringIO()
-    Console(file=stream, width=200, color_system=None, force_jupyter=False).print(table)
-    return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").splitlines()) + "\n"
 
 
 def _what(run: RunRecord) -> str:

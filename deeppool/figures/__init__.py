@@ -15,10 +15,11 @@
     figures.search_times(times)            how long searches for a plan take
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
+    figures.training(record)               loss and time of every update of a training
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
+    figures.of(record)                     whichever of these a record's kind has
     figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
     figures.strategies(comparison)         a workload by every strategy: throughput and completion times
-    figures.of(record)                     whichever of these a record's kind has
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
@@ -46,6 +47,7 @@ from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
+from deeppool.figures.training import training
 from deeppool.figures.utilisation import utilisation
 from deeppool.figures.workloads import workloads
 
@@ -67,6 +69,7 @@ __all__ = [
     "throughput",
     "timeline",
     "trade_off",
+    "training",
     "utilisation",
     "workloads",
     "write_trace",

@@ -5,16 +5,21 @@ from typing import Any
 import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
+from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.collocation import collocation
+from deeppool.figures.frontier import frontier
 from deeppool.figures.interference import interference
 from deeppool.figures.scaling import scaling
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trade_off import trade_off
+from deeppool.figures.training import training
 from deeppool.job import RunRecord, TrainingRecord
+from deeppool.planning.frontier import Frontier
 from deeppool.planning.plan import Plan
 from deeppool.planning.shared_cluster import SharedCluster
 from deeppool.planning.study import ScalingStudy
+from deeppool.profiling.table import Profile
 from deeppool.simulation.collocated import CollocatedSimulation
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.replay import Simulation
@@ -25,7 +30,8 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
     """What a record is about, in the figure that its kind has.
 
     Args:
-        record: a plan, run, training, simulation, scaling study, shared cluster, interference, or timeline.
+        record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference, or
+            timeline.
         dark: for a dark page.
 
     Raises:
@@ -37,7 +43,11 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
         case Plan() | Simulation() | Timeline():
             return timeline(record, dark=dark)
         case TrainingRecord():
-            return timeline(record.timeline, dark=dark)
+            return training(record, dark=dark)
+        case Frontier():
+            return frontier(record, dark=dark)
+        case Profile():
+            return batch_curves(record, dark=dark)
         case ScalingStudy():
             return scaling(record, dark=dark)
         case SharedCluster():
