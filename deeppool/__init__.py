@@ -12,7 +12,7 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     cli   evaluation                                    surfaces
     widgets                                             views with controls
     coordinator                                         jobs on the GPUs of a Ray cluster
-    session   training_run   live_run   files           a run beside a background job; a training; a handle; files
+    session   rounds   training_run   live_run   files  a run beside a background job; a training; a handle; files
     catalogue                                           what lies in a folder
     figures                                             views
     simulation   execution   collocation                systems, which meet in job; a background trains as ranks do

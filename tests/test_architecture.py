@@ -24,7 +24,7 @@ ROWS = (
     "simulation | execution < collocation < interleaving",  # systems
     "figures",  # views
     # live runs; the coordinator starts them where it has room
-    "files < catalogue | session | training_run | live_run < coordinator",
+    "files < catalogue | rounds < session | training_run | live_run < coordinator",
     "widgets",  # views with controls: they start runs
     "evaluation < cli",  # surfaces
 )

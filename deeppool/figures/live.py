@@ -82,7 +82,6 @@ def throughput(samples: Sequence[LiveSample]) -> list[tuple[float, float | None]
         for job in sample.background:
             if job.state != "training":
                 told.pop(job.rank, None)
-                rates[job.rank] = 0.0
                 continue
             if job.rank not in told:
                 told[job.rank], rates[job.rank] = (sample.time, None), None

@@ -1,13 +1,14 @@
 """What a timeline's figure draws: one panel per timeline, in it one row per GPU, or per GPUs that do the same."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures.labels import escape, gpu_ranges, provenance
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
-from deeppool.simulation.replay import AlikeGpus, Simulation, replay
+from deeppool.simulation.replay import GpuWork, Simulation, replay
 from deeppool.timeline import Provenance, Span, Timeline
 
 GROUPED_ABOVE = 32
@@ -92,14 +93,14 @@ def rows_of(source: Timeline) -> list[Row]:
     for span in source.spans:
         spans.setdefault(span.gpu, []).append(span)
     ordered = {gpu: tuple(sorted(own, key=lambda span: span.start)) for gpu, own in sorted(spans.items())}
-    return _rows([AlikeGpus((gpu,), own) for gpu, own in ordered.items()])
+    return _rows([GpuWork((gpu,), own) for gpu, own in ordered.items()])
 
 
-def _rows(groups: list[AlikeGpus]) -> list[Row]:
+def _rows(groups: Sequence[GpuWork]) -> list[Row]:
     if sum(len(group.gpus) for group in groups) <= GROUPED_ABOVE:
-        each = [Row((gpu,), tuple(group.of(gpu))) for group in groups for gpu in group.gpus]
+        each = [Row((gpu,), group.on(gpu)) for group in groups for gpu in group.gpus]
         return sorted(each, key=lambda row: row.gpus)
-    same: dict[object, list[AlikeGpus]] = defaultdict(list)
+    same: dict[object, list[GpuWork]] = defaultdict(list)
     for group in groups:
         same[tuple((span.kind, span.name, span.start, span.end) for span in group.spans)].append(group)
     return [Row(tuple(sorted(gpu for one in alike for gpu in one.gpus)), alike[0].spans) for alike in same.values()]
@@ -132,8 +133,7 @@ def _panels(source: Source) -> list[Panel]:
         case Panel():
             return [source]
         case Plan():
-            groups, _ = replay(source)
-            return [Panel(_plan_title(source), "predicted", tuple(_rows(list(groups))), provenance(source))]
+            return [Panel(_plan_title(source), "predicted", tuple(_rows(replay(source))), provenance(source))]
         case Simulation():
             return [_panel(source.timeline)]
         case RunRecord():

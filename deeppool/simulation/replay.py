@@ -106,10 +106,10 @@ def simulate(
     held = idle = 0.0
     kind: SpanKind = "idle" if background_sample_time is None else "background"
     for one in work:
+        whole = _filled(one, end, kind)
         held += len(one.gpus) * one.held
-        idle += len(one.gpus) * sum(stop - start for start, stop in _gaps(one.spans, end))
-        whole = _fill(one, kind, end)
-        filled.update((gpu, whole.of(gpu)) for gpu in one.gpus)
+        idle += len(one.gpus) * (whole.held - one.held)
+        filled.update((gpu, whole.on(gpu)) for gpu in one.gpus)
     return Simulation(
         model=plan.model,
         gpus=plan.gpus,
@@ -135,51 +135,16 @@ class GpuWork:
 
     gpus: tuple[int, ...]
     spans: tuple[Span, ...]
-    """Of the foreground on the first of them, by start."""
+    """On the first of them, by start."""
 
     @property
     def held(self) -> float:
         """Seconds, on one of them."""
         return sum(span.duration for span in self.spans)
 
-
-@dataclass(frozen=True, slots=True)
-class AlikeGpus:
-    """GPUs that do the same at the same time."""
-
-    gpus: tuple[int, ...]
-    spans: tuple[Span, ...]
-    """Of the first of them, by start: the foreground's, and what fills the gaps between them."""
-
-    def of(self, gpu: int) -> Sequence[Span]:
-        """The spans of one of them."""
-        return self.spans if gpu == self.gpus[0] else _on(gpu, self.spans)
-
-
-def replay(plan: Plan, filling: SpanKind = "idle") -> tuple[tuple[AlikeGpus, ...], float]:
-    """As :func:`simulate`, once for all GPUs that compute the same layers: on a thousand GPUs there are few kinds.
-
-    Args:
-        plan: what to replay.
-        filling: what the gaps between the foreground's spans hold.
-
-    Returns:
-        The groups, by their first GPU, and the seconds of the iteration.
-    """
-    work, end = work_of(plan)
-    groups = (_fill(one, filling, end) for one in work)
-    return tuple(sorted(groups, key=lambda group: group.gpus[0])), end
-
-
-def planned_title(plan: Plan) -> str:
-    """Of a plan's timeline."""
-    return f"{plan.model}, planned"
-
-
-def _fill(one: GpuWork, kind: SpanKind, end: float) -> AlikeGpus:
-    """Work, and what its gaps hold."""
-    gaps = (Span(one.gpus[0], kind, kind, *gap) for gap in _gaps(one.spans, end))
-    return AlikeGpus(one.gpus, tuple(sorted([*one.spans, *gaps], key=_start)))
+    def on(self, gpu: int) -> tuple[Span, ...]:
+        """The spans of another of them."""
+        return tuple(Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
 
 
 def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
@@ -191,6 +156,17 @@ def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
         GpuWork(tuple(same), _spans(same[0], computed, names, times, layers)) for computed, same in alike(gpus).items()
     ]
     return [*work, *_without_work(plan)], times.iteration_time
+
+
+def replay(plan: Plan) -> tuple[GpuWork, ...]:
+    """As :func:`simulate`, but once for all GPUs that do the same, idle spans included: of many GPUs few kinds."""
+    work, end = work_of(plan)
+    return tuple(sorted((_filled(one, end, "idle") for one in work), key=lambda one: one.gpus[0]))
+
+
+def planned_title(plan: Plan) -> str:
+    """Of a plan's timeline."""
+    return f"{plan.model}, planned"
 
 
 def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[list[GpuWork], tuple[float, ...]]:
@@ -254,6 +230,12 @@ def _spans(
     return tuple(sorted(spans, key=_start))
 
 
+def _filled(work: GpuWork, end: float, kind: SpanKind) -> GpuWork:
+    """With spans of a kind in its gaps, until the end of the iteration."""
+    gaps = (Span(work.gpus[0], kind, kind, *gap) for gap in _gaps(work.spans, end))
+    return GpuWork(work.gpus, tuple(sorted([*work.spans, *gaps], key=_start)))
+
+
 def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
     """Where a GPU is held by nothing; its spans are by start."""
     now = 0.0
@@ -263,10 +245,6 @@ def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
         now = max(now, span.end)
     if end > now:
         yield now, end
-
-
-def _on(gpu: int, spans: Sequence[Span]) -> list[Span]:
-    return [Span(gpu, span.kind, span.name, span.start, span.end) for span in spans]
 
 
 def _start(span: Span) -> float:

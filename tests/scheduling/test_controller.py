@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool.scheduling.controller import LEAST
+from deeppool.scheduling.controller import LEAST, Controller
 from deeppool.scheduling.governor import Governor
 from deeppool.sharing import Sharing
 
@@ -206,3 +206,18 @@ def test_feedback_without_a_bound_may_be_given_one():
         shares.append(orders.share)
     assert set(shares[:100]) == {1.0}
     assert shares[-1] == pytest.approx(0.9 * BOUND / 0.5, rel=0.01)
+
+
+def test_what_a_trial_found_bearable_is_suspected_at_once_by_a_tighter_bound():
+    """A foreground that is slower by itself acquits its background, which is then left in peace for a while."""
+    controller = Controller(BOUND)
+    tried = acquitted = False
+    while not acquitted:
+        controller.collocated(0.1, 9, 0.001)
+        tried, acquitted = tried or controller.share < 1, tried and controller.share == 1 and controller.drift > 0
+    controller.change_bound(0.01)
+    seen = 0
+    while controller.share == 1 and seen < 60:
+        controller.collocated(0.1 + 0.03, 9, 0.001)
+        seen += 1
+    assert seen < 12

@@ -6,7 +6,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from deeppool.errors import InvalidValueError
-from deeppool.evaluation.notebooks import KERNEL
+from deeppool.evaluation.execution import KERNEL
 from deeppool.widgets.panel import STATIC, Panel
 
 
