@@ -18,4 +18,5 @@ cluster_jobs      what each job has still to train
 history           what happened, as it is told
 cluster_record    the record
 comparison        a workload by every strategy → ClusterComparison
+scenarios         a foreground data parallel, burst parallel, and with backgrounds in its gaps → ThreeScenarios
 """
