@@ -92,3 +92,22 @@ def test_one_gpu_is_drawn_as_one_gpu():
 def test_only_a_shared_cluster_has_a_throughput():
     with pytest.raises(InvalidValueError, match="throughput cannot draw a Plan, it accepts a SharedCluster"):
         figures.throughput(two_layer_plan())
+
+
+def test_several_clusters_have_a_panel_each_and_one_legend():
+    small, large = shared_cluster(), shared_cluster(batch=32)
+    figure = figures.throughput(small, large)
+    assert len(figure.data) == 8
+    assert {trace.name for trace in figure.data if trace.showlegend} == {trace.name for trace in figure.data}
+    assert len([trace for trace in figure.data if trace.showlegend]) == 4
+    for shared, axis in ((small, "x"), (large, "x2")):
+        shown = {trace.name: trace for trace in figure.data if trace.xaxis == axis}
+        assert list(shown["burst parallel, collocated"].x) == [point.speedup for point in shared.efficient()]
+        assert set(shown["background alone on all GPUs"].y) == {shared.background_alone_throughput}
+    assert figure.layout.xaxis2.range[1] > max(point.speedup for point in large.points)
+    assert "no interference modelled" in figure.layout.title.subtitle.text
+
+
+def test_nothing_is_refused():
+    with pytest.raises(InvalidValueError, match="throughput cannot draw nothing"):
+        figures.throughput()
