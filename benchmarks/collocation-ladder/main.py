@@ -14,50 +14,38 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import deeppool as dp
 from deeppool import documents
 from deeppool.cluster import find_cluster
 from deeppool.job import RunRecord
+from deeppool.planning.halved import halved_plan
 from deeppool.planning.plan import Plan
-from deeppool.sharing import POLICIES, Sharing
+from deeppool.scheduling.ladder import Rung, ladder
+from deeppool.sharing import Sharing
 
 BATCH, SMALLER = 4, 1
 EQUAL = Sharing(priority="normal")
 
 
-@dataclass(frozen=True)
-class Rung:
-    """One row."""
-
-    sharing: Sharing
-    batch: int = BATCH
-
-
-# As in figure 11 of DeepPool's paper: each adds one mechanism to those above it.
-LADDER = {
-    "naive": Rung(EQUAL),
-    "+ priority": Rung(Sharing()),
-    "+ pacing": Rung(POLICIES["paced"]),
-    "+ feedback": Rung(POLICIES["feedback"]),
-    "+ smaller batch": Rung(POLICIES["feedback"], SMALLER),
-    "+ bound 1 %": Rung(replace(POLICIES["feedback"], max_slowdown=0.01), SMALLER),
-}
+LADDER = ladder(BATCH, SMALLER)
 # By itself: the background has the foreground's priority, but for nice.
 ALONE = {
-    "nice": Rung(Sharing(priority="nice")),
-    "share 10 %": Rung(Sharing(priority="normal", share=0.1)),
-    "gaps only": Rung(replace(EQUAL, gaps_only=True)),
-    "pacing": Rung(replace(EQUAL, pieces=2, in_flight=0.001)),
-    "feedback 10 %": Rung(replace(EQUAL, feedback=0.1)),
+    "nice": Rung(Sharing(priority="nice"), BATCH),
+    "share 10 %": Rung(Sharing(priority="normal", share=0.1), BATCH),
+    "gaps only": Rung(replace(EQUAL, gaps_only=True), BATCH),
+    "pacing": Rung(replace(EQUAL, pieces=2, in_flight=0.001), BATCH),
+    "feedback 10 %": Rung(replace(EQUAL, feedback=0.1), BATCH),
     "smaller batch": Rung(EQUAL, SMALLER),
 }
 # The trade-off: what is lost in front against what is gained behind.
-BOUNDS = {f"bound {100 * bound:g} %": Rung(replace(EQUAL, max_slowdown=bound)) for bound in (0.01, 0.03, 0.1, 0.3)}
+BOUNDS = {
+    f"bound {100 * bound:g} %": Rung(replace(EQUAL, max_slowdown=bound), BATCH) for bound in (0.01, 0.03, 0.1, 0.3)
+}
 # What most will ask for: deeppool run --background … --max-slowdown 0.01.
-USUAL = {"priority and bound 1 %": Rung(Sharing(max_slowdown=0.01))}
+USUAL = {"priority and bound 1 %": Rung(Sharing(max_slowdown=0.01), BATCH)}
 RUNGS = {**LADDER, **USUAL, **ALONE, **BOUNDS}
 GROUPS = {
     "ladder": tuple(LADDER),
@@ -144,16 +132,10 @@ def chosen(names: str) -> tuple[str, ...]:
 def make_plan() -> Plan:
     """ResNet-18 on two ranks, of which the second leaves the second half of the layers to the first.
 
-    Set by hand, so that it is the same on every machine: a rank works, waits for the other one at the end, and helps.
+    The same on every machine: a rank works, waits for the other one at the end, and helps.
     """
     profile = dp.profile("resnet18", (3, 64, 64), device="cpu", batch_sizes=[4, 8])
-    found = dp.plan(profile, find_cluster("loopback", 2), global_batch=8)
-    half = len(found.layers) // 2
-    layers = tuple(
-        replace(layer, gpus=(0, 1), gpu_count=2) if index < half else replace(layer, gpus=(0,), gpu_count=1)
-        for index, layer in enumerate(found.layers)
-    )
-    return replace(found, layers=layers, iteration_time=sum(layer.time for layer in layers))
+    return halved_plan(profile, find_cluster("loopback", 2), global_batch=8)
 
 
 def table(runs: dict[str, list[RunRecord]]) -> str:

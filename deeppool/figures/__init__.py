@@ -13,11 +13,13 @@
     figures.layer_speedups(profile)        how much faster each layer gets when it is strong-scaled
     figures.workloads(graph, …)            what models consist of
     figures.search_times(times)            how long searches for a plan take
-    figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
+    figures.throughput(shared, …)          foreground speed-up against cluster throughput, beside static partitions
+    figures.scenarios(found, …)            cluster throughput data parallel, burst parallel, and with backgrounds
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.training(record)               loss and time of every update of a training
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
     figures.of(record)                     whichever of these a record's kind has
+    figures.ladder(runs)                   what each mechanism of sharing adds, from the bottom row up
     figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
     figures.strategies(comparison)         a workload by every strategy: throughput and completion times
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
@@ -36,11 +38,13 @@ from deeppool.figures.collocation import collocation
 from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
+from deeppool.figures.ladder import ladder
 from deeppool.figures.layer_speedups import layer_speedups
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
 from deeppool.figures.of import of
 from deeppool.figures.scaling import scaling
+from deeppool.figures.scenarios import scenarios
 from deeppool.figures.search_times import search_times
 from deeppool.figures.strategies import strategies
 from deeppool.figures.throughput import throughput
@@ -59,11 +63,13 @@ __all__ = [
     "frontier",
     "graph",
     "interference",
+    "ladder",
     "layer_speedups",
     "layers",
     "live",
     "of",
     "scaling",
+    "scenarios",
     "search_times",
     "strategies",
     "throughput",

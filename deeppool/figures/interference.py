@@ -51,7 +51,7 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
     figure.update_yaxes(title_text="foreground", autorange="reversed", row=1, col=1)
     figure.update_layout(
         coloraxis={"colorscale": "Cividis", "cmin": 0, "cmax": 100, "colorbar": {"title": {"text": "%"}}},
-        width=max(640, 260 + panels * (CELL * len(names) + 20)),
+        width=max(900, 260 + panels * (CELL * len(names) + 20)),
     )
     return theme.dress(
         figure,

@@ -24,6 +24,7 @@ relaxation      what no plan can beat when GPU-seconds have a price
 published       the search that DeepPool's paper prints, for comparison
 baselines       data parallelism, priced by the same model
 data_parallel   it as a plan, to simulate or to run
+halved          a plan with the same gaps on every machine
 
 placement       what each layer of a plan costs where it runs
 timing          how long an iteration takes on given GPUs

@@ -15,4 +15,5 @@ estimate   a model and a GPU's data sheet → Profile, with no GPU
 work       a layer → its kernels, on tensors without data
 kernels    an operator → its kernels, their FLOPs and bytes
 roofline   seconds of a kernel from a data sheet
+pairs      synthetic kernels beside one another, measured
 """

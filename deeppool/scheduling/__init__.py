@@ -6,6 +6,7 @@ pacing       how much of it may be in flight, and how much of the time it may ha
 governor     what a background may do in each iteration; asked beside each rank of the foreground
 orders       what the governor tells the gate
 feedback     which operators of the foreground nothing may run beside
+ladder       the mechanisms, one more on each rung
 controller   the share of the time at which a bound on the foreground's slowdown holds
 trial        whether it is the background that slows the foreground down
 slowdown     the foreground collocated against alone

@@ -8,10 +8,10 @@ the kernels that were run and the seconds; ``resting``.
 import time
 
 import torch
-from synthetic import Kind, buffers, calibrate, launcher
 
 from deeppool.child import Commands
 from deeppool.device.cpu import lower_priority, pin_to_core
+from deeppool.profiling.pairs.synthetic import Kind, buffers, calibrate, launcher
 
 
 def main() -> None:

@@ -7,10 +7,12 @@ buffer, so that nothing is left in a cache from the last one.
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+
+from deeppool.errors import InvalidValueError
 
 SUM_INTENSITY = 1 / 12
 """FLOP per byte of c = a + b in 32 bits."""
@@ -18,6 +20,7 @@ MATRICES = {"cpu": (16, 128), "cuda": (16, 128, 1024)}
 """Rows of the square matrices; N rows make N / 6 FLOP per byte."""
 DURATIONS = {"cpu": (2e-4, 2e-3, 2e-2), "cuda": (2e-5, 2e-4, 2e-3)}
 """Seconds."""
+_EXAMPLE = {"matrices": "16, 128", "durations": "0.0002, 0.002"}
 BUFFER = {"cpu": 2**25, "cuda": 2**28}
 """Numbers in each of three buffers: more than a cache holds."""
 
@@ -35,9 +38,25 @@ class Kind:
         return SUM_INTENSITY if self.rows is None else self.rows / 6
 
 
-def kinds(device: str) -> list[Kind]:
-    """All classes, in the order of an Interference record."""
-    return [Kind(rows, seconds) for rows in (None, *MATRICES[device]) for seconds in DURATIONS[device]]
+def kinds(device: str, matrices: Sequence[int] | None = None, durations: Sequence[float] | None = None) -> list[Kind]:
+    """All classes, in the order of an Interference record.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        matrices: rows of the matrices; sums are measured in any case. :data:`MATRICES` unless given.
+        durations: of the kernels, seconds; :data:`DURATIONS` unless given.
+
+    Raises:
+        InvalidValueError: matrices or durations that are not positive.
+    """
+    rows = MATRICES[device] if matrices is None else sorted(set(matrices))
+    lengths = DURATIONS[device] if durations is None else sorted(set(durations))
+    for name, values in (("matrices", rows), ("durations", lengths)):
+        if min(values, default=1) <= 0 or (name == "durations" and not values):
+            raise InvalidValueError(
+                f"{name} must be positive numbers, got {list(values)} (for example {_EXAMPLE[name]})"
+            )
+    return [Kind(size, seconds) for size in (None, *rows) for seconds in lengths]
 
 
 def buffers(device: str) -> list[torch.Tensor]:

@@ -1,15 +1,14 @@
 """Pairs of kernels on a CPU: two processes on one core, at each priority of the background, or on two cores."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
-from pathlib import Path
-
-from synthetic import Kind
+from typing import Any
 
 from deeppool.child import Child, receive
 from deeppool.device.cpu import usable_cores
-from deeppool.errors import RunError
+from deeppool.errors import InvalidValueError, RunError
+from deeppool.profiling.pairs.synthetic import Kind
 
 START_SECONDS, RUN_SECONDS = 120.0, 60.0
 
@@ -17,11 +16,24 @@ START_SECONDS, RUN_SECONDS = 120.0, 60.0
 class Cpu:
     """A foreground process, and a background process for each arrangement. A context manager that ends them."""
 
-    def __init__(self, kinds: list[Kind]) -> None:
+    def __init__(self, kinds: Sequence[Kind], arrangements: Sequence[str] | None = None) -> None:
+        """Starts the processes.
+
+        Args:
+            kinds: of the kernels.
+            arrangements: of ``normal``, ``nice``, ``lowest`` and, where there are two cores, ``other core``; all of
+                them unless given.
+
+        Raises:
+            InvalidValueError: another arrangement.
+            RunError: a background cannot have its priority here.
+        """
         cores = usable_cores()
         places = {name: (cores[0], name) for name in ("normal", "nice", "lowest")}
         if len(cores) > 1:
             places["other core"] = (cores[1], "normal")
+        if arrangements is not None:
+            places = {name: places[name] for name in chosen(arrangements, list(places))}
         with contextlib.ExitStack() as ending:
             self._foreground, sizes = _start(ending, "foreground", cores[0], "normal", kinds, None)
             self._backgrounds = {
@@ -39,7 +51,7 @@ class Cpu:
         """Kernels a second of the foreground, or of a background: they are the same."""
         self._foreground.send("run", kernel=kernel, seconds=seconds)
         done = receive(self._foreground, RUN_SECONDS)
-        return done["count"] / done["seconds"]
+        return float(done["count"] / done["seconds"])
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
         """Kernels a second of both."""
@@ -48,8 +60,8 @@ class Cpu:
         return rate, beside["count"] / beside["seconds"]
 
     @contextlib.contextmanager
-    def _running(self, child: Child, kernel: int) -> Iterator[dict[str, float]]:
-        beside: dict[str, float] = {}
+    def _running(self, child: Child, kernel: int) -> Iterator[dict[str, Any]]:
+        beside: dict[str, Any] = {}
         child.send("run", kernel=kernel, seconds=None)
         yield beside
         child.send("rest")
@@ -68,12 +80,24 @@ class Cpu:
 
 
 def _start(
-    ending: contextlib.ExitStack, name: str, core: int, priority: str, kinds: list[Kind], sizes: list[int] | None
+    ending: contextlib.ExitStack, name: str, core: int, priority: str, kinds: Sequence[Kind], sizes: list[int] | None
 ) -> tuple[Child, list[int]]:
     """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
-    child = ending.enter_context(Child("worker", name, folder=Path(__file__).parent))
+    child = ending.enter_context(Child("deeppool.profiling.pairs.worker", name))
     child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
     ready = receive(child, START_SECONDS)
     if priority != "normal" and ready["priority"] == "normal":
         raise RunError(f"{name} got priority normal, not {priority} (measure where SCHED_IDLE or nice is permitted)")
     return child, ready["sizes"]
+
+
+def chosen(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Those wanted, in the order of those known.
+
+    Raises:
+        InvalidValueError: one is not known, or none is wanted.
+    """
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not wanted:
+        raise InvalidValueError(f"arrangements must be some of {', '.join(known)}, got {', '.join(wanted) or 'none'}")
+    return [name for name in known if name in wanted]

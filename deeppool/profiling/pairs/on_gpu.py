@@ -5,10 +5,12 @@ Never run: no GPU was at hand when this was written.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from synthetic import Kind, buffers, calibrate, launcher
+
+from deeppool.profiling.pairs.on_cpu import chosen
+from deeppool.profiling.pairs.synthetic import Kind, buffers, calibrate, launcher
 
 FLYING = 8
 """Launches of each job that are queued: enough to keep the device busy, few enough to end soon."""
@@ -18,6 +20,7 @@ class Job:
     """One kernel after another on one stream, a few launches ahead of the device."""
 
     def __init__(self, run: Callable[[], object], stream: torch.cuda.Stream) -> None:
+        """Nothing is launched yet."""
         self._run, self._stream = run, stream
         self._flying: deque[torch.cuda.Event] = deque()
         self.count = 0
@@ -38,9 +41,18 @@ class Job:
 class Cuda:
     """Two sets of kernels, and a stream for each priority."""
 
-    arrangements = ("normal", "lowest")
+    def __init__(self, kinds: Sequence[Kind], arrangements: Sequence[str] | None = None) -> None:
+        """Makes the kernels.
 
-    def __init__(self, kinds: list[Kind]) -> None:
+        Args:
+            kinds: of them.
+            arrangements: of ``normal`` and ``lowest``; both unless given.
+
+        Raises:
+            InvalidValueError: another arrangement.
+        """
+        known = ("normal", "lowest")
+        self.arrangements = chosen(known if arrangements is None else arrangements, known)
         # The lower the number, the higher the priority.
         self._streams = {
             "foreground": torch.cuda.Stream(priority=-1),

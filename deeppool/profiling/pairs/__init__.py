@@ -1,0 +1,9 @@
+"""How fast a kernel goes beside another: synthetic kernels, two at a time, on the device at hand.
+
+synthetic  kernels by arithmetic intensity and duration
+on_cpu     two processes, on one core or two; worker is the process of each
+on_gpu     two streams of one process
+rounds     all pairs in turn, several times → rates as parts of alone
+
+``deeppool.simulation.measured_interference`` makes a record of it.
+"""

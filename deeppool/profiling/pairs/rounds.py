@@ -1,0 +1,61 @@
+"""All pairs of kernels in turn, several times, so that a machine that grows slower does so for all of them."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Bench(Protocol):
+    """Kernels of a foreground and a background, by number, and the arrangements of the two."""
+
+    @property
+    def arrangements(self) -> Sequence[str]:
+        """Their names."""
+        ...
+
+    def alone(self, kernel: int, seconds: float) -> float:
+        """Kernels a second of the foreground."""
+        ...
+
+    def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
+        """Kernels a second of both."""
+        ...
+
+
+def measure_rates(
+    bench: Bench, classes: int, seconds: float, rounds: int, report: Callable[[float], None]
+) -> NDArray[np.float64]:
+    """Medians over the rounds, in each of which a rate is taken against the median alone.
+
+    Args:
+        bench: that runs the kernels.
+        classes: of kernels.
+        seconds: of each pair in each round.
+        rounds: how often.
+        report: told the share that is done.
+
+    Returns:
+        Rates as parts of alone: arrangement x (foreground, background) x class of the foreground x of the background.
+    """
+    found = []
+    for number in range(rounds):
+        found.append(_one_round(bench, classes, seconds))
+        report((number + 1) / rounds)
+    return np.asarray(np.median(found, axis=0))
+
+
+def _one_round(bench: Bench, classes: int, seconds: float) -> NDArray[np.float64]:
+    names = bench.arrangements
+    rates = np.empty((len(names), 2, classes, classes))
+    alone: list[list[float]] = [[] for _ in range(classes)]
+    for background, foreground in product(range(classes), repeat=2):
+        alone[foreground].append(bench.alone(foreground, seconds / 2))
+        for at, name in enumerate(names):
+            rates[at, :, foreground, background] = bench.together(name, foreground, background, seconds)
+    known = np.array([np.median(found) for found in alone])
+    rates[:, 0] /= known[:, None]
+    rates[:, 1] /= known[None, :]
+    return rates
