@@ -12,13 +12,15 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     cli   evaluation                                    surfaces
     widgets                                             views with controls
     coordinator                                         jobs on the GPUs of a Ray cluster
-    session   training_run   live_run   files           a run beside a background job; a training; a handle; files
+    session   rounds   training_run   live_run   files  a run beside a background job; a training; a handle; files
+    catalogue                                           what lies in a folder
     figures                                             views
     simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
     errors   units   documents   network   cluster   timeline   sharing   job   device   env   telemetry   under_way
-    cancellation   nursery   child   pulse   board   vigil   blame   place   rank_group   torchrun
+    live_sample   steering   run_comparison   cancellation   nursery   child   pulse   board   vigil   blame   place
+    rank_group   torchrun
 """
 
 import importlib
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from deeppool.collocation.queue import BackgroundJob
     from deeppool.coordinator.client import Coordinator
     from deeppool.env import environment
+    from deeppool.execution.checkpoint import load_weights
     from deeppool.execution.training import TrainingJob
     from deeppool.files import load, save
     from deeppool.graph.capture import capture
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from deeppool.profiling.measure import profile
     from deeppool.profiling.network import measure_network
     from deeppool.profiling.shipped import find_profile
+    from deeppool.run_comparison import compare_runs
     from deeppool.session import launch
     from deeppool.sharing import Sharing
     from deeppool.simulation.against import compare_with_run
@@ -73,6 +77,7 @@ _HOMES = {
     "WorkloadTrace": "deeppool.simulation.workload",
     "capture": "deeppool.graph.capture",
     "compare_profiles": "deeppool.profiling.compare",
+    "compare_runs": "deeppool.run_comparison",
     "compare_strategies": "deeppool.simulation.comparison",
     "compare_with_run": "deeppool.simulation.against",
     "diff": "deeppool.planning.diff",
@@ -85,6 +90,7 @@ _HOMES = {
     "frontier": "deeppool.planning.planner",
     "launch": "deeppool.session",
     "load": "deeppool.files",
+    "load_weights": "deeppool.execution.checkpoint",
     "measure_network": "deeppool.profiling.network",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
@@ -114,6 +120,7 @@ __all__ = [
     "WorkloadTrace",
     "capture",
     "compare_profiles",
+    "compare_runs",
     "compare_strategies",
     "compare_with_run",
     "diff",
@@ -126,6 +133,7 @@ __all__ = [
     "frontier",
     "launch",
     "load",
+    "load_weights",
     "measure_network",
     "plan",
     "profile",

@@ -32,6 +32,11 @@ class Cancellation:
             if self._waits_for is not None:
                 self._waits_for.put(None)
 
+    @property
+    def asked(self) -> bool:
+        """Whether the run shall end."""
+        return self._asked
+
     def check(self) -> None:
         """Raises RunCancelledError when the run shall end."""
         if self._asked:
@@ -61,6 +66,17 @@ class Cancellation:
 
 
 _GOVERNING: ContextVar[Cancellation | None] = ContextVar("governing", default=None)
+
+
+def check() -> None:
+    """Ends a long computation here if this thread's run was cancelled.
+
+    Raises:
+        RunCancelledError: it was.
+    """
+    governing = _GOVERNING.get()
+    if governing is not None:
+        governing.check()
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from deeppool.errors import RunError
 from deeppool.nursery import Nursery, kill_group
 
 Message = dict[str, Any]
+NOTE = "note"
+"""The command that is none: see :meth:`Commands.note`."""
 
 
 class ChildDiedError(RunError):
@@ -211,6 +213,7 @@ class Commands:
         self._commands: TextIO = os.fdopen(os.dup(0), encoding="utf-8")
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  as long as the process
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._notes: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -220,7 +223,7 @@ class Commands:
                 break
             message = json.loads(line)
             told_to_exit = message["command"] == "exit"
-            self._queue.put(message)
+            (self._notes if message["command"] == NOTE else self._queue).put(message)
         if told_to_exit:
             # The process ends meanwhile, and this thread with it, unless it hangs.
             time.sleep(self.EXIT_SECONDS)
@@ -231,6 +234,13 @@ class Commands:
     def next(self) -> Message:
         """Waits for a command."""
         return self._queue.get()
+
+    def note(self) -> Message | None:
+        """The newest note since the last call; a note is no command: it changes how the present one is obeyed."""
+        newest = None
+        while not self._notes.empty():
+            newest = self._notes.get()
+        return newest
 
     def pending(self) -> bool:
         """Whether a command waits."""

@@ -1,12 +1,15 @@
 """Saving and loading records whose kind is told by the file."""
 
 import importlib
+import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from deeppool import documents
 from deeppool.errors import DocumentError
+from deeppool.job import RunRecord
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
@@ -30,11 +33,13 @@ KINDS = {
     "profile-comparison": ("deeppool.profiling.compare", "ProfileComparison"),
     "replan": ("deeppool.planning.replan", "Replan"),
     "run": ("deeppool.job", "RunRecord"),
+    "run-comparison": ("deeppool.run_comparison", "RunComparison"),
     "scaling": ("deeppool.planning.study", "ScalingStudy"),
     "shared-cluster": ("deeppool.planning.shared_cluster", "SharedCluster"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "training": ("deeppool.job", "TrainingRecord"),
     "verdict": ("deeppool.evaluation.verdict", "Verdict"),
     "workload-trace": ("deeppool.simulation.workload", "WorkloadTrace"),
 }
@@ -43,6 +48,29 @@ KINDS = {
 def save(record: documents.Record, path: str | os.PathLike[str]) -> Path:
     """Writes a profile, plan, cluster, simulation or run as JSON, whole or not at all."""
     return documents.write(record, path)
+
+
+def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
+    """Writes a run's record into a folder, which is made if it is not there, under a name that no file has yet.
+
+    The name says what ran and when: ``run-2026-11-21T05-00-00-vgg16-resnet18.json``.
+
+    Raises:
+        DocumentError: it cannot be written.
+    """
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DocumentError(f"cannot make the folder {target}: {error.strerror} (choose another folder)") from error
+    background = "" if run.background is None else f"-{run.background.model}"
+    name = re.sub(r"[^\w.-]+", "-", f"run-{run.date}-{run.model}{background}")
+    path = target / f"{name}.json"
+    for number in itertools.count(2):
+        if not path.exists():
+            return save(run, path)
+        path = target / f"{name}-{number}.json"
+    raise AssertionError("there is always a next number")
 
 
 def load(path: str | os.PathLike[str]) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from deeppool.sharing import Policy, Sharing
+from deeppool.steering import HeldBound
 from deeppool.timeline import Timeline
 from deeppool.units import format_percent, format_seconds
 
@@ -205,6 +206,9 @@ class RunRecord:
     """Per rank, where feedback or a bound was asked for."""
     emulated_rank: int | None = None
     """The one rank that ran, where all others were emulated; None: all of them ran."""
+    bounds: tuple[HeldBound, ...] = ()
+    """Each bound that was held, where it was changed while the run went on: ``sharing``, ``foreground``, ``background``
+    and ``governors`` are of the last one under which anything was measured."""
 
     @property
     def where(self) -> str:
@@ -238,6 +242,7 @@ class RunRecord:
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
         lines += _governor_lines(self.governors)
+        lines += [f"held         {held}" for held in self.bounds]
         for stage in self.stages:
             times = ", ".join(
                 f"{kind} {format_seconds(getattr(stage, kind))}" for kind in ("forward", "backward", "reshard", "sync")

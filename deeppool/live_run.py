@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Set
 from concurrent.futures import Future
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from deeppool.cancellation import Cancellation
 from deeppool.errors import InvalidValueError, RunCancelledError
 from deeppool.job import Metrics
+from deeppool.live_sample import LiveSample
+from deeppool.steering import Steering
 from deeppool.units import format_seconds
 
 Parameters = ParamSpec("Parameters")
@@ -25,6 +28,8 @@ _LOG = logging.getLogger(__name__)
 
 VIEW = "deeppool.widgets.run_panel"
 """What shows a run in a notebook, by name: widgets start runs, so they stand above them."""
+SAMPLES = 20_000
+"""That a run holds: minutes of a small model, hours of a large one."""
 EXIT_SECONDS = 5.0
 """That a process which exits gives its runs to end."""
 
@@ -60,29 +65,37 @@ def start(
             "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate and dp.measure_network)"
         )
     signature.bind(*arguments, **options)
-    return LiveRun(function, arguments, options, "on_metrics" in signature.parameters)
+    return LiveRun(function, arguments, options, signature.parameters.keys())
 
 
 class LiveRun(Generic[Result]):
     """A call under way, made by :func:`deeppool.start`. It prints itself in a line."""
 
     def __init__(
-        self, function: Callable[..., Result], arguments: tuple[Any, ...], options: dict[str, Any], has_metrics: bool
+        self, function: Callable[..., Result], arguments: tuple[Any, ...], options: dict[str, Any], takes: Set[str]
     ) -> None:
-        """Starts the thread."""
+        """Starts the thread; the function takes arguments of these names."""
         self.name = function.__name__
         self.doing = "starting"
         """In words."""
         self.progress = 0.0
         """The share that is done."""
         self._metrics: list[Metrics] = []
+        self._samples: deque[LiveSample] = deque(maxlen=SAMPLES)
+        self._steering = options.get("steering") or Steering()
         self._cancellation = Cancellation()
         self._future: Future[Result] = Future()
         self._started, self._ended = time.monotonic(), 0.0
         self._watchers: list[Callable[[], None]] = []
         options = {**options, "on_progress": self._heed(options.get("on_progress"), self._note_progress)}
-        if has_metrics:
+        if "on_metrics" in takes:
             options["on_metrics"] = self._heed(options.get("on_metrics"), self._note_metrics)
+        if "on_sample" in takes:
+            options["on_sample"] = self._heed(options.get("on_sample"), self._note_sample)
+        if "steering" in takes:
+            options["steering"] = self._steering
+        else:
+            self._steering.refuse(f"{self.name} holds none while it runs (dp.launch does)")
         # A daemon: a kernel that is shut down does not wait for it.
         self._thread = threading.Thread(
             target=self._run, args=(function, arguments, options), name=f"deeppool {self.name}", daemon=True
@@ -102,6 +115,33 @@ class LiveRun(Generic[Result]):
     def metrics(self) -> tuple[Metrics, ...]:
         """Of every update so far, where the function trains."""
         return tuple(self._metrics)
+
+    @property
+    def samples(self) -> tuple[LiveSample, ...]:
+        """Of every iteration so far, the latest :data:`SAMPLES` of them, where the function is ``dp.launch``."""
+        # A copy in one step, which the interpreter's lock makes whole.
+        return tuple(self._samples.copy())
+
+    @property
+    def bound(self) -> float | None:
+        """On the foreground's mean slowdown, as it was asked for last: 0.03 is 3 %."""
+        return self._steering.bound
+
+    @property
+    def bound_refusal(self) -> str | None:
+        """Why :meth:`change_bound` would not; None: it would."""
+        return self._steering.refusal
+
+    def change_bound(self, max_slowdown: float) -> None:
+        """Has a run of ``dp.launch`` hold another bound on the foreground's slowdown: 0.03 is 3 %.
+
+        The ranks follow before one of their next iterations beside the background, and the record keeps what was
+        measured under each bound apart.
+
+        Raises:
+            InvalidValueError: it is no bound, or the run cannot hold one, or is over.
+        """
+        self._steering.change_bound(max_slowdown)
 
     @property
     def error(self) -> BaseException | None:
@@ -143,6 +183,7 @@ class LiveRun(Generic[Result]):
                 result = function(*arguments, **options)
         # Whatever it is, it is for who asks for the result.
         except BaseException as error:
+            self._steering.close()
             self._ended = time.monotonic()
             self._future.set_exception(error)
         else:
@@ -159,6 +200,10 @@ class LiveRun(Generic[Result]):
         while self._metrics and self._metrics[-1].update >= update.update:
             self._metrics.pop()
         self._metrics.append(update)
+
+    def _note_sample(self, sample: LiveSample) -> None:
+        self._samples.append(sample)
+        self._tell()
 
     def _tell(self) -> None:
         for on_change in list(self._watchers):

@@ -1,71 +1,30 @@
-"""One live run: a plan's ranks, the background jobs beside them, and what each costs the other.
+"""One live run: a plan's ranks, the background jobs beside them, and what each costs the other."""
 
-All conditions are measured in the same processes, in rounds, so that a machine that grows slower during
-the run does so for every one of them:
-
-    warm-up │ asleep  awake  collocated  background alone │ … as many rounds as fit
-
-Where a governor decides what the background may do, it first learns, in iterations that are not counted.
-
-*awake* is the foreground alone with an idle-priority spinner on each core; it is the baseline, because a
-foreground with gaps runs up to 10 % faster when anything at all keeps its core awake.
-"""
-
-import datetime
 import math
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 
-from deeppool.child import Message
+from deeppool.collocation.feed import Feed
 from deeppool.collocation.home import THREAD, find_home
 from deeppool.collocation.lodgers import PROGRAM, Lodgers
-from deeppool.collocation.neighbours import Neighbours, Spinners, Work
+from deeppool.collocation.neighbours import Neighbours, Spinners
 from deeppool.collocation.queue import BackgroundJob, hand_over, measured
-from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError
-from deeppool.execution.monitor import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
-from deeppool.execution.stages import stages_of
 from deeppool.graph.workloads import find_workload, save_model
 from deeppool.job import (
-    BackgroundResult,
-    ForegroundResult,
     Job,
-    Phase,
     Progress,
     RunRecord,
-    summarise,
 )
+from deeppool.live_sample import OnSample
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
-from deeppool.scheduling.governor import DENSE
-from deeppool.sharing import Policy, Sharing, find_sharing, policy_name
-from deeppool.simulation.replay import simulate
+from deeppool.rounds import Rounds
+from deeppool.sharing import Policy, Sharing, find_sharing
+from deeppool.steering import Steering
 from deeppool.under_way import announced
-
-WARM_UP_STEPS = 3
-ROUNDS = 3
-
-
-@dataclass(slots=True)
-class _Measured:
-    """The foreground under one condition, over all rounds."""
-
-    times: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def add(self, answers: list[Message]) -> None:
-        self.times += answers[0]["times"]
-        self.cpu = [a + b["cpu"] for a, b in zip(self.cpu or [0.0] * len(answers), answers, strict=True)]
-        self.seconds += max(answer["wall"] for answer in answers)
-
-    def phase(self, batch: int) -> Phase:
-        idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
-        return Phase(summarise(self.times), batch * len(self.times) / sum(self.times), idle)
 
 
 @announced
@@ -82,6 +41,8 @@ def launch(
     seed: int = 0,
     emulate_rank: int | None = None,
     place: Place | None = None,
+    steering: Steering | None = None,
+    on_sample: OnSample | None = None,
     on_progress: Progress | None = None,
 ) -> RunRecord:
     """Runs a plan for real, and measures it alone and beside a background job.
@@ -103,6 +64,8 @@ def launch(
             in the plan's order, with waits where transfers, all-reduces and other ranks' layers would take time.
             Its values mean nothing and its weights stay as they are. None: all ranks run.
         place: where; this machine unless given.
+        steering: by which another thread changes the bound while the run goes on.
+        on_sample: called with every iteration of the foreground; see :data:`deeppool.live_sample.OnSample`.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
@@ -119,6 +82,14 @@ def launch(
     neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
     home, elsewhere = ("", None) if neighbour is None or sharing is None else find_home(sharing, plan.device, neighbour)
     with ExitStack() as stack:
+        steering = stack.enter_context(closing(steering or Steering()))
+        if home != THREAD:
+            steering.open(None if neighbour is None else sharing)
+        else:
+            steering.refuse(
+                "the background lives in the ranks' own processes, where its work under one bound cannot be told from "
+                "that under another (give it a process: Sharing(home='process'))"
+            )
         folder = stack.enter_context(private_folder())
         model = plan.model if plan.origin is None else save_model(plan.origin.source, folder)
         if plan.origin is None:
@@ -136,15 +107,17 @@ def launch(
             if home == THREAD:
                 neighbours = Lodgers(neighbour, ranks, work)
             else:
+                tells = on_sample is not None
                 neighbours = stack.enter_context(
-                    Neighbours(neighbour, place, count, sharing, work, device=plan.device, home=home)
+                    Neighbours(neighbour, place, count, sharing, work, device=plan.device, home=home, tells=tells)
                 )
             spinners = stack.enter_context(Spinners(place, count, sharing))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
-        run = _Run(plan, ranks, neighbours, spinners, report, place.cores, sharing)
+        feed = Feed(on_sample, neighbours)
+        run = Rounds(plan, ranks, neighbours, spinners, report, place.cores, sharing, feed, steering)
         run.measure(seconds, steps)
         record = run.record(neighbour)
         record = replace(record, notes=(*record.notes, *([elsewhere] if elsewhere else [])))
@@ -193,157 +166,3 @@ def _check(
         raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     if steps is not None and steps < 1:
         raise InvalidValueError(f"steps must be at least 1, got {steps}")
-
-
-class _Run:
-    """The phases of one run."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        ranks: Ranks,
-        neighbours: Neighbours | Lodgers | None,
-        spinners: Spinners | None,
-        report: Progress,
-        cores: int,
-        sharing: Sharing | None,
-    ) -> None:
-        self.plan = plan
-        self.ranks = ranks
-        self.neighbours = neighbours
-        self.spinners = spinners
-        self.report = report
-        self.cores = cores
-        self.sharing = sharing
-        self.share = 0.05
-        self.asleep, self.awake, self.collocated = _Measured(), _Measured(), _Measured()
-        self.beside, self.alone = Work(), Work()
-        self.losses: list[float] = []
-        self.last: list[Message] = []
-
-    def measure(self, seconds: float | None, steps: int | None) -> None:
-        """Warms up, then runs the rounds."""
-        self.report("warming up", self.share)
-        warm_up = self._train(WARM_UP_STEPS)
-        iteration = min(warm_up[0]["times"][1:])
-        if self.sharing is not None and self.sharing.learns:
-            self.report("learning what the background costs", self.share)
-            with self._background(Work()):
-                self._train(DENSE, beside=True)
-        conditions = 1 if self.neighbours is None else 4
-        budget = (30.0 if seconds is None else seconds) / conditions
-        total = steps or max(2, int(budget / iteration))
-        rounds = min(ROUNDS, total)
-        shares = [total // rounds + (index < total % rounds) for index in range(rounds)]
-        for index, count in enumerate(shares):
-            self.share = 0.1 + 0.9 * index / rounds
-            self.report(f"measuring, round {index + 1} of {rounds}", self.share)
-            self._round(count, count * iteration)
-        self.report("done", 1.0)
-
-    def _round(self, count: int, seconds: float) -> None:
-        if self.neighbours is None or self.spinners is None:
-            self.last = self._train(count)
-            self.awake.add(self.last)
-            return
-        self.asleep.add(self._train(count))
-        with self.spinners.spinning():
-            self.awake.add(self._train(count))
-        with self._background(self.beside):
-            self.last = self._train(count, beside=True)
-        self.collocated.add(self.last)
-        with self._background(self.alone):
-            self.ranks.rest(seconds)
-
-    @contextmanager
-    def _background(self, work: Work) -> Iterator[None]:
-        assert self.neighbours is not None
-        started = time.perf_counter()
-        self.neighbours.begin()
-        yield
-        self.neighbours.measure(work, started)
-
-    def _train(self, count: int, *, beside: bool = False) -> list[Message]:
-        answers = self.ranks.train(
-            count, lambda told: self.report(f"iteration {told['step']}", self.share), beside=beside
-        )
-        # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
-        self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
-        return answers
-
-    def record(self, job: BackgroundJob | None) -> RunRecord:
-        """Everything that was measured."""
-        plan, batch = self.plan, self.plan.global_batch
-        alone = self.awake.phase(batch)
-        beside = alone if job is None else self.collocated.phase(batch)
-        window = max(1, min(3, len(self.losses) // 2))
-        foreground = ForegroundResult(
-            iteration_time=beside.iteration_time,
-            throughput=beside.throughput,
-            idle_share=beside.idle_share,
-            alone=alone,
-            alone_asleep=None if job is None else self.asleep.phase(batch),
-            slowdown=beside.iteration_time.mean / alone.iteration_time.mean - 1,
-            first_loss=_mean(self.losses[:window]),
-            last_loss=_mean(self.losses[-window:]),
-        )
-        return RunRecord(
-            model=plan.model,
-            plan_iteration_time=plan.iteration_time,
-            global_batch=batch,
-            ranks=plan.gpus,
-            cores=self.cores,
-            device=plan.device,
-            device_name=plan.device_name,
-            backend="gloo" if plan.device == "cpu" else "nccl",
-            policy=policy_name(self.sharing),
-            foreground=foreground,
-            background=None if job is None else self._background_result(job, alone),
-            stages=stage_times(plan, stages_of(plan), self.last),
-            timeline=timeline(plan, self.last, -1, self.beside.spans),
-            plan_timeline=simulate(plan).timeline,
-            notes=_notes(plan, self.cores),
-            date=datetime.datetime.now().isoformat(timespec="seconds"),
-            versions=package_versions("deeppool", "torch"),
-            sharing=self.sharing,
-            governors=governor_results(self.sharing, self.last),
-        )
-
-    def _background_result(self, job: BackgroundJob, alone: Phase) -> BackgroundResult:
-        assert self.neighbours is not None
-        beside, by_itself = self.beside, self.alone
-        losses = beside.losses + by_itself.losses
-        throughput = job.batch * beside.steps / beside.seconds
-        alone_throughput = job.batch * by_itself.steps / by_itself.seconds
-        # Jobs that died early have nothing to compare with; the foreground's record stands all the same.
-        harvest = throughput / alone_throughput if alone_throughput else 0.0
-        idle = sum(alone.idle_share) / len(alone.idle_share)
-        return BackgroundResult(
-            model=job.name,
-            batch=job.batch,
-            priority=self.neighbours.priority,
-            throughput=throughput,
-            alone_throughput=alone_throughput,
-            harvest=harvest,
-            harvest_of_idle=harvest / idle if idle else 0.0,
-            first_loss=_mean(losses[:1]),
-            last_loss=_mean(losses[-1:]),
-            ended=self.neighbours.ended,
-            home=self.neighbours.home,
-        )
-
-
-def _mean(losses: list[float]) -> float | None:
-    """None where there are none, or one is no number: JSON has no word for that."""
-    mean = sum(losses) / len(losses) if losses else math.nan
-    return mean if math.isfinite(mean) else None
-
-
-def _notes(plan: Plan, cores: int) -> tuple[str, ...]:
-    notes = [
-        "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
-        "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
-    ]
-    if plan.gpus > cores:
-        notes.append(f"{plan.gpus} ranks shared {cores} cores: the times say nothing about {plan.gpus} GPUs")
-    return tuple(notes)

@@ -96,6 +96,17 @@ POLICIES: dict[Policy, Sharing | None] = {
 """Named choices; None: no background."""
 
 
+MEANINGS: dict[Policy, str] = {
+    "none": "No background job: the foreground alone.",
+    "naive": "As an equal of the foreground: what sharing costs when nothing is done about it.",
+    "nice": "At nice 19, which still takes some time from the foreground.",
+    "priority": "At the lowest priority there is: it runs when the foreground does not.",
+    "paced": "The lowest priority, and its step in pieces of which only two, or 1 ms, are launched ahead.",
+    "feedback": "Paced, and kept away from operators of the foreground that become 10 % slower beside it.",
+}
+"""Each policy in a sentence."""
+
+
 def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) -> Sharing | None:
     """The mechanisms of a policy, with a bound on the slowdown where one is given; None: no background.
 

@@ -146,6 +146,8 @@ def _host(jobs: Queue, place: Place, plan: Plan, sharing: Sharing, folder: Path)
             "background jobs of a training run on one machine, that of the launcher (train without background=, or "
             "submit them to a cluster: deeppool cluster submit --background)"
         )
+    # Background jobs may start before the ranks do, and a place knows its slots when it was given a folder.
+    place.hand_over(folder)
     return Host(jobs, place, plan.gpus, plan.device, sharing, folder)
 
 

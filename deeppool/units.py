@@ -1,6 +1,8 @@
-"""Seconds and bytes in, readable text out; and sizes that people write, read."""
+"""Seconds, bytes and tables in, readable text out; and sizes that people write, read."""
 
+import io
 import re
+from typing import Any
 
 from deeppool.errors import InvalidValueError
 
@@ -52,3 +54,30 @@ def format_bit_rate(bytes_per_second: float) -> str:
 def format_percent(fraction: float) -> str:
     """``0.0312`` becomes ``+3.1 %``."""
     return f"{100 * fraction:+.1f} %"
+
+
+def format_tables(*parts: Any, width: int) -> str:
+    """Lines and rich's tables as plain text, one below the other; the same in a terminal, a file and a notebook.
+
+    Args:
+        parts: what ``rich.print`` takes.
+        width: columns of text.
+    """
+    from rich.console import Console
+
+    stream = io.StringIO()
+    # In a notebook rich would show what it prints, and colour it as the kernel asks: the stream would get nothing, or
+    # escape sequences.
+    console = Console(
+        file=stream,
+        width=width,
+        no_color=True,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        force_jupyter=False,
+        force_terminal=False,
+    )
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").splitlines())

@@ -18,6 +18,18 @@ profile = dp.profile(training.capture(), device="cpu", batch_sizes=[8, 16, 32])
 plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=32)
 """
 
+TWO_BRANCHES = """
+example = "examples.two_branch:two_branch"
+profile = dp.profile(example, device="cpu", batch_sizes=[4, 8, 16])
+plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=16)
+"""
+TWO_RUNS = """
+from deeppool.files import save_run
+for policy in ("naive", "priority"):
+    save_run(dp.launch(plan, background=example, policy=policy, seconds=12), "runs")
+dp.save(plan, "runs/plan.json")
+"""
+
 
 def at_once(notebook: Notebook, panel: Locator) -> None:
     """The widget is worth a picture as it opens."""
@@ -60,6 +72,49 @@ def see_graph(notebook: Notebook, panel: Locator) -> None:
     notebook.until(lambda: len(notebook.figure(panel).traces) > 1, seconds=120)
 
 
+def change_the_bound(notebook: Notebook, panel: Locator) -> None:
+    """Both jobs have run under two bounds."""
+    notebook.press(notebook.button(panel, "Launch"), "Enter")
+    notebook.until(lambda: see_bounds(notebook, panel, 1), seconds=300)
+    notebook.press(notebook.slider(panel, "Bound (% slower)"), *["ArrowLeft"] * 10)
+    notebook.until(lambda: see_bounds(notebook, panel, 2), seconds=300)
+    # To the end, so that nothing moves while the picture is taken.
+    notebook.until(notebook.button(panel, "Launch").is_enabled, seconds=300)
+
+
+def see_bounds(notebook: Notebook, panel: Locator, count: int) -> bool:
+    """Whether the chart has iterations under so many bounds."""
+    plot = panel.locator(".js-plotly-plot").first
+    if not plot.is_visible():
+        return False
+    drawn = notebook.figure(panel)
+    bounds = {value for value in drawn.trace("bound")["y"] if value is not None}
+    return len(bounds) >= count and len(drawn.trace("collocated")["y"]) > 5
+
+
+def compare_with_the_older(notebook: Notebook, panel: Locator) -> None:
+    """The newest run is shown; the one before it is the second choice below it."""
+    before = notebook.figure(panel)
+    notebook.press(panel.locator("select").first, "ArrowDown")
+    notebook.changed(panel, before)
+    notebook.press(panel.locator("select").last, "ArrowDown", "ArrowDown", "ArrowDown")
+    notebook.until(lambda: "noise explains" in panel.inner_text())
+
+
+def see_the_frontier(notebook: Notebook, panel: Locator) -> None:
+    """A limit that changes the plan, and every efficient plan around it."""
+    slider = panel.locator(".widget-slider", has_text="amplification limit").locator(".noUi-handle").first
+    notebook.press(slider, "ArrowLeft", "ArrowLeft")
+    notebook.until(lambda: "1.5×" in panel.inner_text() and "being computed" not in panel.inner_text())
+
+
+def zoom_in(notebook: Notebook, panel: Locator) -> None:
+    """Far enough to read the names of layers."""
+    before = notebook.figure(panel)
+    notebook.press(notebook.button(panel, "Narrower"), "Enter")
+    notebook.changed(panel, before)
+
+
 SCENES = {
     "model": Scene(
         (
@@ -72,6 +127,32 @@ SCENES = {
     ),
     "profile": Scene(
         (IMPORT, "panel = dp.widgets.ProfilePanel(dp.find_profile('vgg16-cpu'))\npanel"), ".dp-profile-panel", see_times
+    ),
+    "collocation-panel": Scene(
+        (
+            IMPORT,
+            TWO_BRANCHES,
+            "dp.widgets.CollocationPanel(plan, background=example, max_slowdown=0.1, seconds=40)",
+        ),
+        ".dp-collocation-panel",
+        change_the_bound,
+    ),
+    "run-browser": Scene(
+        (IMPORT, TWO_BRANCHES, TWO_RUNS, 'dp.widgets.RunBrowser("runs")'), ".dp-run-browser", compare_with_the_older
+    ),
+    "explorer": Scene(
+        (IMPORT, 'dp.widgets.AmplificationExplorer(dp.find_profile("vgg16-cpu"))'),
+        ".dp-amplification-explorer",
+        see_the_frontier,
+    ),
+    "timelines": Scene(
+        (
+            IMPORT,
+            'profile = dp.find_profile("vgg16-cpu")',
+            "dp.widgets.TimelineView(dp.plan(profile, 8, 32, 2.0), dp.plan(profile, 1024, 1024, 2.0))",
+        ),
+        ".dp-timeline-view",
+        zoom_in,
     ),
     "run": Scene(
         (IMPORT, TRAINING, "run = dp.start(dp.train, plan, training, steps=2000)\nrun"), ".dp-run-panel", let_it_train

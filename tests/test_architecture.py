@@ -16,15 +16,15 @@ PACKAGE = Path(deeppool.__file__).parent
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
     # vocabulary
-    "errors < units < documents | network < cluster | timeline | sharing < job < device < env"
-    " | telemetry | cancellation | nursery < child | under_way | board < vigil | pulse < blame < place < rank_group"
-    " < torchrun",
+    "errors < units < documents | network < cluster | timeline | sharing | live_sample < steering < job"
+    " < run_comparison | device < env | telemetry | cancellation | nursery < child | under_way | board < vigil"
+    " | pulse < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems
     "figures",  # views
     # live runs; the coordinator starts them where it has room
-    "files < session | training_run | live_run < coordinator",
+    "files < catalogue | rounds < session | training_run | live_run < coordinator",
     "widgets",  # views with controls: they start runs
     "evaluation < cli",  # surfaces
 )

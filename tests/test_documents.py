@@ -12,6 +12,7 @@ from deeppool.cluster import Cluster, Link
 from deeppool.errors import DocumentError
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Measurement, Profile
+from tests.figures.records import training_of
 
 CLUSTER = Cluster(gpus=4, name="mine", inside=Link(bandwidth=1e9, latency=1e-5, source="made up"))
 PROFILE = Profile(
@@ -45,7 +46,9 @@ def changed(document: dict[str, Any], **fields: Any) -> str:
     return json.dumps(document | fields)
 
 
-@pytest.mark.parametrize("record", [CLUSTER, PROFILE], ids=lambda record: record.KIND)
+@pytest.mark.parametrize(
+    "record", [CLUSTER, PROFILE, training_of(losses=(2.5, None, 1.5))], ids=lambda record: record.KIND
+)
 def test_a_record_comes_back_as_it_was_saved(record: documents.Record, tmp_path: Path) -> None:
     path = files.save(record, tmp_path / "record.json")
     assert files.load(path) == record

@@ -12,6 +12,7 @@ import deeppool as dp
 from deeppool.cluster import find_cluster
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import ForegroundResult, RunRecord, summarise
+from deeppool.live_sample import LiveSample
 from deeppool.planning.plan import Plan
 from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
 from deeppool.sharing import POLICIES
@@ -41,6 +42,10 @@ def plan() -> Plan:
     return dataclasses.replace(found, layers=tuple(layers), iteration_time=sum(layer.time for layer in layers))
 
 
+SAMPLES: list[LiveSample] = []
+"""Of that run."""
+
+
 @pytest.fixture(scope="module")
 def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
     """A run beside a background job, with all that a policy has, and its progress."""
@@ -52,6 +57,7 @@ def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
         max_slowdown=0.05,
         background_batch=2,
         steps=STEPS,
+        on_sample=SAMPLES.append,
         on_progress=lambda *report: progress.append(report),
     )
     return record, progress
@@ -83,6 +89,30 @@ def test_the_foreground_computes_the_same_numbers_beside_a_background_as_alone(c
     """Bit by bit."""
     beside = collocated[0].foreground
     assert (beside.first_loss, beside.last_loss) == (alone.first_loss, alone.last_loss)
+
+
+@pytest.mark.processes
+def test_every_iteration_is_told_with_its_condition_and_bound(collocated) -> None:
+    def told(condition: str) -> list[LiveSample]:
+        return [one for one in SAMPLES if one.condition == condition and one.seconds is not None]
+
+    front = collocated[0].foreground
+    for condition, phase in (("awake", front.alone), ("asleep", front.alone_asleep), ("collocated", front)):
+        assert summarise([one.seconds for one in told(condition)]) == phase.iteration_time
+    assert len(told("learning")) == DENSE
+    beside = told("learning") + told("collocated")
+    assert {one.bound for one in beside} == {0.05}
+    assert [one.share == 0 for one in beside] == [is_alone(number) for number in range(DENSE + STEPS)]
+    assert {(one.bound, one.share) for one in told("awake") + told("asleep")} == {(None, None)}
+    assert any(one.condition == "background alone" and one.iteration is None for one in SAMPLES)
+    numbers = [one.iteration for one in SAMPLES if one.iteration is not None]
+    assert numbers == list(range(1, len(numbers) + 1))
+    times = [one.time for one in SAMPLES]
+    assert times == sorted(times)
+    for before, after in itertools.pairwise(SAMPLES):
+        assert [job.rank for job in after.background] == [0, 1]
+        assert all(a.samples <= b.samples for a, b in zip(before.background, after.background, strict=True))
+    assert all(job.samples > 0 and job.samples == 2 * job.steps for job in SAMPLES[-1].background)
 
 
 @pytest.mark.processes

@@ -15,7 +15,7 @@ from torch import nn
 import deeppool as dp
 from deeppool.cli import app
 from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, RunError
-from deeppool.execution.checkpoint import latest, weights
+from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.execution.data import Order, ShardReader
 from deeppool.place import ThisMachine
 from deeppool.planning.plan import Plan
@@ -91,7 +91,7 @@ def make_plan(gpus: int) -> Plan:
 def whole(tmp_path_factory: pytest.TempPathFactory):
     """Six updates without interruption."""
     folder = tmp_path_factory.mktemp("whole")
-    return dp.train(make_plan(2), make_job(), steps=6, checkpoints=folder), weights(latest(folder))
+    return dp.train(make_plan(2), make_job(), steps=6, checkpoints=folder), load_weights(latest(folder))
 
 
 def losses(record) -> list[float]:
@@ -107,7 +107,7 @@ def test_going_on_from_a_checkpoint_is_bit_equal_to_never_having_stopped(whole, 
     assert second.resumed_from.endswith("step-000003")
     assert losses(first) + losses(second) == losses(expected)
     assert [m.learning_rate for m in (*first.metrics, *second.metrics)] == [m.learning_rate for m in expected.metrics]
-    assert all(torch.equal(value, state[name]) for name, value in weights(latest(tmp_path)).items())
+    assert all(torch.equal(value, state[name]) for name, value in load_weights(latest(tmp_path)).items())
 
 
 @pytest.mark.processes
@@ -119,7 +119,7 @@ def test_another_plan_on_other_ranks_goes_on_with_the_same_training(whole, tmp_p
     # The default keeps two.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000005", "step-000006"]
     fresh = net()
-    fresh.load_state_dict(weights(latest(tmp_path)), strict=False)
+    fresh.load_state_dict(load_weights(latest(tmp_path)), strict=False)
     for name, value in state.items():
         if value.is_floating_point():
             assert torch.allclose(fresh.state_dict()[name], value, rtol=1e-3, atol=1e-5), name
@@ -201,7 +201,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_process(tmp_path: Path
         (disk / "filler").write_bytes(b"x" * 30_000)
         with pytest.raises(RankFailedError, match=r"rank \d .*cannot write .*rank-\d.pt: .*the last checkpoint is"):
             dp.train(make_plan(2), make_job(), steps=9, checkpoints=disk / "runs", checkpoint_every=1, keep=9)
-        assert weights(latest(disk / "runs"))
+        assert load_weights(latest(disk / "runs"))
         assert not ranks()
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -269,7 +269,7 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(whole, tmp
         dp.train(make_plan(2), make_job(), steps=1, checkpoints=tmp_path)
     (latest(tmp_path) / "rank-1.pt").write_bytes(b"no archive")
     with pytest.raises(DocumentError, match=r"cannot read .*rank-1.pt: .*use an earlier checkpoint"):
-        weights(latest(tmp_path))
+        load_weights(latest(tmp_path))
     with pytest.raises(RankFailedError, match=r"cannot read .*rank-1.pt"):
         dp.train(make_plan(2), make_job(), steps=2, checkpoints=tmp_path)
     assert not ranks()

@@ -71,11 +71,10 @@ def as_plan(answer: "SharingAnswer") -> str:
 
 def partition_table(shared: "SharedCluster") -> str:
     """The record's line, then each static partition beside the collocated plans that match it."""
-    import io
-
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from deeppool.units import format_tables
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in (
@@ -85,8 +84,6 @@ def partition_table(shared: "SharedCluster") -> str:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in _rows(shared):
         table.add_row(*row)
-    stream = io.StringIO()
-    Console(file=stream, width=140, no_color=True).print(table)
     notes = [
         "Partition: GPUs of a data-parallel foreground + GPUs of the background; with burst parallel: the foreground "
         "is the fastest plan on its GPUs.",
@@ -94,7 +91,7 @@ def partition_table(shared: "SharedCluster") -> str:
         "idle time, on so many GPUs, found by the",
         "limit of the whole iteration; the other GPUs train the background alone.",
     ]
-    return "\n".join([str(shared), "", *(line.rstrip() for line in stream.getvalue().strip().splitlines()), "", *notes])
+    return "\n".join([str(shared), "", format_tables(table, width=140).strip(), "", *notes])
 
 
 def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:

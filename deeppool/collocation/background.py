@@ -4,7 +4,8 @@ Commands: ``setup`` (once); ``train``, which goes on until the next command or f
 ``serve``, which goes on to the job's own end or until the next command, with checkpoints; ``exit``. Answers: ``ready``
 with the priority that the operating system granted; ``trained`` after ``train``, with the log of its steps, when the
 last step is done, or the next command has come and the step under way is done; ``resting`` after ``rest``;
-``progress`` now and then while it serves, and ``left`` when that is over; ``failed`` before it ends by an exception.
+``progress`` now and then while it serves, or trains and shall tell, and ``left`` when serving is over; ``failed``
+before it ends by an exception.
 """
 
 import contextlib
@@ -45,7 +46,9 @@ def main() -> None:
         commands.answer("ready", priority=priority)
         while (message := commands.next())["command"] != "exit":
             if message["command"] == "train":
-                log = guest.train(message.get("steps", math.inf), message.get("clock", 0.0))
+                log = guest.train(
+                    message.get("steps", math.inf), message.get("clock", 0.0), tells=message.get("tells", False)
+                )
                 commands.answer("trained", log=log)
             elif message["command"] == "serve":
                 commands.answer("left", **guest.serve(message))

@@ -68,7 +68,8 @@ class Guest:
         self._last: float | None = None
         self._samples = 0
         self._slowest = 0.0
-        self._serving = False
+        self._tells = False
+        self._ahead = 0.0
 
     def _stages(self) -> Sequence[Stage]:
         captured = self.work.captured
@@ -88,7 +89,7 @@ class Guest:
 
     def _hurries(self) -> bool:
         """Whether it was told to stop; a sign of life, too."""
-        if self._serving:
+        if self._tells:
             self.tell()
         return self._commands.pending()
 
@@ -114,22 +115,26 @@ class Guest:
             self._batch = self.trainer.iterations, tuple(tensor.to(self._place) for tensor in read)
         return self._batch[1]
 
-    def train(self, steps: float, ahead: float) -> list[tuple[float, float, float]]:
+    def train(self, steps: float, ahead: float, *, tells: bool = False) -> list[tuple[float, float, float]]:
         """Steps until the next command, but so many at most.
 
         Args:
             steps: at most.
             ahead: what the launcher's clock shows more than this machine's.
+            tells: whether it gives signs of life meanwhile.
 
         Returns:
             Clock, CPU seconds and loss: at the start, and at the end of each step.
         """
+        self._tells, self._ahead = tells, ahead
         if not self.updates:
             self.step()
         log = [(time.perf_counter() + ahead, time.process_time(), 0.0)]
         while not self._commands.pending() and len(log) <= steps:
             loss = self.step()
             log.append((time.perf_counter() + ahead, time.process_time(), loss))
+            if tells:
+                self.tell()
         return log
 
     # -- a job with an end of its own -----------------------------------------------------------------
@@ -145,7 +150,7 @@ class Guest:
         """
         folder = None if goal["checkpoints"] is None else Path(goal["checkpoints"])
         end = math.inf if goal["steps"] is None else goal["steps"]
-        self._serving = True
+        self._tells = True
         saved = self.updates = self._resume(folder)
         self.tell()
         while self.updates < end and not self._commands.pending():
@@ -176,6 +181,7 @@ class Guest:
             "first_loss": _number(self._first),
             "last_loss": _number(self._last),
             "cpu": time.process_time(),
+            "clock": time.perf_counter() + self._ahead,
             "slowest": self._slowest,
         }
 

@@ -3,18 +3,21 @@
 A job that fails is noted and left behind; the foreground goes on, unless the device itself is lost.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from deeppool.child import ChildDiedError, Message
 from deeppool.collocation.home import THREAD
-from deeppool.collocation.neighbours import SWITCH_SECONDS, Work
+from deeppool.collocation.neighbours import SWITCH_SECONDS, Told, Work
 from deeppool.collocation.queue import BackgroundJob
 from deeppool.execution.ranks import START_SECONDS, Ranks
 from deeppool.timeline import Span
 
 PROGRAM = "deeppool.collocation.hosting_rank"
 """Module that the processes of such ranks run."""
+
+NOTHING = Told(0.0, 0, 0)
 
 
 class Lodgers:
@@ -33,6 +36,8 @@ class Lodgers:
         self.job = job
         self.priority = "unknown"
         self.ended = "stopped"
+        self.told: dict[int, Told] = {}
+        """Per rank, as of the end of its last phase: within one, nobody asks the ranks."""
         self._ranks, self._work = ranks, work
         self._first: float | None = None
 
@@ -48,6 +53,9 @@ class Lodgers:
         if not made:
             raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
         self.priority, self._first = made[-1]["priority"], made[0]["loss"]
+
+    def look(self) -> None:
+        """As :meth:`Neighbours.look`; news come at the end of a phase alone."""
 
     def begin(self) -> None:
         """All that live train from now on."""
@@ -71,5 +79,8 @@ class Lodgers:
 
     def _note(self, answers: list[Message]) -> None:
         for rank, answer in enumerate(answers):
+            steps = self.told.get(rank, NOTHING).steps + round(answer.get("steps", 0))
+            how = None if answer["error"] is None else f"background job of rank {rank} {answer['error']}"
+            self.told[rank] = Told(time.perf_counter(), steps, steps * self.job.batch, how)
             if answer["error"] is not None:
                 self.ended = f"background job of rank {rank} {answer['error']}"

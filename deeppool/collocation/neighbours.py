@@ -3,11 +3,13 @@
 A background job that dies is noted and left behind; the foreground goes on.
 """
 
+import contextlib
 import itertools
+import queue
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,18 @@ class Work:
     """Steps of the last phase, on the clock of ``time.perf_counter``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one of the jobs last said of itself."""
+
+    clock: float
+    """When, by ``time.perf_counter``."""
+    steps: int
+    samples: int
+    ended: str | None = None
+    """How it died."""
+
+
 class Neighbours:
     """One background process per core. Leaving its ``with`` block ends them all."""
 
@@ -48,6 +62,8 @@ class Neighbours:
         work: Mapping[str, Any],
         device: str = "cpu",
         home: str = "process",
+        *,
+        tells: bool = False,
     ) -> None:
         """Starts a process beside each rank.
 
@@ -59,10 +75,16 @@ class Neighbours:
             work: what :func:`deeppool.collocation.queue.hand_over` said of the job.
             device: of the ranks, ``cpu`` or ``cuda``.
             home: what kind of process theirs is, for the record.
+            tells: whether they tell of themselves while they train; see :meth:`look`.
         """
         self.job, self.home = job, home
         self.priority = "unknown"
         self.ended = "stopped"
+        self.told: dict[int, Told] = {rank: Told(time.perf_counter(), 0, 0) for rank in range(ranks)}
+        """Per rank, as of the last :meth:`look`."""
+        self._tells = tells
+        self._cuts: list[tuple[Work, float, dict[int, float]]] = []
+        """Parts of the present phase that are over: whose work it was, until when, and CPU seconds by then."""
         self._living: dict[int, Process] = {}
         try:
             for rank in range(ranks):
@@ -103,38 +125,62 @@ class Neighbours:
 
     def _send(self, command: str) -> None:
         for child in self._living.values():
-            child.send(command)
+            child.send(command, tells=self._tells)
+
+    def look(self) -> None:
+        """Takes note of what the jobs have said, and of those that have died, by now."""
+        for rank, child in list(self._living.items()):
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    _, message = child.inbox.get_nowait()
+                    if message is None:
+                        self._bury(rank, f"{child.name} {child.fate()}")
+                        break
+                    self._note(rank, message)
+
+    def _note(self, rank: int, message: Message) -> None:
+        if message["event"] == "progress":
+            self.told[rank] = Told(message["clock"], message["updates"], message["samples"])
+
+    def _bury(self, rank: int, how: str) -> None:
+        self.ended = how
+        self.told[rank] = replace(self.told[rank], clock=time.perf_counter(), ended=how)
+        self._living.pop(rank).kill()
+
+    def cut(self, work: Work) -> None:
+        """From here on the present training phase counts for something else; up to here, for ``work``."""
+        self._cuts.append((work, time.perf_counter(), self._cpu()))
 
     def measure(self, work: Work, started: float) -> None:
-        """Ends a training phase that began at ``started``, and adds what was done by now to ``work``."""
-        ended = time.perf_counter()
-        cpu = self._cpu()
+        """Ends a training phase that began at ``started``; adds what was done since the last cut to ``work``."""
+        self.cut(work)
+        parts, self._cuts = self._cuts, []
         self._send("rest")
-        work.spans.clear()
+        spans: list[Span] = []
         for rank in list(self._living):
             trained = self._receive(rank, SWITCH_SECONDS)
-            if trained is None or self._receive(rank, SWITCH_SECONDS) is None or rank not in cpu:
+            if trained is None or self._receive(rank, SWITCH_SECONDS) is None or rank not in parts[-1][2]:
                 continue
             log = trained["log"]
-            work.steps += steps_done(log, ended, cpu[rank])
-            work.losses += [loss for _, _, loss in log[1:]]
-            work.spans += [
+            _credit(log, [(part, until, cpu[rank]) for part, until, cpu in parts])
+            spans += [
                 Span(rank, "background", f"{self.job.name} step", before, after)
                 for (before, *_), (after, *_) in itertools.pairwise(log)
-                if before < ended
+                if before < parts[-1][1]
             ]
-        work.seconds += ended - started
+        for part, until, _ in parts:
+            part.seconds += until - started
+            part.spans, started = spans, until
 
     def _receive(self, rank: int, timeout: float) -> Message | None:
         child = self._living[rank]
         try:
-            message = receive(child, timeout)
+            while (message := receive(child, timeout))["event"] == "progress":
+                self._note(rank, message)
             # It says why it failed, and then ends with the same words.
             return receive(child, timeout) if message["event"] == "failed" else message
         except ChildDiedError as error:
-            self.ended = str(error)
-            child.kill()
-            del self._living[rank]
+            self._bury(rank, str(error))
             return None
 
     def _cpu(self) -> dict[int, float]:
@@ -195,6 +241,19 @@ class Spinners:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _credit(log: Sequence[Sequence[float]], parts: Sequence[tuple[Work, float, float]]) -> None:
+    """Adds the steps of one job to the works of its phase, each of which has its end and the CPU seconds by then."""
+    before = 0.0
+    for work, until, cpu in parts:
+        done = steps_done(log, until, cpu)
+        work.steps += done - before
+        before = done
+    for clock, _, loss in log[1:]:
+        # A step under way at the end is the last one's.
+        work = next((work for work, until, _ in parts if clock <= until), parts[-1][0])
+        work.losses.append(loss)
 
 
 def steps_done(log: Sequence[Sequence[float]], ended: float, cpu: float) -> float:

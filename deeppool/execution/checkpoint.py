@@ -150,12 +150,16 @@ def load(trainer: Trainer, folder: Path) -> None:
         torch.set_rng_state(shards[trainer.rank]["random"])
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
+def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """All parameters and buffers of a checkpoint, for ``model.load_state_dict``.
+
+    Args:
+        checkpoint: its folder, as a training's record names it: ``record.checkpoint``.
 
     Raises:
         DocumentError: the folder is no checkpoint, or a file is damaged.
     """
+    folder = Path(checkpoint)
     ranks = range(read(folder).ranks)
     return {name: value for rank in ranks for name, value in _read_shard(folder / f"rank-{rank}.pt")["model"].items()}
 

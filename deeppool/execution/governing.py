@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +34,8 @@ class Governing:
             position: of this rank's place in the run; its number, but for one that runs for all.
         """
         self._sharing = sharing
+        self.number = 0
+        """Of the bound that is held, counted from the start."""
         self._board = Board(folder, position)
         self._clocked: Clocked | None = None
         self._board.withdraw()
@@ -48,6 +51,17 @@ class Governing:
         self._orders = FREE
         self._iterations = 0
         """Governed ones, on every rank the same: those alone coincide."""
+
+    def change_bound(self, bound: float, number: int) -> None:
+        """From the next iteration on; what was learned of the background's cost is kept."""
+        self._sharing, self.number = replace(self._sharing, max_slowdown=bound), number
+        self._governor.change_bound(bound)
+
+    def told(self) -> dict[str, Any]:
+        """Of the present iteration: the bound, and the background's share of the time."""
+        if not self._sharing.learns:
+            return {"bound": None, "share": None}
+        return {"bound": self._sharing.max_slowdown, "share": self._orders.share if self._orders.open else 0.0}
 
     def begin(self, trainer: Trainer) -> None:
         """An iteration of the trainer begins, beside the background."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool import documents
-from deeppool.child import Message
+from deeppool.child import NOTE, Message
 from deeppool.errors import DocumentError
 from deeppool.execution.training import TrainingJob, save_job
 from deeppool.job import Job
@@ -124,6 +124,15 @@ class Ranks:
         # Rank 0 tells of its steps unasked; it may not be the one that is there.
         self.group.send("train", steps=steps, told=told or self._emulated, beside=beside)
         return self.group.collect("done", self._patience, "while it trained", on_message)
+
+    def change_bound(self, bound: float, number: int) -> None:
+        """Has the governor of every rank hold another bound, from its next iteration beside the background on.
+
+        Args:
+            bound: on the foreground's mean slowdown.
+            number: by which the ranks say under which bound they made an iteration; that of the start is 0.
+        """
+        self.group.send(NOTE, bound=bound, number=number)
 
     def _patience(self) -> float:
         """Seconds in which a training rank must get on."""

@@ -122,7 +122,7 @@ class Rank:
 
     def train(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Trains some updates and measures; all ranks start together."""
-        times, losses, stage_times = [], [], []
+        times, losses, stage_times, bounds = [], [], [], []
         # Another machine's clock: all answers are on the launcher's.
         ahead = message.get("clock", 0.0)
         governing = self.governing if message["beside"] else None
@@ -133,7 +133,11 @@ class Rank:
         for _ in range(message["steps"]):
             before = ended
             if governing is not None:
+                note = commands.note()
+                if note is not None:
+                    governing.change_bound(note["bound"], note["number"])
                 governing.begin(self.trainer)
+                bounds.append(governing.number)
             scale = self.trainer.update.scale.factor
             losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
             self.updates += 1
@@ -145,7 +149,7 @@ class Rank:
             if self.rank == 0 or message["told"]:
                 # Below 1 it is no overflow that a smaller scale could cure.
                 skipped = 1 <= self.trainer.update.scale.factor < scale
-                told = self._told()
+                told = self._told() | ({} if governing is None else governing.told())
                 commands.answer(
                     "step",
                     rank=self.rank,
@@ -164,6 +168,7 @@ class Rank:
             "wall": ended - started,
             "cpu": self.used() - used,
             "spans": stage_times,
+            "bounds": bounds,
             "governor": None if governing is None else governing.found(self.trainer.stages),
         }
 
@@ -216,7 +221,7 @@ class Rank:
     def _batch(self, samples: range) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.to(self.place) for tensor in self._work.samples(self.trainer.iterations, samples))
 
-    def _told(self) -> dict[str, float]:
+    def _told(self) -> dict[str, Any]:
         """What an update was made with, where this rank has an optimizer."""
         optimizer = self.trainer.update.optimizer
         return {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}

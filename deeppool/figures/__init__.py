@@ -5,17 +5,22 @@
     figures.timeline(plan)                 what each GPU does when, one panel per timeline
     figures.timeline(run)                  the prediction above what was measured, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
+    figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
+    figures.live(run.samples)              a run under way: iterations against the level alone, background throughput
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.utilisation(profile, …)        what small batches leave of a device's speed
     figures.layer_speedups(profile)        how much faster each layer gets when it is strong-scaled
     figures.workloads(graph, …)            what models consist of
     figures.search_times(times)            how long searches for a plan take
-    figures.throughput(shared, …)          foreground speed-up against cluster throughput, beside static partitions
+    figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
+    figures.partitions(shared, …)          the same, a panel for each of several foregrounds
     figures.scenarios(found, …)            cluster throughput data parallel, burst parallel, and with backgrounds
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
+    figures.training(record)               loss and time of every update of a training
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
     figures.ladder(runs)                   what each mechanism of sharing adds, from the bottom row up
+    figures.of(record)                     whichever of these a record's kind has
     figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
     figures.strategies(comparison)         a workload by every strategy: throughput and completion times
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
@@ -23,6 +28,7 @@
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
 layered     where layers stand in a drawn graph
+timeline_rows   what shares a row of a timeline, and what a figure of it has panels of
 
 Every figure is a file of its name.
 """
@@ -30,11 +36,15 @@ Every figure is a file of its name.
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
+from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.ladder import ladder
 from deeppool.figures.layer_speedups import layer_speedups
 from deeppool.figures.layers import layers
+from deeppool.figures.live import live
+from deeppool.figures.of import of
+from deeppool.figures.partitions import partitions
 from deeppool.figures.scaling import scaling
 from deeppool.figures.scenarios import scenarios
 from deeppool.figures.search_times import search_times
@@ -43,6 +53,7 @@ from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
+from deeppool.figures.training import training
 from deeppool.figures.utilisation import utilisation
 from deeppool.figures.workloads import workloads
 
@@ -51,11 +62,15 @@ __all__ = [
     "chrome_trace",
     "cluster",
     "collocation",
+    "frontier",
     "graph",
     "interference",
     "ladder",
     "layer_speedups",
     "layers",
+    "live",
+    "of",
+    "partitions",
     "scaling",
     "scenarios",
     "search_times",
@@ -63,6 +78,7 @@ __all__ = [
     "throughput",
     "timeline",
     "trade_off",
+    "training",
     "utilisation",
     "workloads",
     "write_trace",

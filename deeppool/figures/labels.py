@@ -42,8 +42,12 @@ def shorten(name: str, limit: int = 26) -> str:
 
 def gpu_ranges(gpus: Iterable[int]) -> str:
     """``GPU 4–7, 12`` for 4, 5, 6, 7 and 12."""
+    ordered = sorted(gpus)
     runs: list[tuple[int, int]] = []
-    for gpu in sorted(gpus):
+    if ordered and ordered[-1] - ordered[0] == len(set(ordered)) - 1:
+        # One run, as nearly always: a thousand GPUs need not be looked at one by one.
+        runs, ordered = [(ordered[0], ordered[-1])], []
+    for gpu in ordered:
         if runs and runs[-1][1] == gpu - 1:
             runs[-1] = (runs[-1][0], gpu)
         else:

@@ -3,7 +3,6 @@
 import math
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
@@ -11,6 +10,9 @@ from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, provenance, sh
 from deeppool.planning.plan import LayerAssignment, Plan
 from deeppool.timeline import SpanKind
 from deeppool.units import format_seconds
+
+Hovers = list[list[str]]
+"""Per layer, the texts that every panel shows of it."""
 
 _PARTS: tuple[SpanKind, ...] = ("forward", "backward", "reshard", "sync")
 """Of a layer's time; each names both a span kind and a field of LayerAssignment."""
@@ -35,76 +37,93 @@ def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
     if not isinstance(plan, Plan):
         raise InvalidValueError(f"layers cannot draw a {type(plan).__name__}, it accepts a Plan")
     unit = time_unit(max((layer.time for layer in plan.layers), default=0.0))
-    figure = make_subplots(rows=3, shared_xaxes=True, vertical_spacing=0.045, row_heights=[0.24, 0.44, 0.32])
-    figure.add_trace(_counts(plan, dark), row=1, col=1)
-    for part in _PARTS:
-        if any(getattr(layer, part) > 0 for layer in plan.layers):
-            figure.add_trace(_times(plan, part, unit, dark), row=2, col=1)
-    for trace in _amplifications(plan, dark):
-        figure.add_trace(trace, row=3, col=1)
-    _draw_limit(figure, plan, dark)
-    figure.update_yaxes(_count_axis(plan), row=1, col=1)
-    figure.update_yaxes(title_text=f"time ({unit.name})", rangemode="tozero", row=2, col=1)
-    figure.update_yaxes(title_text="amplification (×)", rangemode="tozero", row=3, col=1)
-    figure.update_xaxes(range=[-0.6, len(plan.layers) - 0.4], showgrid=False)
-    figure.update_xaxes(_name_axis(plan), row=3, col=1)
+    hovers = [_hover(layer, plan) for layer in plan.layers]
+    parts = [part for part in _PARTS if any(getattr(layer, part) > 0 for layer in plan.layers)]
+    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    axes = theme.stacked([0.24, 0.44, 0.32], gap=0.045)
+    for name in ("xaxis", "xaxis2", "xaxis3"):
+        axes[name] |= {"range": [-0.6, len(plan.layers) - 0.4], "showgrid": False}
+    axes["xaxis3"] |= _name_axis(plan)
+    axes["yaxis"] |= _count_axis(plan)
+    axes["yaxis2"] |= {"title": {"text": f"time ({unit.name})"}, "rangemode": "tozero"}
+    axes["yaxis3"] |= {"title": {"text": "amplification (×)"}, "rangemode": "tozero"}
     subtitle = f"<b>predicted</b> {provenance(plan)}"
-    theme.dress(figure, title=_title(plan), subtitle=subtitle, plot_height=480, heading_height=0, dark=dark)
-    return figure.update_layout(barmode="stack", bargap=0.15)
+    layout = theme.dressing(title=_title(plan), subtitle=subtitle, plot_height=480, heading_height=0, dark=dark)
+    return go.Figure(
+        {
+            "data": [
+                _counts(plan, hovers, dark),
+                *(_times(plan, hovers, part, unit, dark) for part in parts),
+                *_amplifications(plan, hovers, dark),
+            ],
+            "layout": {**layout, **axes, **_limit(plan, axes["yaxis3"], dark), "barmode": "stack", "bargap": 0.15},
+        }
+    )
 
 
 def _title(plan: Plan) -> str:
     return f"{escape(plan.model)}, batch {plan.global_batch}, layer by layer"
 
 
-def _counts(plan: Plan, dark: bool) -> go.Bar:
-    return go.Bar(
-        name="GPUs",
-        showlegend=False,
-        x=list(range(len(plan.layers))),
-        y=[layer.gpu_count for layer in plan.layers],
+def _counts(plan: Plan, hovers: Hovers, dark: bool) -> dict[str, object]:
+    return {
+        "type": "bar",
+        "xaxis": "x",
+        "yaxis": "y",
+        "name": "GPUs",
+        "showlegend": False,
+        "x": list(range(len(plan.layers))),
+        "y": [layer.gpu_count for layer in plan.layers],
         # A branch beside others hangs where its GPUs are; a logarithm has no place for that.
-        base=[layer.gpus[0] for layer in plan.layers] if plan.gpus <= _LINEAR_UP_TO else None,
-        marker={"color": theme.neutral(dark=dark)},
-        customdata=[_hover(layer, plan) for layer in plan.layers],
-        hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<br>"
+        "base": [layer.gpus[0] for layer in plan.layers] if plan.gpus <= _LINEAR_UP_TO else None,
+        "marker": {"color": theme.neutral(dark=dark)},
+        "customdata": hovers,
+        "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>"
         "%{customdata[2]}, amplification %{customdata[3]}<extra></extra>",
-    )
+    }
 
 
-def _times(plan: Plan, part: SpanKind, unit: TimeUnit, dark: bool) -> go.Bar:
-    return go.Bar(
-        name=part,
-        x=list(range(len(plan.layers))),
-        y=[unit.of(getattr(layer, part)) for layer in plan.layers],
-        marker={"color": theme.colour(part, dark=dark)},
-        customdata=[[*_hover(layer, plan), format_seconds(getattr(layer, part))] for layer in plan.layers],
-        hovertemplate=f"<b>%{{customdata[0]}}</b><br>{part} %{{customdata[4]}} of %{{customdata[2]}}<br>"
+def _times(plan: Plan, hovers: Hovers, part: SpanKind, unit: TimeUnit, dark: bool) -> dict[str, object]:
+    return {
+        "type": "bar",
+        "xaxis": "x2",
+        "yaxis": "y2",
+        "name": part,
+        "x": list(range(len(plan.layers))),
+        "y": [unit.of(getattr(layer, part)) for layer in plan.layers],
+        "marker": {"color": theme.colour(part, dark=dark)},
+        "customdata": [
+            [*hover, format_seconds(getattr(layer, part))] for layer, hover in zip(plan.layers, hovers, strict=True)
+        ],
+        "hovertemplate": f"<b>%{{customdata[0]}}</b><br>{part} %{{customdata[4]}} of %{{customdata[2]}}<br>"
         "%{customdata[1]}<extra></extra>",
-    )
+    }
 
 
-def _amplifications(plan: Plan, dark: bool) -> list[go.Scatter]:
+def _amplifications(plan: Plan, hovers: Hovers, dark: bool) -> list[dict[str, object]]:
     """Points in up to four groups, so that the legend tells which are exempt and which lean on extrapolated times."""
     exempt, far = set(plan.exempt_layers), set(plan.extrapolated_layers)
     groups: dict[tuple[bool, bool], list[int]] = {}
     for index, layer in enumerate(plan.layers):
         groups.setdefault((layer.name in exempt, layer.name in far), []).append(index)
     return [
-        go.Scatter(
-            name="amplification" + ", exempt from the limit" * is_exempt + ", time extrapolated" * is_far,
-            mode="markers",
-            x=indices,
-            y=[plan.layers[i].amplification for i in indices],
-            marker={
+        {
+            "type": "scatter",
+            "xaxis": "x3",
+            "yaxis": "y3",
+            "name": "amplification" + ", exempt from the limit" * is_exempt + ", time extrapolated" * is_far,
+            "mode": "markers",
+            "x": indices,
+            "y": [plan.layers[i].amplification for i in indices],
+            "marker": {
                 "color": theme.VERMILLION if is_exempt else theme.neutral(dark=dark),
                 "symbol": "circle-open" if is_far else "circle",
                 "size": 7,
             },
-            customdata=[_hover(plan.layers[i], plan) for i in indices],
-            hovertemplate="<b>%{customdata[0]}</b><br>amplification %{customdata[3]}<br>"
+            "customdata": [hovers[i] for i in indices],
+            "hovertemplate": "<b>%{customdata[0]}</b><br>amplification %{customdata[3]}<br>"
             "%{customdata[1]}, %{customdata[2]}<extra></extra>",
-        )
+        }
         for (is_exempt, is_far), indices in sorted(groups.items())
     ]
 
@@ -120,34 +139,39 @@ def _hover(layer: LayerAssignment, plan: Plan) -> list[str]:
     ]
 
 
-def _draw_limit(figure: go.Figure, plan: Plan, dark: bool) -> None:
-    if plan.amplification_limit is None:
-        return
-    figure.add_hline(
-        y=plan.amplification_limit,
-        line={"dash": "dash", "width": 1.5, "color": theme.VERMILLION},
-        annotation={
-            "text": f"limit {plan.amplification_limit:g}",
-            "font": {"color": theme.VERMILLION},
-            "bgcolor": theme.paper(dark=dark),
-        },
-        annotation_position="top left",
-        row=3,
-        col=1,
-    )
+def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> dict[str, object]:
+    """A labelled line on the axis of amplifications, which reaches beyond it."""
+    limit = plan.amplification_limit
+    if limit is None:
+        return {}
     # A line that shapes draw does not count for plotly's own range.
-    highest = max([plan.amplification_limit, *(layer.amplification for layer in plan.layers)])
-    figure.update_yaxes(range=[0, 1.2 * highest], row=3, col=1)
+    axis["range"] = [0, 1.2 * max([limit, *(layer.amplification for layer in plan.layers)])]
+    where = {"xref": "x3 domain", "yref": "y3"}
+    line = {"dash": "dash", "width": 1.5, "color": theme.VERMILLION}
+    label = {
+        "text": f"limit {limit:g}",
+        "font": {"color": theme.VERMILLION},
+        "bgcolor": theme.paper(dark=dark),
+        "showarrow": False,
+        "x": 0,
+        "xanchor": "left",
+        "y": limit,
+        "yanchor": "bottom",
+    }
+    return {
+        "shapes": [{"type": "line", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": line, **where}],
+        "annotations": [{**label, **where}],
+    }
 
 
 def _count_axis(plan: Plan) -> dict[str, object]:
     used = sorted({layer.gpu_count for layer in plan.layers} | {1, plan.gpus})
     if plan.gpus <= _LINEAR_UP_TO:
-        return {"title_text": "GPUs", "tickvals": used, "range": [0, 1.08 * plan.gpus]}
+        return {"title": {"text": "GPUs"}, "tickvals": used, "range": [0, 1.08 * plan.gpus]}
     # From a half, so that one GPU still has a bar.
     bounds = [math.log10(0.5), math.log10(1.2 * plan.gpus)]
     shown = used[::-2][::-1] if len(used) > _COUNT_TICKS else used
-    return {"title_text": "GPUs (log)", "type": "log", "tickvals": shown, "range": bounds}
+    return {"title": {"text": "GPUs (log)"}, "type": "log", "tickvals": shown, "range": bounds}
 
 
 def _name_axis(plan: Plan) -> dict[str, object]:
@@ -156,7 +180,7 @@ def _name_axis(plan: Plan) -> dict[str, object]:
     shown = range(0, len(plan.layers), step)
     note = "" if step == 1 else f" (one in {step} is named)"
     return {
-        "title_text": f"layer, in order of execution{note}",
+        "title": {"text": f"layer, in order of execution{note}"},
         "tickvals": list(shown),
         "ticktext": [escape(shorten(plan.layers[index].name)) for index in shown],
         "tickangle": -45,

@@ -1,6 +1,8 @@
 """How every figure looks: one colour per span kind, a light and a dark template."""
 
-from typing import get_args
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, get_args
 
 import plotly.graph_objects as go
 
@@ -59,6 +61,7 @@ def ramp(*, dark: bool = False) -> list[str]:
     return steps if dark else ["#E6D56A", "#BFAF6B", "#97917A", "#70717B", "#434E6C", "#00224E"]
 
 
+@cache
 def template(*, dark: bool = False) -> go.layout.Template:
     """A plotly template: thin grids, the legend above the panels, room for long names."""
     axis = {
@@ -95,13 +98,20 @@ def template(*, dark: bool = False) -> go.layout.Template:
     )
 
 
-def dress(
-    figure: go.Figure, *, title: str, subtitle: str = "", plot_height: int, heading_height: int, dark: bool
-) -> go.Figure:
+def dress(figure: go.Figure, **options: Any) -> go.Figure:
     """Gives a figure the template, and above its panels a title, a subtitle and the legend, none over another.
 
     Args:
         figure: changed in place, and returned.
+        options: of :func:`dressing`.
+    """
+    return figure.update_layout(dressing(**options))
+
+
+def dressing(*, title: str, subtitle: str = "", plot_height: int, heading_height: int, dark: bool) -> dict[str, object]:
+    """The same as properties of a layout, for figures that are drawn while a slider moves.
+
+    Args:
         title: escaped already.
         subtitle: escaped; where provenance stands.
         plot_height: pixels of all panels and what is between them.
@@ -112,10 +122,10 @@ def dress(
     top = legend + 24 + heading_height + 6
     height = top + plot_height + _BOTTOM
     # Plotly takes fractions of the height where pixels from the top are meant.
-    figure.update_layout(
-        template=template(dark=dark),
-        title={"text": title, "y": 1 - 14 / height, "subtitle": {"text": subtitle, "font": {"size": 12}}},
-        legend={
+    return {
+        "template": template(dark=dark),
+        "title": {"text": title, "y": 1 - 14 / height, "subtitle": {"text": subtitle, "font": {"size": 12}}},
+        "legend": {
             "orientation": "h",
             "traceorder": "normal",
             "x": 0,
@@ -124,7 +134,29 @@ def dress(
             "y": 1 - legend / height,
             "yanchor": "top",
         },
-        margin={"t": top, "b": _BOTTOM},
-        height=height,
-    )
-    return figure
+        "margin": {"t": top, "b": _BOTTOM},
+        "height": height,
+    }
+
+
+def stacked(shares: Sequence[float], *, gap: float) -> dict[str, dict[str, object]]:
+    """The axes of panels one below the other that share their horizontal axis, which the lowest one labels.
+
+    Properties of a layout, as ``plotly.subplots.make_subplots`` makes them, in a hundredth of its time.
+
+    Args:
+        shares: of the height without the gaps, from the top; they are scaled to fill it.
+        gap: between two panels, a fraction of the whole height.
+    """
+    last = len(shares)
+    axes: dict[str, dict[str, object]] = {}
+    top, scale = 1.0, (1 - gap * (last - 1)) / sum(shares)
+    for number, share in enumerate(shares, start=1):
+        name = "" if number == 1 else str(number)
+        bottom = max(0.0, top - scale * share)
+        axes[f"xaxis{name}"] = {"anchor": f"y{name}", "domain": [0.0, 1.0]}
+        if number < last:
+            axes[f"xaxis{name}"] |= {"matches": f"x{last}", "showticklabels": False}
+        axes[f"yaxis{name}"] = {"anchor": f"x{name}", "domain": [bottom, top]}
+        top = bottom - gap
+    return axes

@@ -1,55 +1,32 @@
 """What each GPU does when: one bar per span, one panel per timeline, one time axis for all."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, provenance, shorten, time_unit
-from deeppool.job import RunRecord
-from deeppool.planning.plan import Plan
-from deeppool.simulation.replay import Simulation, simulate
-from deeppool.timeline import Span, SpanKind, Timeline
+from deeppool.figures.labels import TimeUnit, escape, shorten, time_unit
+from deeppool.figures.timeline_rows import GROUPED_ABOVE, Panel, Row, Source, joined, panels_of, rows_of
+from deeppool.timeline import Span, SpanKind
 from deeppool.units import format_seconds
 
-Source = Plan | Simulation | RunRecord | Timeline
+__all__ = ["GROUPED_ABOVE", "Source", "joined", "rows_of", "timeline"]
 
-GROUPED_ABOVE = 32
-"""GPUs in a timeline from which on those that do the same share a row."""
+Window = tuple[float, float]
+"""Seconds from the start of the iteration: from, to."""
+Bar = dict[str, object]
+"""Properties of a plotly trace."""
+
 MOST_BARS = 20_000
 """Of a panel; a browser draws some 10,000 bars in a second, so spans thinner than a pixel are joined above it."""
 _LABELS = 40
 _GAP = 52
 """Pixels between two panels, for the heading of the lower one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One timeline of a figure."""
-
-    timeline: Timeline
-    title: str
-    basis: str = ""
-    """What the times lean on, after the word predicted or measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """GPUs that do the same at the same time, drawn once."""
-
-    gpus: tuple[int, ...]
-    spans: tuple[Span, ...]
-    """Of the first of them, by start."""
-
-    @property
-    def label(self) -> str:
-        """``GPU 4–7``."""
-        return gpu_ranges(self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,145 +40,137 @@ class Lane:
 _WHOLE = Lane(-0.42, 0.84)
 
 
-def timeline(*sources: Source, title: str | None = None, dark: bool = False) -> go.Figure:
+def timeline(
+    *sources: Source,
+    title: str | None = None,
+    window: Window | None = None,
+    kinds: Collection[SpanKind] | None = None,
+    dark: bool = False,
+) -> go.Figure:
     """Bars of what each GPU does, coloured by kind, one panel below the other on the same time axis.
 
     Args:
         sources: plans (replayed on a virtual clock), simulations, timelines, or live runs, whose
-            prediction is drawn above what was measured.
+            prediction is drawn above what was measured; or panels of them that :func:`panels_of` made.
         title: above all panels.
+        window: seconds from and to which are in sight; bars far outside are left out. None: the longest iteration.
+        kinds: to draw; None: all.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: no source, or one that is none of these.
+        InvalidValueError: no source, one that is none of these, or a window that ends before it starts.
     """
-    panels = [panel for source in sources for panel in _panels(source)]
-    rows = [rows_of(panel.timeline) for panel in panels]
-    if not panels or not all(rows):
-        raise InvalidValueError("timeline got no GPU to draw, expected a Plan, Simulation, RunRecord or Timeline")
-    longest = max(panel.timeline.duration for panel in panels)
-    unit = time_unit(longest)
+    panels = panels_of(*sources)
+    longest = max(panel.duration for panel in panels)
+    seen = Seen(*((0.0, longest) if window is None else _checked(window)), time_unit(longest))
+    rows = [[seen.part_of(row, kinds) for row in panel.rows] for panel in panels]
     plot_height = _row_height(max(map(len, rows))) * sum(map(len, rows)) + _GAP * (len(panels) - 1)
-    figure = make_subplots(
-        rows=len(panels),
-        shared_xaxes=True,
-        vertical_spacing=_GAP / plot_height if len(panels) > 1 else 0,
-        row_heights=[len(found) for found in rows],
-        subplot_titles=[_heading(panel) for panel in panels],
-    )
-    figure.update_annotations(x=0, xanchor="left", align="left", font_size=12)
+    axes = theme.stacked([len(found) for found in rows], gap=_GAP / plot_height if len(panels) > 1 else 0)
+    bars: list[Bar] = []
+    headings = []
     for number, (panel, found) in enumerate(zip(panels, rows, strict=True), start=1):
-        for bar in _bars(panel.timeline, found, unit, longest, dark):
-            figure.add_trace(bar, row=number, col=1)
-        figure.update_yaxes(_gpu_axis(found), row=number, col=1)
-    _one_legend(figure)
-    figure.update_xaxes(range=[0, unit.of(longest) * 1.005 or 1])
-    figure.update_xaxes(title_text=f"time from the start of the iteration ({unit.name})", row=len(panels), col=1)
+        name = "" if number == 1 else str(number)
+        axes[f"xaxis{name}"]["range"] = seen.axis_range if window else [0, seen.unit.of(longest) * 1.005 or 1]
+        axes[f"yaxis{name}"] |= _gpu_axis(found)
+        headings.append(_heading(panel, axes[f"yaxis{name}"]))
+        bars += [{**bar, "xaxis": f"x{name}", "yaxis": f"y{name}"} for bar in _bars(panel, found, seen, dark)]
+    _one_legend(bars)
+    lowest = f"xaxis{len(panels)}" if len(panels) > 1 else "xaxis"
+    axes[lowest]["title"] = {"text": f"time from the start of the iteration ({seen.unit.name})"}
     heading = escape(title or "One iteration, GPU by GPU")
-    return theme.dress(figure, title=heading, plot_height=plot_height, heading_height=32, dark=dark)
+    layout = theme.dressing(title=heading, plot_height=plot_height, heading_height=32, dark=dark)
+    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    return go.Figure({"data": bars, "layout": {**layout, **axes, "annotations": headings}})
 
 
-def rows_of(source: Timeline) -> list[Row]:
-    """One row per GPU; above ``GROUPED_ABOVE`` GPUs, one row for all that do the same."""
-    spans: dict[int, list[Span]] = {gpu: [] for gpu in range(source.gpus)}
-    for span in source.spans:
-        spans.setdefault(span.gpu, []).append(span)
-    ordered = {gpu: tuple(sorted(own, key=lambda span: span.start)) for gpu, own in sorted(spans.items())}
-    if len(ordered) <= GROUPED_ABOVE:
-        return [Row((gpu,), own) for gpu, own in ordered.items()]
-    same: dict[object, list[int]] = defaultdict(list)
-    for gpu, own in ordered.items():
-        same[tuple((span.kind, span.name, span.start, span.end) for span in own)].append(gpu)
-    return [Row(tuple(gpus), ordered[gpus[0]]) for gpus in same.values()]
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The stretch of time that is in sight."""
+
+    start: float
+    end: float
+    unit: TimeUnit
+
+    @property
+    def width(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+    @property
+    def axis_range(self) -> list[float]:
+        """In units."""
+        return [self.unit.of(self.start), self.unit.of(self.end)]
+
+    def part_of(self, row: Row, kinds: Collection[SpanKind] | None) -> Row:
+        """The spans of some kinds in sight, and up to a width beside it, for a drag of the mouse."""
+        first, last = self.start - self.width, self.end + self.width
+        near = (span for span in row.spans if span.end >= first and span.start <= last)
+        return Row(row.gpus, tuple(span for span in near if kinds is None or span.kind in kinds))
 
 
-def joined(spans: tuple[Span, ...], thinnest: float) -> tuple[Span, ...]:
-    """Joins neighbours of one kind that are shorter than ``thinnest`` seconds and touch.
-
-    A joined span is named after its first and last, so nothing is lost but the hairline between them.
-    """
-    result: list[Span] = []
-    names: list[str] = []
-    for span in spans:
-        last = result[-1] if result else None
-        if (
-            last
-            and last.kind == span.kind
-            and span.start - last.end < thinnest / 10
-            and max(last.duration, span.duration) < thinnest
-        ):
-            result[-1] = Span(last.gpu, last.kind, f"{names[-1]} … {span.name}", last.start, span.end)
-        else:
-            result.append(span)
-            names.append(span.name)
-    return tuple(result)
+def _checked(window: Window) -> Window:
+    if not window[0] < window[1]:
+        raise InvalidValueError(
+            f"window must start before it ends, got {window[0]:g} s to {window[1]:g} s (None shows everything)"
+        )
+    return window
 
 
-def _panels(source: Source) -> list[Panel]:
-    match source:
-        case Plan():
-            return [Panel(simulate(source).timeline, _plan_title(source), provenance(source))]
-        case Simulation():
-            return [Panel(source.timeline, source.timeline.title)]
-        case RunRecord():
-            where = f"with {escape(source.where)}"
-            planned, live = source.plan_timeline, source.timeline
-            return [Panel(planned, planned.title, "by the plan"), Panel(live, live.title, where)]
-        case Timeline():
-            return [Panel(source, source.title)]
-    raise InvalidValueError(
-        f"timeline cannot draw a {type(source).__name__}, it accepts a Plan, Simulation, RunRecord or Timeline"
-    )
-
-
-def _plan_title(plan: Plan) -> str:
-    limit = "no limit" if plan.amplification_limit is None else f"limit {plan.amplification_limit:g}"
-    return f"{plan.model}, batch {plan.global_batch}, {limit}"
-
-
-def _heading(panel: Panel) -> str:
-    source = panel.timeline
-    held = sum(span.duration for span in source.spans if span.kind not in ("idle", "background"))
-    capacity = source.gpus * source.duration
-    share = f", foreground holds {100 * held / capacity:.0f} % of GPU time" if capacity else ""
+def _heading(panel: Panel, axis: Mapping[str, Any]) -> dict[str, object]:
+    """Above the panel's own axis."""
+    share = f", foreground holds {100 * panel.held:.0f} % of GPU time" if panel.duration else ""
     basis = f" {panel.basis}" if panel.basis else ""
-    return f"<b>{source.provenance}</b>{basis}<br>{escape(panel.title)}: {format_seconds(source.duration)}{share}"
+    return {
+        "text": f"<b>{panel.provenance}</b>{basis}<br>{escape(panel.title)}: {format_seconds(panel.duration)}{share}",
+        "font": {"size": 12},
+        "align": "left",
+        "showarrow": False,
+        "x": 0,
+        "xanchor": "left",
+        "xref": "paper",
+        "y": axis["domain"][1],
+        "yanchor": "bottom",
+        "yref": "paper",
+    }
 
 
-def _bars(source: Timeline, rows: list[Row], unit: TimeUnit, longest: float, dark: bool) -> Iterator[go.Bar]:
+def _bars(panel: Panel, rows: list[Row], seen: Seen, dark: bool) -> Iterator[Bar]:
     """One trace per kind: a trace per span would take a browser minutes."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
-        rows = [Row(row.gpus, joined(row.spans, longest / 1000)) for row in rows]
+        rows = [Row(row.gpus, joined(row.spans, seen.width / 1000)) for row in rows]
     lanes = _lanes(rows)
+    labels = [row.label for row in rows]
     by_kind: dict[SpanKind, list[tuple[int, Span]]] = defaultdict(list)
     for index, row in enumerate(rows):
         for span in row.spans:
             by_kind[span.kind].append((index, span))
     for kind in (kind for kind in theme.KINDS if kind in by_kind):
         spans = [span for _, span in by_kind[kind]]
-        yield go.Bar(
-            orientation="h",
-            name=kind,
-            legendgroup=kind,
-            y=[index for index, _ in by_kind[kind]],
-            base=[unit.of(span.start) for span in spans],
-            x=[unit.of(span.duration) for span in spans],
-            offset=lanes[kind].offset,
-            width=lanes[kind].width,
-            marker={"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, longest, dark)},
-            text=[_inscription(span, longest) for span in spans] if lanes[kind] == _WHOLE else None,
-            textposition="inside",
-            insidetextanchor="middle",
-            insidetextfont={"size": 11},
-            constraintext="inside",
-            textangle=0,
-            customdata=[
-                [escape(span.name), rows[index].label, format_seconds(span.start), format_seconds(span.duration)]
+        yield {
+            "type": "bar",
+            "orientation": "h",
+            "name": kind,
+            "legendgroup": kind,
+            "legendrank": theme.KINDS.index(kind) + 1,
+            "y": [index for index, _ in by_kind[kind]],
+            "base": [seen.unit.of(span.start) for span in spans],
+            "x": [seen.unit.of(span.duration) for span in spans],
+            "offset": lanes[kind].offset,
+            "width": lanes[kind].width,
+            "marker": {"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, seen.width, dark)},
+            "text": [_inscription(span, seen.width) for span in spans] if lanes[kind] == _WHOLE else None,
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "insidetextfont": {"size": 11},
+            "constraintext": "inside",
+            "textangle": 0,
+            "customdata": [
+                [escape(span.name), labels[index], format_seconds(span.start), format_seconds(span.duration)]
                 for index, span in by_kind[kind]
             ],
-            hovertemplate=f"<b>%{{customdata[0]}}</b><br>{kind} on %{{customdata[1]}}, {source.provenance}<br>"
+            "hovertemplate": f"<b>%{{customdata[0]}}</b><br>{kind} on %{{customdata[1]}}, {panel.provenance}<br>"
             "starts at %{customdata[2]}, takes %{customdata[3]}<extra></extra>",
-        )
+        }
 
 
 def _lanes(rows: list[Row]) -> dict[SpanKind, Lane]:
@@ -248,10 +217,9 @@ def _gpu_axis(rows: list[Row]) -> dict[str, object]:
     }
 
 
-def _one_legend(figure: go.Figure) -> None:
+def _one_legend(bars: list[Bar]) -> None:
     """Each kind once, in the order of kinds, also where a later panel brings one that the first lacks."""
-    shown: set[str] = set()
-    for bar in figure.data:
-        bar.legendrank = theme.KINDS.index(bar.name) + 1
-        bar.showlegend = bar.name not in shown
-        shown.add(bar.name)
+    shown: set[object] = set()
+    for bar in bars:
+        bar["showlegend"] = bar["name"] not in shown
+        shown.add(bar["name"])

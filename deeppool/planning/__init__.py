@@ -30,6 +30,7 @@ placement       what each layer of a plan costs where it runs
 timing          how long an iteration takes on given GPUs
 schedule        when each layer runs, all-reduces overlapping or not
 explain         why each layer got its GPUs
+summary         a plan in three sentences
 price_list      every GPU count of a layer and its price, as a record
 diff            what changes from one plan to another
 live            a run's times → a corrected profile

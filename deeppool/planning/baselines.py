@@ -8,6 +8,11 @@ from deeppool.costs.table import CostTable
 from deeppool.planning.placement import Placement
 
 
+def data_parallel_times(costs: CostTable) -> tuple[float, ...]:
+    """Per GPU count of the table, seconds of an iteration with every layer on so many GPUs; nothing overlaps."""
+    return tuple(map(float, (costs.compute + costs.sync).sum(axis=0)))
+
+
 def data_parallel_time(costs: CostTable, *, overlap_sync: bool = False) -> float:
     """Seconds of an iteration with every layer on all GPUs: no resharding, every gradient synchronised.
 

@@ -1,15 +1,16 @@
 """Why each layer of a plan got its GPUs: what it would cost to give it others."""
 
-import io
 import math
 
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.planning.placement import Placement
 from deeppool.planning.plan import Alternative, LayerAssignment, Plan
-from deeppool.units import format_seconds
+from deeppool.units import format_seconds, format_tables
 
 WHOLE_ITERATION = "the whole iteration"
 """What breaks a limit on the iteration."""
+WIDTH = 120
+"""Columns of text, as many as a notebook's cell has on a laptop."""
 
 
 def alternatives(
@@ -55,7 +56,6 @@ def alternatives(
 def explain(plan: Plan) -> str:
     """The plan as a table, one layer a line, each with the reason for its GPU count."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=str(plan), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -71,10 +71,7 @@ def explain(plan: Plan) -> str:
             f"{layer.amplification:.2f}",
             reason(layer, plan.gpu_counts),
         )
-    stream = io.StringIO()
-    Console(file=stream, width=140, no_color=True).print(table)
-    lines = [line.rstrip() for line in stream.getvalue().strip().splitlines()]
-    return "\n".join([*lines, *_beyond_measured(plan)])
+    return "\n".join([format_tables(table, width=WIDTH), *_beyond_measured(plan)])
 
 
 def _beyond_measured(plan: Plan) -> list[str]:

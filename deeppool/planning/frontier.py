@@ -80,6 +80,16 @@ class Frontier:
     search_time: float
     caveats: tuple[str, ...] = ()
     """What is uncertain about the layer times, a sentence each; see :mod:`deeppool.profiling.check`."""
+    gpu_counts: tuple[int, ...] = ()
+    """That were searched, ascending."""
+    data_parallel_iteration_times: tuple[float, ...] = ()
+    """Seconds, per GPU count: every layer on so many GPUs, as in a static partition of the cluster."""
+
+    @property
+    def data_parallel_gpu_seconds(self) -> tuple[float, ...]:
+        """Per GPU count: all of them are held all the time."""
+        times = self.data_parallel_iteration_times
+        return tuple(count * seconds for count, seconds in zip(self.gpu_counts, times, strict=True))
 
     @property
     def fitting(self) -> tuple[FrontierPoint, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deeppool import cancellation
 from deeppool.costs.communication import FAR, HOME, NEAR, Place
 from deeppool.costs.table import Floats
 from deeppool.graph.regions import INPUT, Block, Knot, Series, layers_of
@@ -151,6 +152,7 @@ class Fronts:
         return menu.before * len(self.counts) + menu.after
 
     def _spend(self, rows: int) -> None:
+        cancellation.check()
         self._left -= rows
         if self._left < 0:
             raise ExhaustedError

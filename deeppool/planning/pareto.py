@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool import cancellation
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Choice = tuple[int, int]
@@ -67,6 +69,7 @@ def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = 
         choices: made by all of them.
         most: points to keep at the most.
     """
+    cancellation.check()
     time = np.concatenate([(a.time[:, None] + b.time[None, :]).ravel() for a, b in pairs])
     work = np.concatenate([(a.work[:, None] + b.work[None, :]).ravel() for a, b in pairs])
     kept = undominated(time, work)

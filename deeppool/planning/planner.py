@@ -13,7 +13,7 @@ from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
 from deeppool.device.common import AUTOCAST
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.baselines import data_parallel_time
+from deeppool.planning.baselines import data_parallel_time, data_parallel_times
 from deeppool.planning.explain import alternatives
 from deeppool.planning.fitting import search_fitting
 from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
@@ -71,8 +71,8 @@ def plan(
     """
     if memory is not None:
         cluster = _with_memory(cluster, memory, _memory_model(profile, global_batch, optimizer))
-    costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
-    _check_limit(amplification_limit)
+    costs = prices_of(profile, cluster, global_batch, gpu_counts, network_model)
+    check_limit(amplification_limit)
     _check_search(search, limit_scope, overlap_sync)
     return plan_at(
         profile,
@@ -220,7 +220,7 @@ def frontier(
     use = _memory_model(profile, global_batch, optimizer)
     if memory is not None:
         cluster = _with_memory(cluster, memory, use)
-    costs = _price(profile, cluster, global_batch, gpu_counts, network_model)
+    costs = prices_of(profile, cluster, global_batch, gpu_counts, network_model)
     started = time.perf_counter()
     efficient = efficient_plans(costs)
     search_time = time.perf_counter() - started
@@ -246,6 +246,8 @@ def frontier(
         layers=tuple(layer.name for layer in profile.graph.layers),
         single_gpu_iteration_time=costs.single_gpu_time,
         data_parallel_iteration_time=data_parallel_time(costs),
+        gpu_counts=costs.gpu_counts,
+        data_parallel_iteration_times=data_parallel_times(costs),
         points=tuple(points),
         optimality=efficient.optimality,
         search_time=search_time,
@@ -268,9 +270,14 @@ def _peaks(
     ]
 
 
-def _price(
-    profile: Profile, cluster: Cluster | int, global_batch: int, gpu_counts: GpuCounts, model: NetworkModel | None
+def prices_of(
+    profile: Profile,
+    cluster: Cluster | int,
+    global_batch: int,
+    gpu_counts: GpuCounts = "powers",
+    model: NetworkModel | None = None,
 ) -> CostTable:
+    """Every price that :func:`plan` and :func:`frontier` search with; arguments and errors as for them."""
     if isinstance(cluster, int):
         cluster = Cluster(cluster)
     if global_batch < 1:
@@ -285,7 +292,8 @@ def _price(
     return price(profile, network, global_batch, counts)
 
 
-def _check_limit(limit: float | None) -> None:
+def check_limit(limit: float | None) -> None:
+    """Raises InvalidValueError for a limit below 1."""
     if limit is not None and not limit >= 1:
         raise InvalidValueError(
             f"amplification_limit must be at least 1.0, got {limit:g} (1.0 permits only splits that cost nothing)"

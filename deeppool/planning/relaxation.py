@@ -6,6 +6,7 @@ itself: the block then takes as long as its slowest branch, and the others only 
 
 import numpy as np
 
+from deeppool import cancellation
 from deeppool.costs.communication import FAR, HOME, NEAR
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.regions import INPUT, Block, Knot, Series
@@ -23,6 +24,7 @@ class Relaxation:
 
     def least(self, tree: Series) -> float:
         """Seconds + price x GPU-seconds."""
+        cancellation.check()
         return float(self._series(tree, INPUT, self._whole).min())
 
     def _series(self, series: Series, fork: int, weight: Floats) -> Floats:

@@ -6,7 +6,7 @@ from deeppool.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
 from deeppool.planning.frontier import Frontier
-from deeppool.planning.plan import GpuCounts
+from deeppool.planning.plan import GpuCounts, Plan
 from deeppool.planning.planner import frontier, gpu_counts_to_search
 from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster, Strategy, optimality_factor
 from deeppool.profiling.table import Profile
@@ -183,3 +183,24 @@ def _collocated(pricing: _Pricing, plans: Plans) -> tuple[OperatingPoint, ...]:
         if not efficient or point.background_throughput > efficient[-1].background_throughput:
             efficient.append(point)
     return tuple(efficient)
+
+
+def point_of(shared: SharedCluster, plan: Plan) -> OperatingPoint:
+    """What a plan makes of the shared cluster: its speed-up, and what it leaves to the background.
+
+    Raises:
+        InvalidValueError: the plan is of another model or batch, or for more GPUs than the cluster has.
+    """
+    if (plan.model, plan.global_batch) != (shared.model, shared.global_batch) or plan.gpus > shared.gpus:
+        raise InvalidValueError(
+            f"the plan is of {plan.model}, batch {plan.global_batch} on {plan.gpus} GPUs, the cluster trains "
+            f"{shared.model}, batch {shared.global_batch} on up to {shared.gpus} GPUs (share it anew: dp.share)"
+        )
+    pricing = _Pricing(
+        shared.gpus,
+        shared.global_batch,
+        shared.single_gpu_iteration_time,
+        shared.background_sample_time,
+        shared.harvest_of_idle,
+    )
+    return pricing.collocated(plan.gpus, plan.iteration_time, plan.gpu_seconds)

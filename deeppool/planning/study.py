@@ -1,12 +1,11 @@
 """ScalingStudy: time to a target accuracy over GPU counts, network speeds and ways to scale."""
 
-import io
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from deeppool.costs.communication import NetworkModel
 from deeppool.device.common import Precision
-from deeppool.units import format_bit_rate, format_seconds
+from deeppool.units import format_bit_rate, format_seconds, format_tables
 
 Strategy = Literal["weak", "strong", "batch-optimal"]
 """The per-GPU batch is fixed, the global batch is fixed, or the global batch is chosen anew for each GPU count."""
@@ -121,7 +120,6 @@ def format_hours(seconds: float) -> str:
 
 def _table(study: ScalingStudy) -> str:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=str(study), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -134,9 +132,7 @@ def _table(study: ScalingStudy) -> str:
         for point in (line[-1] for line in lines if line):
             table.add_row(*_row(point))
         table.add_section()
-    stream = io.StringIO()
-    Console(file=stream, width=140, no_color=True).print(table)
-    return "\n".join([*(line.rstrip() for line in stream.getvalue().strip().splitlines()), "", *_notes(study)])
+    return "\n".join([format_tables(table, width=140), "", *_notes(study)])
 
 
 def _row(point: ScalingPoint) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Records as text for people: a line, then tables that fit the page."""
 
-import io
 from typing import TYPE_CHECKING
+
+from deeppool.units import format_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,14 +25,7 @@ def table(first: str, *others: str, title: str | None = None) -> "Table":
 
 def render(line: str, *tables: "Table") -> str:
     """The line and the tables, one below the other."""
-    from rich.console import Console
-
-    stream = io.StringIO()
-    console = Console(file=stream, width=WIDTH, no_color=True, markup=False, highlight=False)
-    console.print(line)
-    for each in tables:
-        console.print()
-        console.print(each)
-    lines = [text.rstrip() for text in stream.getvalue().strip().splitlines()]
+    spaced = [part for each in tables for part in ("", each)]
+    lines = format_tables(line, *spaced, width=WIDTH).strip().splitlines()
     # A table without a title begins with a blank line of its own.
     return "\n".join(text for text, before in zip(lines, ["", *lines], strict=False) if text or before)

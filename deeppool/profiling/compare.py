@@ -1,13 +1,12 @@
 """Two profiles of one model: which layers changed, by how much, and whether that is more than noise."""
 
-import io
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.table import Profile
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_seconds, format_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,6 @@ class ProfileComparison:
     def explain(self, rows: int = 20) -> str:
         """The iterations in a line each, then the layers that changed most."""
         from rich import box
-        from rich.console import Console
         from rich.table import Table
 
         lines = [str(self)]
@@ -81,9 +79,7 @@ class ProfileComparison:
                 f"±{100 * change.noise:.1f} %",
                 f"{'+' * (change.weight > 0)}{format_seconds(change.weight)}",
             )
-        stream = io.StringIO()
-        Console(file=stream, width=140, no_color=True).print(table)
-        lines += [line.rstrip() for line in stream.getvalue().strip("\n").splitlines()]
+        lines.append(format_tables(table, width=140))
         if len(self.changes) > rows:
             lines.append(f"… and {len(self.changes) - rows} more (--json has all)")
         return "\n".join(lines)

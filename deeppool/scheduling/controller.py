@@ -68,6 +68,17 @@ class Controller:
         """Of the time, for the next iteration."""
         return self._share if self._trial is None else self._trial.share
 
+    def change_bound(self, bound: float) -> None:
+        """Holds another bound: what is known of the cost stays, so a share that holds the old one is scaled.
+
+        A background that is free is free until it is suspected of breaking the new bound.
+        """
+        if self._share < 1 and not self._hopeless:
+            self._turn(self._share * bound / self._bound)
+        self._bound = bound
+        # What was bearable, or hopeless, was so by the old bound.
+        self._rest, self._belied, self._hopeless = 0, 0, False
+
     def forget(self) -> None:
         """Something else has changed what a share costs: the evidence so far is of no use."""
         self._seen.clear()

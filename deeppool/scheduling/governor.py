@@ -45,6 +45,17 @@ class Governor:
         self._iteration = 0
         self._orders = FREE
 
+    def change_bound(self, bound: float) -> None:
+        """Holds another bound from the next iteration on; :attr:`slowdown` is then of what comes.
+
+        Iterations alone, and what a share of the time costs, are what they were.
+        """
+        if self._controller is None:
+            self._controller = Controller(bound)
+        else:
+            self._controller.change_bound(bound)
+        self._slowdown = self._slowdown.without_collocated()
+
     def begin(self, iteration: int) -> Orders:
         """Orders for an iteration; its number counts from the start of the run and is the same on every rank."""
         self._iteration = iteration

@@ -93,6 +93,12 @@ class Slowdown:
         count, total, squares = self._sums
         self._sums = (count + 1, total + slowdown, squares + slowdown**2)
 
+    def without_collocated(self) -> "Slowdown":
+        """Another one that knows the same iterations alone, and none beside a background."""
+        fresh = Slowdown()
+        fresh._alone, fresh._noise = self._alone, self._noise
+        return fresh
+
     @property
     def estimate(self) -> Estimate | None:
         """None until two iterations of each kind are known."""

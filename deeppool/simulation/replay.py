@@ -102,15 +102,14 @@ def simulate(
     else:
         work, times = work_under(plan, conditions, iterations)
         end = _middle(times)[1]
-    filled: dict[int, list[Span]] = {}
+    filled: dict[int, Sequence[Span]] = {}
     held = idle = 0.0
     kind: SpanKind = "idle" if background_sample_time is None else "background"
     for one in work:
-        gaps = list(_gaps(one.spans, end))
+        whole = _filled(one, end, kind)
         held += len(one.gpus) * one.held
-        idle += len(one.gpus) * sum(stop - start for start, stop in gaps)
-        whole = sorted([*one.spans, *(Span(one.gpus[0], kind, kind, *gap) for gap in gaps)], key=_start)
-        filled.update((gpu, whole if gpu == one.gpus[0] else _on(gpu, whole)) for gpu in one.gpus)
+        idle += len(one.gpus) * (whole.held - one.held)
+        filled.update((gpu, whole.on(gpu)) for gpu in one.gpus)
     return Simulation(
         model=plan.model,
         gpus=plan.gpus,
@@ -119,7 +118,7 @@ def simulate(
         idle_gpu_seconds=idle,
         background_samples=None if background_sample_time is None else idle / background_sample_time,
         timeline=Timeline(
-            f"{plan.model}, planned" if conditions is None else f"{plan.model}, {conditions}",
+            planned_title(plan) if conditions is None else f"{plan.model}, {conditions}",
             "predicted",
             plan.gpus,
             tuple(span for gpu in range(plan.gpus) for span in filled[gpu]),
@@ -136,12 +135,16 @@ class GpuWork:
 
     gpus: tuple[int, ...]
     spans: tuple[Span, ...]
-    """Of the foreground on the first of them, by start."""
+    """On the first of them, by start."""
 
     @property
     def held(self) -> float:
         """Seconds, on one of them."""
         return sum(span.duration for span in self.spans)
+
+    def on(self, gpu: int) -> tuple[Span, ...]:
+        """The spans of another of them."""
+        return tuple(Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
 
 
 def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
@@ -153,6 +156,17 @@ def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
         GpuWork(tuple(same), _spans(same[0], computed, names, times, layers)) for computed, same in alike(gpus).items()
     ]
     return [*work, *_without_work(plan)], times.iteration_time
+
+
+def replay(plan: Plan) -> tuple[GpuWork, ...]:
+    """As :func:`simulate`, but once for all GPUs that do the same, idle spans included: of many GPUs few kinds."""
+    work, end = work_of(plan)
+    return tuple(sorted((_filled(one, end, "idle") for one in work), key=lambda one: one.gpus[0]))
+
+
+def planned_title(plan: Plan) -> str:
+    """Of a plan's timeline."""
+    return f"{plan.model}, planned"
 
 
 def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[list[GpuWork], tuple[float, ...]]:
@@ -216,6 +230,12 @@ def _spans(
     return tuple(sorted(spans, key=_start))
 
 
+def _filled(work: GpuWork, end: float, kind: SpanKind) -> GpuWork:
+    """With spans of a kind in its gaps, until the end of the iteration."""
+    gaps = (Span(work.gpus[0], kind, kind, *gap) for gap in _gaps(work.spans, end))
+    return GpuWork(work.gpus, tuple(sorted([*work.spans, *gaps], key=_start)))
+
+
 def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
     """Where a GPU is held by nothing; its spans are by start."""
     now = 0.0
@@ -225,10 +245,6 @@ def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
         now = max(now, span.end)
     if end > now:
         yield now, end
-
-
-def _on(gpu: int, spans: Sequence[Span]) -> list[Span]:
-    return [Span(gpu, span.kind, span.name, span.start, span.end) for span in spans]
 
 
 def _start(span: Span) -> float:

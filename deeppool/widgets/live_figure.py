@@ -25,6 +25,13 @@ def become(shown: go.FigureWidget, figure: go.Figure) -> None:
         shown.add_traces(figure.data)
 
 
+def move(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
+    """Makes the one trace of a shown figure that has the name of another trace equal to it."""
+    (old,) = (one for one in shown.data if one.name == trace.name)
+    with shown.batch_update():
+        _overwrite(old, trace)
+
+
 def settle(shown: go.FigureWidget) -> None:
     """Has a figure follow the width of the page, and be whole on a page that is opened again.
 

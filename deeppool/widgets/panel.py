@@ -94,16 +94,20 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """What the panel shows now, as a figure for a page without a kernel; None where there is nothing to draw."""
         return None
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        """The widget; where nobody is there to use it, its figure."""
-        if not os.environ.get(STATIC):
-            return super()._repr_mimebundle_(**options)
-        figure = self.static()
+    def _ipython_display_(self) -> None:
+        """Its figure, where nobody is there to use the widget."""
+        figure = self.static() if os.environ.get(STATIC) else None
         if figure is None:
-            return {"text/plain": f"({type(self).__name__}: open the notebook to use it)"}
+            # IPython then asks for the bundle; one that it got and that is empty would make it write out all traits.
+            raise NotImplementedError
         # As plotly shows a figure at the end of a cell, by the renderer that was chosen.
         figure._ipython_display_()
-        return {}
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """The widget."""
+        if os.environ.get(STATIC):
+            return {"text/plain": f"({type(self).__name__}: open the notebook to use it)"}
+        return super()._repr_mimebundle_(**options)
 
 
 def _figures(widgets: Sequence[ipywidgets.Widget]) -> Iterator[go.FigureWidget]:

@@ -1,9 +1,11 @@
 """Background jobs that do all that a job should not, one after another beside one training that does not notice."""
 
 import re
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -11,12 +13,14 @@ import torch
 from torch.utils.data import Dataset
 
 import deeppool as dp
-from deeppool import documents
+from deeppool import documents, training_run
 from deeppool.collocation import containment
 from deeppool.collocation import host as host_module
 from deeppool.execution import ranks as ranks_module
-from deeppool.execution.checkpoint import latest, weights
+from deeppool.execution.checkpoint import latest, load_weights
+from deeppool.execution.ranks import Ranks
 from deeppool.job import TrainingRecord
+from deeppool.place import Slot, ThisMachine
 from deeppool.planning.plan import Plan
 from tests.children import children, gone
 from tests.collocation import misbehaving
@@ -127,8 +131,8 @@ def test_a_restarted_job_is_the_same_training(record: TrainingRecord, folder: Pa
     # At least those after the checkpoint of the sixth step.
     assert crashed.samples >= (GOAL - 6) * BATCH
     serve(start(training(), tmp_path), tmp_path / "whole", steps=GOAL)
-    expected = weights(latest(tmp_path / "whole"))
-    found = weights(latest(folder / "good"))
+    expected = load_weights(latest(tmp_path / "whole"))
+    found = load_weights(latest(folder / "good"))
     assert expected.keys() == found.keys()
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
 
@@ -136,7 +140,7 @@ def test_a_restarted_job_is_the_same_training(record: TrainingRecord, folder: Pa
 def test_no_checkpoint_is_made_of_what_is_no_number(record: TrainingRecord, folder: Path) -> None:
     assert latest(folder / "nan").name == "step-000002"
     assert record.background[0].checkpoint == str(folder / "nan" / "step-000002")
-    assert all(value.isfinite().all() for value in weights(latest(folder / "nan")).values())
+    assert all(value.isfinite().all() for value in load_weights(latest(folder / "nan")).values())
 
 
 def test_all_that_a_job_started_ends_with_the_run(record: TrainingRecord, folder: Path) -> None:
@@ -148,3 +152,27 @@ def test_all_that_a_job_started_ends_with_the_run(record: TrainingRecord, folder
 
 def test_a_record_with_background_jobs_is_read_back(record: TrainingRecord, tmp_path: Path) -> None:
     assert documents.read(dp.save(record, tmp_path / "record.json"), TrainingRecord) == record
+
+
+def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It was given up then: the place, which knows its slots from the ranks, had none for it yet.
+    asked = threading.Event()
+    slot, ranks = ThisMachine.slot, training_run.Ranks
+
+    def ask(place: ThisMachine, rank: int) -> Slot:
+        try:
+            return slot(place, rank)
+        finally:
+            asked.set()
+
+    def late(*arguments: Any) -> Ranks:
+        assert asked.wait(60)
+        return ranks(*arguments)
+
+    monkeypatch.setattr(ThisMachine, "slot", ask)
+    monkeypatch.setattr(training_run, "Ranks", late)
+    found = dp.train(
+        one_rank(), plain_training(), steps=1, background=[dp.BackgroundJob(plain_training(), batch=BATCH)]
+    )
+    assert [outcome.rank for outcome in found.background] == [0]
+    assert found.background[0].ended.startswith("stopped with the foreground")

@@ -11,7 +11,7 @@ import deeppool as dp
 from deeppool.collocation import guest as guest_module
 from deeppool.collocation.guest import Guest
 from deeppool.errors import InvalidValueError
-from deeppool.execution.checkpoint import latest, weights
+from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.execution.training import save_job
 from deeppool.sharing import Sharing
 from tests.collocation.misbehaving import BATCH, NoNumbers, plain_loop, plain_training, training
@@ -65,8 +65,8 @@ def test_a_job_that_leaves_goes_on_bit_by_bit(tmp_path: Path) -> None:
     second = serve(start(training(), tmp_path), folder)
     assert (second["why"], second["updates"], second["samples"]) == ("finished", STEPS, 5 * BATCH)
     assert second["last_loss"] == whole["last_loss"]
-    expected = weights(latest(tmp_path / "whole"))
-    assert all(torch.equal(value, expected[name]) for name, value in weights(latest(folder)).items())
+    expected = load_weights(latest(tmp_path / "whole"))
+    assert all(torch.equal(value, expected[name]) for name, value in load_weights(latest(folder)).items())
 
     third = serve(start(training(), tmp_path), folder)
     assert (third["why"], third["samples"]) == ("finished", 0)

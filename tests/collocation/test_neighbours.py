@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.collocation.neighbours import Neighbours, Work, steps_done
+from deeppool.collocation.neighbours import Neighbours, Work, _credit, steps_done
 from deeppool.collocation.queue import BackgroundJob, hand_over
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
@@ -152,3 +152,24 @@ def test_a_background_job_that_cannot_start_says_why(here: ThisMachine) -> None:
     with neighbours(job, here, Sharing()) as beside, pytest.raises(RunError, match=r"cannot start: .* channels"):
         beside.wait_until_ready()
     assert background_processes() == []
+
+
+# -- a phase in parts ---------------------------------------------------------------------------------
+
+
+def test_steps_and_losses_of_a_phase_that_was_cut_go_to_both_parts() -> None:
+    before, after = Work(), Work()
+    _credit(LOG, [(before, 14.0, 3.5), (after, 15.0, 4.5)])
+    assert (before.steps, before.losses) == (pytest.approx(1.25), [2.3])
+    assert (after.steps, after.losses) == (pytest.approx(0.5), [2.2])
+
+
+@given(st.lists(st.floats(0.01, 2), min_size=1, max_size=6), st.lists(st.floats(0, 15), min_size=1, max_size=4))
+def test_the_parts_of_a_phase_add_up_to_the_whole(durations: list[float], cuts: list[float]) -> None:
+    clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
+    log = [(clock, clock / 2, 1.0) for clock in clocks]
+    parts = [(Work(), clock, clock / 2) for clock in sorted(cuts)]
+    _credit(log, parts)
+    assert sum(work.steps for work, *_ in parts) == pytest.approx(steps_done(log, *parts[-1][1:]))
+    assert all(work.steps >= 0 for work, *_ in parts)
+    assert sum(len(work.losses) for work, *_ in parts) == len(durations)

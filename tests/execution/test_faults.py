@@ -24,6 +24,7 @@ from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
+from deeppool.live_sample import LiveSample
 from deeppool.planning.plan import Plan
 from tests.children import gone, runs
 
@@ -147,11 +148,15 @@ def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatc
 
 
 def test_a_killed_background_job_does_not_hurt_the_foreground(plan_file: Path) -> None:
-    with launched(dp.load(plan_file), background=EXAMPLE, seconds=2) as run:
+    samples: list[LiveSample] = []
+    with launched(dp.load(plan_file), background=EXAMPLE, seconds=2, on_sample=samples.append) as run:
         everything = ranks() + backgrounds()
         backgrounds()[1].send_signal(signal.SIGKILL)
         record = run.result(timeout=60)
     assert record.background.ended == "background job of rank 1 was killed by signal 9"
+    # It was told while the run went on.
+    assert [job.reason for job in samples[-1].background] == [None, record.background.ended]
+    assert samples[-1].background[0].samples > 0
     assert record.background.throughput > 0
     # The other rank's background job went on.
     assert {span.gpu for span in record.timeline.spans if span.kind == "background"} <= {0}

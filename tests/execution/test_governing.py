@@ -113,3 +113,38 @@ def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
         governing.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
         seen = governing.found(trainer.stages)["banned"] or seen
     assert seen == ["sync of last"]
+
+
+def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0)
+    learn(governing, background, trainer, 0.5)
+    governing.begin(trainer)
+    before = background.orders[1]
+    assert governing.told() == {"bound": 0.01, "share": before}
+    governing.change_bound(0.05, 1)
+    assert (background.orders[1], governing.number) == (before, 1)
+    governing.begin(trainer)
+    assert background.orders[1] == pytest.approx(5 * before)
+    assert governing.told() == {"bound": 0.05, "share": pytest.approx(5 * before)}
+
+
+def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0)
+    governing.change_bound(0.01, 1)
+    governing.start_over()
+    learn(governing, background, trainer, 0.5)
+    governing.begin(trainer)
+    assert background.orders[1] < 1
+    assert governing.told()["bound"] == 0.01
+
+
+def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_path: Path) -> None:
+    trainer = two_stages()
+    governing = Governing(GOVERNED, tmp_path, 0)
+    governing.begin(trainer)
+    assert governing.told() == {"bound": 0.01, "share": 0.0}
+    ungoverned = Governing(Sharing(), tmp_path, 0)
+    ungoverned.begin(trainer)
+    assert ungoverned.told() == {"bound": None, "share": None}

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import deeppool as dp
-from deeppool.execution.checkpoint import latest, weights
+from deeppool.execution.checkpoint import latest, load_weights
 from tests.execution import soak_job
 
 CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "2"))
@@ -175,7 +175,7 @@ def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
         assert error.count("\n") == 1, f"{told}: {error!r}"
         assert error.startswith("error: "), f"{told}: {error!r}"
     found = latest(kept)
-    assert found is None or all(value.isfinite().all() for value in weights(found).values()), told
+    assert found is None or all(value.isfinite().all() for value in load_weights(found).values()), told
     return f"{told}: {error.strip()[:150]}"
 
 
@@ -211,4 +211,4 @@ def test_whoever_is_killed_at_any_moment_nothing_stays_behind(short_path: Path) 
     for number in range(CYCLES):
         print(one_cycle(number, draw, plan, short_path), flush=True)
     kept = latest(short_path / "checkpoints")
-    assert kept is None or torch.is_tensor(next(iter(weights(kept).values())))
+    assert kept is None or torch.is_tensor(next(iter(load_weights(kept).values())))

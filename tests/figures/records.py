@@ -5,7 +5,16 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from deeppool.cluster import Cluster
-from deeppool.job import BackgroundResult, ForegroundResult, Phase, RunRecord, TimeSummary
+from deeppool.job import (
+    BackgroundResult,
+    ForegroundResult,
+    Metrics,
+    Phase,
+    RunRecord,
+    TimeSummary,
+    TrainingRecord,
+    summarise,
+)
 from deeppool.planning.plan import LayerAssignment, Plan
 from deeppool.simulation.replay import simulate
 from deeppool.timeline import Span, Timeline
@@ -98,6 +107,35 @@ def run_of(background=True):
         timeline=Timeline("tiny, one iteration", "measured", 4, tuple(measured)),
         plan_timeline=simulate(plan).timeline,
         notes=(),
+        date="2026-11-21T05:00:00",
+        versions={},
+    )
+
+
+def training_of(losses=(2.5, 2.0, 1.5), seconds=(0.30, 0.20, 0.25), planned=0.1, accumulation=1):
+    """A training that went on from update 4."""
+    updates = tuple(
+        Metrics(number, loss, time, 64 / time, 0.01)
+        for number, (loss, time) in enumerate(zip(losses, seconds, strict=True), start=5)
+    )
+    return TrainingRecord(
+        model="tiny",
+        global_batch=64,
+        accumulation=accumulation,
+        ranks=2,
+        cores=2,
+        device="cpu",
+        device_name="Test CPU",
+        plan_iteration_time=planned,
+        iteration_time=summarise(list(seconds)),
+        metrics=updates,
+        resumed_from="checkpoints/4.pt",
+        checkpoint=None,
+        restarts=0,
+        stages=(),
+        proposal=None,
+        switched=False,
+        timeline=Timeline("tiny, one update", "measured", 2, (Span(0, "forward", "stage 0", 0.0, 0.1),)),
         date="2026-11-21T05:00:00",
         versions={},
     )

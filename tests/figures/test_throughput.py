@@ -6,16 +6,20 @@ import pytest
 from deeppool import figures
 from deeppool.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
-from deeppool.planning.share import share
+from deeppool.figures.frontier import THIS_PLAN
+from deeppool.figures.throughput import throughput_mark
+from deeppool.planning.planner import plan
+from deeppool.planning.share import point_of, share
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
+
+PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
 
 
 def shared_cluster(gpus=4, batch=16, **more):
     """One layer that scales and one that does not, beside a background of 0.5 ms a sample."""
-    profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
     background = profile_from_times(make_graph([()]), [lambda b: 0.5e-3 * b])
-    return share(profile, Cluster(gpus, inside=Link(1e12, 0.0, "made by hand")), batch, background, **more)
+    return share(PROFILE, Cluster(gpus, inside=Link(1e12, 0.0, "made by hand")), batch, background, **more)
 
 
 def traces(figure):
@@ -94,20 +98,13 @@ def test_only_a_shared_cluster_has_a_throughput():
         figures.throughput(two_layer_plan())
 
 
-def test_several_clusters_have_a_panel_each_and_one_legend():
-    small, large = shared_cluster(), shared_cluster(batch=32)
-    figure = figures.throughput(small, large)
-    assert len(figure.data) == 8
-    assert {trace.name for trace in figure.data if trace.showlegend} == {trace.name for trace in figure.data}
-    assert len([trace for trace in figure.data if trace.showlegend]) == 4
-    for shared, axis in ((small, "x"), (large, "x2")):
-        shown = {trace.name: trace for trace in figure.data if trace.xaxis == axis}
-        assert list(shown["burst parallel, collocated"].x) == [point.speedup for point in shared.efficient()]
-        assert set(shown["background alone on all GPUs"].y) == {shared.background_alone_throughput}
-    assert figure.layout.xaxis2.range[1] > max(point.speedup for point in large.points)
-    assert "no interference modelled" in figure.layout.title.subtitle.text
-
-
-def test_nothing_is_refused():
-    with pytest.raises(InvalidValueError, match="throughput cannot draw nothing"):
-        figures.throughput()
+def test_a_plan_is_marked_with_what_it_leaves_to_the_background():
+    shared = shared_cluster()
+    made = two_layer_plan()
+    mine = plan(PROFILE, shared.cluster, shared.global_batch, 1.5)
+    mark = traces(figures.throughput(shared, mine))[THIS_PLAN]
+    point = point_of(shared, mine)
+    assert (list(mark.x), list(mark.y)) == ([point.speedup], [point.throughput])
+    assert mark.to_plotly_json() == throughput_mark(shared, mine).to_plotly_json()
+    with pytest.raises(InvalidValueError, match="the plan is of tiny"):
+        figures.throughput(shared, made)

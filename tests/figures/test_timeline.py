@@ -8,11 +8,13 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.timeline import GROUPED_ABOVE, joined, rows_of
+from deeppool.figures.timeline_rows import panels_of
 from deeppool.simulation.replay import simulate
 from deeppool.timeline import Span, Timeline
 from tests.figures.records import layer, plan_of, run_of, timelines, two_layer_plan
@@ -214,3 +216,48 @@ def test_what_cannot_be_drawn_is_answered_with_what_can(source):
 def test_nothing_to_draw_is_an_error(sources):
     with pytest.raises(InvalidValueError, match="no GPU to draw"):
         figures.timeline(*sources)
+
+
+def test_a_window_shows_the_spans_in_it_and_a_width_beside_it():
+    spans = tuple(Span(0, "forward", f"l{index}", float(index), index + 1.0) for index in range(100))
+    figure = figures.timeline(Timeline("t", "measured", 1, spans), window=(40.0, 45.0))
+    assert list(figure.layout.xaxis.range) == [40.0, 45.0]
+    names = [name for *_, name, _, _ in drawn_spans(figure)]
+    assert names == [f"l{index}" for index in range(34, 51)]
+
+
+def test_names_appear_where_a_window_makes_room_for_them():
+    spans = (Span(0, "forward", "a layer", 0.0, 0.01), Span(0, "backward", "a layer", 0.01, 10.0))
+    timeline = Timeline("t", "measured", 1, spans)
+    assert [bar.text for bar in figures.timeline(timeline).data] == [("",), ("a layer",)]
+    assert figures.timeline(timeline, window=(0.0, 0.02)).data[0].text == ("a layer",)
+
+
+@few
+@given(timelines(), st.sets(st.sampled_from(theme.KINDS)))
+def test_only_the_kinds_that_were_asked_for_are_drawn(timeline, kinds):
+    figure = figures.timeline(timeline, kinds=kinds)
+    assert {bar.name for bar in figure.data} == kinds & {span.kind for span in timeline.spans}
+    assert len(figure.layout.yaxis.tickvals) == timeline.gpus
+
+
+def test_a_window_must_have_a_width():
+    with pytest.raises(InvalidValueError, match="window must start before it ends, got 2 s to 1 s"):
+        figures.timeline(two_layer_plan(), window=(2.0, 1.0))
+
+
+@few
+@given(timelines(max_gpus=3))
+def test_a_panel_keeps_the_whole_record(timeline):
+    (panel,) = panels_of(timeline)
+    assert panel.duration == timeline.duration
+    assert panel.gpu_seconds == pytest.approx(sum(map(timeline.busy, range(timeline.gpus))))
+    assert Counter(panel.timeline.spans) == Counter(timeline.spans)
+    assert (panel.timeline.gpus, panel.timeline.provenance) == (timeline.gpus, timeline.provenance)
+
+
+def test_a_plan_on_many_gpus_is_drawn_as_its_simulation_is():
+    plan = plan_of(layer("conv", 64, forward=1.0), layer("mid", 8, forward=1.0), layer("fc", 1, forward=1.0), gpus=96)
+    (panel,) = panels_of(plan)
+    assert list(panel.rows) == rows_of(simulate(plan).timeline)
+    assert Counter(panel.timeline.spans) == Counter(simulate(plan).timeline.spans)

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeppool import documents
+from deeppool.cancellation import Cancellation
 from deeppool.cluster import Cluster
+from deeppool.errors import RunCancelledError
 from deeppool.planning import frontier as planning_frontier
 from deeppool.planning import menus
 from deeppool.planning.frontier import Frontier
@@ -208,3 +210,26 @@ def test_a_frontier_says_what_is_uncertain_about_its_times():
     assert "caution" not in str(sure)
     assert [sentence[:31] for sentence in beyond.caveats] == ["the times of 2 layers (layer0 …"]
     assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}")
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(gpus=(2, 4, 8)))
+def test_data_parallelism_on_fewer_gpus_takes_what_it_takes_on_a_cluster_of_so_many(problem):
+    profile, cluster, batch = problem
+    found = frontier(profile, cluster, batch)
+    assert found.gpu_counts[0] == 1
+    assert found.gpu_counts[-1] == cluster.gpus
+    for count, seconds in zip(found.gpu_counts, found.data_parallel_iteration_times, strict=True):
+        alone = frontier(profile, replace(cluster, gpus=count), batch)
+        assert seconds == pytest.approx(alone.data_parallel_iteration_time)
+    assert found.data_parallel_gpu_seconds[-1] == pytest.approx(cluster.gpus * found.data_parallel_iteration_time)
+
+
+def test_a_long_search_ends_where_it_is_cancelled():
+    problem = random_problem(random.Random(0), 30, 8, shape="branches")
+    profile, cluster, batch = problem.profile, problem.cluster, problem.global_batch
+    cancellation = Cancellation()
+    cancellation.ask()
+    with cancellation.governing(), pytest.raises(RunCancelledError):
+        frontier(profile, cluster, batch)
+    assert frontier(profile, cluster, batch).points

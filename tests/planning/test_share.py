@@ -14,7 +14,7 @@ from deeppool.errors import InvalidValueError, MissingProfileError, PlanError
 from deeppool.files import load
 from deeppool.planning.frontier import Frontier
 from deeppool.planning.planner import frontier, plan
-from deeppool.planning.share import share
+from deeppool.planning.share import point_of, share
 from deeppool.planning.shared_cluster import SharedCluster, optimality_factor
 from deeppool.simulation.replay import simulate
 from tests.planning.test_search import Definition
@@ -375,6 +375,8 @@ def test_comparisons_are_with_plans_that_match_the_partition():
         assert all(
             p.throughput <= match.fuller.throughput for p in shared.points if p.speedup >= match.partition.speedup
         )
+        assert (1 + match.speedup_gain) * match.partition.speedup == pytest.approx(match.faster.speedup)
+        assert (1 + match.throughput_gain) * match.partition.throughput == pytest.approx(match.fuller.throughput)
 
 
 # -- edges ------------------------------------------------------------------------------------------
@@ -482,3 +484,40 @@ def test_record_read_back_is_the_record_written(tmp_path):
     assert documents.read(path, SharedCluster) == shared
     assert load(path) == shared
     assert "in 50 % of its idle time (no interference modelled)" in str(shared)
+
+
+# -- a plan on a shared cluster ----------------------------------------------------------------------
+
+
+def test_a_plan_leaves_the_background_what_it_does_not_hold():
+    """4 GPUs: 8 GPU-ms in 2 ms and 8 ms on one, so 10 ms hold 16 GPU-ms of 40: 2.4 GPUs at 2,000 samples/s."""
+    profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
+    cluster = Cluster(4, inside=Link(1e12, 0.0, "made by hand"))
+    shared = share(profile, cluster, 16, background())
+    point = point_of(shared, plan(profile, cluster, 16, 1.5))
+    assert point.iteration_time == pytest.approx(10e-3)
+    assert point.speedup == pytest.approx(1.6)
+    assert point.background_throughput == pytest.approx(2.4 * 2000)
+    assert point.throughput == pytest.approx(2.4 * 2000 + 16 / 10e-3)
+    assert point in shared.points
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(chain_graphs(4), gpus=(2, 4)), HARVESTS)
+def test_no_plan_is_better_than_the_efficient_ones(problem, harvest):
+    profile, cluster, batch = problem
+    shared = share(profile, cluster, batch, background(), harvest_of_idle=harvest)
+    point = point_of(shared, plan(profile, cluster, batch, 1.5))
+    assert any(
+        other.speedup >= point.speedup * (1 - ROUNDING)
+        and other.background_throughput >= point.background_throughput * (1 - ROUNDING)
+        for other in shared.points
+    )
+
+
+def test_a_plan_of_another_foreground_is_refused():
+    profile = profile_from_times(make_graph([()]), [lambda b: 1e-3 * b])
+    shared = share(profile, 2, 8, background())
+    for other in (plan(profile, 2, 16), plan(profile, 4, 8)):
+        with pytest.raises(InvalidValueError, match="the cluster trains drawn, batch 8 on up to 2 GPUs"):
+            point_of(shared, other)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool.scheduling.controller import LEAST
+from deeppool.scheduling.controller import LEAST, Controller
 from deeppool.scheduling.governor import Governor
 from deeppool.sharing import Sharing
 
@@ -127,3 +127,97 @@ def test_a_foreground_that_becomes_slower_by_itself_costs_the_background_little(
 def test_single_iterations_far_out_change_little(cost, share):
     shares, _ = run(lambda i, share: 3.0 if i % 25 == 7 else cost * share, noise=0.01, seed=1)
     assert fmean(shares[-200:]) == pytest.approx(share, rel=0.2)
+
+
+# -- a bound that is changed while it is held ---------------------------------------------------------
+
+
+def rebound(before, after, *, cost, noise, seed, change=300, iterations=900):
+    """Shares and true slowdowns of the collocated iterations before and after the bound is changed."""
+    draw = random.Random(seed)
+    governor = Governor(Sharing(max_slowdown=before))
+    parts = [], []
+    for iteration in range(iterations):
+        if iteration == change:
+            governor.change_bound(after)
+        orders = governor.begin(iteration)
+        slowdown = cost * orders.share if orders.open else 0.0
+        governor.end(0.1 * (1 + slowdown) * draw.lognormvariate(0, noise), {})
+        if orders.open:
+            parts[iteration >= change].append((orders.share, slowdown))
+    return governor, parts
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.03, 0.15), (0.15, 0.03), (0.02, 0.02)])
+def test_a_share_that_holds_a_bound_holds_another_one_at_once(before, after):
+    _, (old, new) = rebound(before, after, cost=0.5, noise=0.0, seed=0)
+    assert old[-1][0] == pytest.approx(0.9 * before / 0.5)
+    assert [share for share, _ in new] == pytest.approx([0.9 * after / 0.5] * len(new))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.03, 0.15), (0.15, 0.03), (1.0, 0.03)])
+def test_with_noise_too_the_new_bound_holds_on_average(before, after):
+    late = [
+        fmean(slowdown for _, slowdown in rebound(before, after, cost=0.6, noise=0.02, seed=seed)[1][1][-200:])
+        for seed in range(10)
+    ]
+    assert 0.5 * after < fmean(late) < 1.2 * after
+
+
+def test_a_loose_bound_frees_a_background_that_was_held():
+    _, (old, new) = rebound(0.03, 1.0, cost=0.5, noise=0.0, seed=0)
+    assert old[-1][0] < 0.1
+    assert {share for share, _ in new} == {1.0}
+
+
+def test_a_background_that_was_hopeless_by_the_old_bound_may_try_again():
+    """Half a slowdown at any share: nothing for a bound of 3 %, all of the time for one of 100 %."""
+    draw = random.Random(1)
+    governor = Governor(Sharing(max_slowdown=BOUND))
+    shares = []
+    for iteration in range(1500):
+        if iteration == 700:
+            governor.change_bound(1.0)
+        orders = governor.begin(iteration)
+        governor.end(0.1 * (1.5 if orders.open else 1.0) * draw.lognormvariate(0, 0.02), {})
+        if orders.open:
+            shares.append((iteration, orders.share))
+    assert {share for iteration, share in shares if 600 <= iteration < 700} == {LEAST}
+    assert shares[-1][1] == 1.0
+
+
+def test_the_slowdown_that_is_told_is_of_the_new_bound_alone():
+    governor, (_, new) = rebound(0.15, 0.03, cost=0.5, noise=0.0, seed=0)
+    found = governor.slowdown
+    assert found.mean == pytest.approx(fmean(slowdown for _, slowdown in new))
+    assert found.collocated == len(new)
+    # Iterations alone are what they were.
+    assert found.alone > 9
+
+
+def test_feedback_without_a_bound_may_be_given_one():
+    governor = Governor(Sharing(feedback=10.0))
+    shares = []
+    for iteration in range(600):
+        if iteration == 100:
+            governor.change_bound(BOUND)
+        orders = governor.begin(iteration)
+        governor.end(0.1 * (1 + 0.5 * orders.share * orders.open), {})
+        shares.append(orders.share)
+    assert set(shares[:100]) == {1.0}
+    assert shares[-1] == pytest.approx(0.9 * BOUND / 0.5, rel=0.01)
+
+
+def test_what_a_trial_found_bearable_is_suspected_at_once_by_a_tighter_bound():
+    """A foreground that is slower by itself acquits its background, which is then left in peace for a while."""
+    controller = Controller(BOUND)
+    tried = acquitted = False
+    while not acquitted:
+        controller.collocated(0.1, 9, 0.001)
+        tried, acquitted = tried or controller.share < 1, tried and controller.share == 1 and controller.drift > 0
+    controller.change_bound(0.01)
+    seen = 0
+    while controller.share == 1 and seen < 60:
+        controller.collocated(0.1 + 0.03, 9, 0.001)
+        seen += 1
+    assert seen < 12

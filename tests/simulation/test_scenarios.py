@@ -12,9 +12,10 @@ from tests.strategies import make_graph, profile_from_times
 
 PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
 HEAVY = profile_from_times(
-    make_graph([(), (0,)], [[], [4096]], [2**20, 2**20]), [lambda b: 1e-3 * b, lambda b: 8e-3 + 1e-5 * b]
+    make_graph([(), (0,), (1,)], [[], [256], [256]], [2**22, 2**22, 2**24]),
+    [lambda b: 1e-3 * b, lambda b: 2e-3 + 3e-4 * b, lambda b: 4e-3 + 1e-5 * b],
 )
-"""Its second layer scales badly, and has gradients to reduce over the links of SLOW."""
+"""The fewer GPUs a layer has, the less it has to reduce over the links of SLOW."""
 LINK = Link(1e9, 1e-5, "made by hand")
 SLOW = Cluster(4, "by hand", 4, LINK, LINK, None)
 CLUSTER = Cluster(4, inside=Link(1e12, 0.0, "made by hand"))
@@ -40,6 +41,7 @@ def test_without_interference_collocation_is_the_analytic_models_point():
     assert alone.background_throughput == 0
     assert found.background_alone_throughput == shared.background_alone_throughput
     assert found.speedup("BP") == pytest.approx(point.speedup)
+    assert found.gain("BP + Col", over="BP") == pytest.approx(point.throughput / point.foreground_throughput)
 
 
 def test_the_plan_loses_no_more_than_asked_and_is_no_slower_than_data_parallelism():

@@ -3,9 +3,10 @@
 import ipywidgets
 import plotly.graph_objects as go
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 from deeppool.errors import InvalidValueError
-from deeppool.evaluation.notebooks import KERNEL
+from deeppool.evaluation.execution import KERNEL
 from deeppool.widgets.panel import STATIC, Panel
 
 
@@ -75,10 +76,12 @@ def test_where_nobody_can_turn_a_knob_the_panel_is_its_figure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = []
-    assert "application/vnd.jupyter.widget-view+json" in TwoKnobs()._repr_mimebundle_()
+    # What IPython makes of the last value of a cell.
+    format_value = DisplayFormatter().format
+    assert "application/vnd.jupyter.widget-view+json" in format_value(TwoKnobs())[0]
     monkeypatch.setenv(STATIC, "1")
     monkeypatch.setattr(go.Figure, "_ipython_display_", lambda figure: shown.append(figure))  # noqa: PLW0108  bound
-    assert TwoKnobs()._repr_mimebundle_() == {}
+    assert format_value(TwoKnobs()) == ({}, {})
     assert shown == [go.Figure(go.Bar(x=[1], y=[3]))]
     monkeypatch.setattr(TwoKnobs, "static", Panel.static)
-    assert "open the notebook" in TwoKnobs()._repr_mimebundle_()["text/plain"]
+    assert format_value(TwoKnobs())[0] == {"text/plain": "(TwoKnobs: open the notebook to use it)"}

@@ -1,0 +1,119 @@
+"""How long from a moved slider to the figure?
+
+The explorer's sliders at 1,024 GPUs and the timeline's window, in the kernel alone and in a real JupyterLab in a
+headless Chromium: from the key press to the page's next frame after plotly has drawn.
+
+    python benchmarks/widgets/main.py
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import deeppool as dp
+from tests.browser.lab import Lab, opened
+
+MODEL = "vgg16-cpu"
+GPUS, BATCH = 1024, 1024
+EXPLORER = f"dp.widgets.AmplificationExplorer(dp.find_profile({MODEL!r}), gpus={GPUS}, global_batch={BATCH})"
+TIMELINES = f"dp.widgets.TimelineView(*[dp.plan(dp.find_profile({MODEL!r}), gpus, gpus, 2.0) for gpus in (8, {GPUS})])"
+LIMITS = "amplification limit (×)"
+
+# When plotly drew last. Of a key that is pressed and drawn for, the page's own clock knows both moments.
+WATCH = """plot => {
+    plot.drawnAt = null;
+    plot.on("plotly_afterplot", () => requestAnimationFrame(() => { plot.drawnAt = performance.now(); }));
+    addEventListener("keydown", () => { plot.pressedAt = performance.now(); plot.drawnAt = null; }, {capture: true});
+}"""
+WAIT = "plot => plot.drawnAt === null ? null : plot.drawnAt - plot.pressedAt"
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--no-browser", action="store_true", help="the kernel alone")
+    arguments = parser.parse_args()
+    print(dp.environment(), end="\n\n")
+    print("| from the slider to the figure | median | spread |\n|---|---|---|")
+    for name, times in kernel(arguments.repeats).items():
+        print(row(f"kernel: {name}", times))
+    if not arguments.no_browser:
+        with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as lab:
+            for name, times in browser(lab, arguments.repeats).items():
+                print(row(f"browser: {name}", times))
+            lab.end()
+
+
+def row(name: str, times: Sequence[float]) -> str:
+    """Median and range in milliseconds."""
+    return f"| {name} | {statistics.median(times):.0f} ms | {min(times):.0f} … {max(times):.0f} |"
+
+
+def kernel(repeats: int) -> dict[str, list[float]]:
+    """The widget's own callbacks, without a page: what is sent is ready when they return."""
+    explorer = eval(EXPLORER)
+    explorer.settle()
+    view = eval(TIMELINES)
+    sliders = {
+        f"limit, {GPUS:,} GPUs": (explorer.limit, [value for _, value in explorer.limit.options][4:]),
+        "GPUs, 64 to 1,024, frontier known": (explorer.gpus, [64, 128, 256, 512, 1024]),
+        f"window of a timeline, 8 and {GPUS:,} GPUs": (view.window, windows(view.window.max)),
+    }
+    found = {}
+    for name, (slider, values) in sliders.items():
+        # Once around, so that what is computed once is.
+        for value in values:
+            slider.value = value
+            explorer.settle()
+        found[name] = [timed(slider, values[count % len(values)]) for count in range(repeats)]
+    return found
+
+
+def windows(longest: float) -> list[tuple[float, float]]:
+    """From wide to narrow."""
+    return [(share * longest / 2, (1 - share / 2) * longest) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 0.9)]
+
+
+def timed(slider: object, value: object) -> float:
+    """Milliseconds."""
+    started = time.perf_counter()
+    slider.value = value  # type: ignore[attr-defined]
+    return 1e3 * (time.perf_counter() - started)
+
+
+def browser(lab: Lab, repeats: int) -> dict[str, list[float]]:
+    """From a key on a slider to the next frame after the last figure that it changes was drawn."""
+    notebook = lab.open(["import deeppool as dp", f"explorer = {EXPLORER}\nexplorer", f"view = {TIMELINES}\nview"])
+    explorer, view = notebook.panel(".dp-amplification-explorer"), notebook.panel(".dp-timeline-view")
+    notebook.until(lambda: notebook.value("explorer.settle(60)"))
+    figures = {
+        f"limit, {GPUS:,} GPUs, layers": (explorer, 1, LIMITS),
+        f"limit, {GPUS:,} GPUs, frontier": (explorer, 0, LIMITS),
+        f"window of a timeline, 8 and {GPUS:,} GPUs": (view, 0, notebook.value("view.window.description")),
+    }
+    found = {}
+    for name, (panel, index, label) in figures.items():
+        plot = panel.locator(".js-plotly-plot").nth(index)
+        slider = panel.locator(".widget-slider", has_text=label).locator(".noUi-handle").first
+        plot.evaluate(WATCH)
+        slider.focus()
+        times: list[float] = []
+        for count in range(repeats):
+            notebook.page.keyboard.press("ArrowLeft" if count // 3 % 2 == 0 and panel is explorer else "ArrowRight")
+            notebook.until(lambda plot=plot: plot.evaluate(WAIT) is not None)
+            # Until nothing more comes: the last figure that was drawn for this key counts.
+            notebook.page.wait_for_timeout(300)
+            times.append(plot.evaluate(WAIT))
+        found[name] = times
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Iteration time against GPU-seconds: every efficient plan, the one at hand, and data parallelism on fewer GPUs."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import TimeUnit, escape, time_unit
+from deeppool.planning.frontier import Frontier
+from deeppool.planning.plan import Plan
+
+_LOG_ABOVE = 8.0
+"""Greatest over smallest value from which on an axis counts in powers."""
+_MANY_POWERS = 3.5
+"""Of ten on an axis, which then names those alone."""
+THIS_PLAN = "this plan"
+"""The name of the plan's mark, by which it can be found and moved."""
+
+
+def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
+    """The efficient plans as a line: further left costs fewer GPU-seconds, further down is faster.
+
+    Args:
+        found: every efficient plan.
+        plan: is marked; of the same model, GPUs and batch.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: something else, or a plan of another question.
+    """
+    if not isinstance(found, Frontier):
+        raise InvalidValueError(f"frontier cannot draw a {type(found).__name__}, it accepts a Frontier")
+    unit = time_unit(found.single_gpu_iteration_time)
+    marks = [] if plan is None else [frontier_mark(found, plan)]
+    works = [*found.data_parallel_gpu_seconds, *(point.gpu_seconds for point in found.points)]
+    times = [*found.data_parallel_iteration_times, *(point.iteration_time for point in found.points)]
+    layout = theme.dressing(
+        title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPUs: every efficient plan",
+        subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient plans, "
+        f"{found.optimality}; squares: data parallelism on so many GPUs",
+        plot_height=300,
+        heading_height=0,
+        dark=dark,
+    )
+    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    return go.Figure(
+        {
+            "data": [_curve(found, unit, dark), _data_parallel(found, unit, dark), *marks],
+            "layout": {
+                **layout,
+                "xaxis": {"title": {"text": f"GPU time of an iteration (GPU-{unit.name})"}, **_axis(works, unit)},
+                "yaxis": {"title": {"text": f"iteration time ({unit.name})"}, **_axis(times, unit)},
+            },
+        }
+    )
+
+
+def frontier_mark(found: Frontier, plan: Plan) -> go.Scatter:
+    """Where a plan lies in the frontier's figure.
+
+    Raises:
+        InvalidValueError: the plan answers another question.
+    """
+    _check_same(found, plan)
+    unit = time_unit(found.single_gpu_iteration_time)
+    return go.Scatter(
+        name=THIS_PLAN,
+        mode="markers",
+        marker={"symbol": "star", "size": 16, "color": theme.VERMILLION},
+        x=[unit.of(plan.gpu_seconds)],
+        y=[unit.of(plan.iteration_time)],
+        customdata=[plan.gpu_seconds / found.single_gpu_iteration_time],
+        hovertemplate=_hover("", unit),
+        cliponaxis=False,
+    )
+
+
+def _check_same(found: Frontier, plan: Plan) -> None:
+    ours = found.model, found.gpus, found.global_batch, found.cluster
+    theirs = plan.model, plan.gpus, plan.global_batch, plan.cluster
+    if ours != theirs:
+        raise InvalidValueError(
+            f"the plan is of {plan.model}, batch {plan.global_batch} on {plan.gpus} GPUs of {plan.cluster.name}, the "
+            f"frontier of {found.model}, batch {found.global_batch} on {found.gpus} GPUs of {found.cluster.name} "
+            "(one frontier for each question: dp.frontier)"
+        )
+
+
+def _curve(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
+    points = found.points[::-1]
+    return {
+        "type": "scatter",
+        "name": "efficient plans",
+        "mode": "lines" if len(points) > 1 else "markers",
+        # With GPU-seconds between two plans the slower one serves, so steps, not a slope.
+        "line": {"color": theme.neutral(dark=dark), "width": 2, "shape": "hv"},
+        "x": np.array([point.gpu_seconds for point in points]) / unit.seconds,
+        "y": np.array([point.iteration_time for point in points]) / unit.seconds,
+        "customdata": np.array([point.amplification for point in points]),
+        "hovertemplate": _hover("", unit),
+    }
+
+
+def _data_parallel(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
+    works = found.data_parallel_gpu_seconds
+    return {
+        "type": "scatter",
+        "name": "data parallel",
+        "mode": "markers+text",
+        "marker": {"symbol": "square-open", "size": 8, "color": theme.neutral(dark=dark), "line": {"width": 1.5}},
+        "x": [unit.of(work) for work in works],
+        "y": [unit.of(seconds) for seconds in found.data_parallel_iteration_times],
+        "text": [f"{count:,}" for count in found.gpu_counts],
+        "textposition": "middle right",
+        "textfont": {"size": 10},
+        "customdata": [work / found.single_gpu_iteration_time for work in works],
+        "hovertemplate": _hover(" on %{text} GPUs", unit),
+        "cliponaxis": False,
+    }
+
+
+def _hover(where: str, unit: TimeUnit) -> str:
+    return (
+        f"<b>%{{fullData.name}}</b>{where}<br>%{{y:.4g}} {unit.name} an iteration<br>"
+        f"%{{x:.4g}} GPU-{unit.name}, amplification %{{customdata:.3g}}, predicted<extra></extra>"
+    )
+
+
+def _axis(values: Sequence[float], unit: TimeUnit) -> dict[str, object]:
+    least, most = unit.of(min(values)), unit.of(max(values))
+    if most <= _LOG_ABOVE * least:
+        margin = 0.06 * (most - least) or 0.1 * most
+        return {"type": "linear", "range": [least - margin, most + margin]}
+    low, high = math.log10(least), math.log10(most)
+    margin = 0.06 * (high - low)
+    ticks = _ticks(low - margin, high + margin)
+    labels = [f"{tick:,.6g}" for tick in ticks]
+    return {"type": "log", "range": [low - margin, high + margin], "tickvals": ticks, "ticktext": labels}
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round values between two powers of ten, at most some ten."""
+    steps = (1, 2, 5) if high - low < _MANY_POWERS else (1,)
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    found = [step * 10.0**power for power in powers for step in steps]
+    return [tick for tick in found if low <= math.log10(tick) <= high]

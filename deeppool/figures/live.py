@@ -1,0 +1,201 @@
+"""A live run so far: the foreground's iterations against the level alone and the bound, the background's throughput."""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from statistics import fmean
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import TimeUnit, time_unit
+from deeppool.live_sample import Condition, LiveSample
+from deeppool.units import format_percent, format_seconds
+
+NEWEST = 600
+"""Samples that are drawn unless told otherwise; a page draws them several times a second."""
+AXIS = 1.5
+"""Times its 95th percentile: iterations above it, at a start or a hiccup, lie outside of the axis."""
+
+_MARKS: dict[Condition, tuple[str, str]] = {
+    "warming up": ("alone", "circle-open"),
+    "asleep": ("alone, cores asleep", "circle-open"),
+    "awake": ("alone", "circle"),
+    "learning": ("learning", "diamond-open"),
+    "collocated": ("collocated", "diamond"),
+}
+"""Name in the legend, and symbol, of iterations."""
+
+
+def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = False) -> go.Figure:
+    """Above, the time of each iteration; below, the background's samples per second, over all ranks.
+
+    Args:
+        samples: of a live run, in their order; none yet is fine.
+        newest: of the samples that are drawn. The level alone is of all that are given.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: something else than samples.
+    """
+    wrong = next((one for one in samples if not isinstance(one, LiveSample)), None)
+    if wrong is not None:
+        raise InvalidValueError(f"live cannot draw a {type(wrong).__name__}, it accepts LiveSamples (of run.samples)")
+    shown = samples[-newest:]
+    level = level_alone(samples)
+    times = [one.seconds for one in shown if one.seconds is not None]
+    high = _high(times, level) or 1.0
+    unit = time_unit(high)
+    figure = make_subplots(
+        rows=2, shared_xaxes=True, vertical_spacing=0.14, row_heights=[0.6, 0.4], subplot_titles=_headings(shown, level)
+    )
+    figure.update_annotations(x=0, xanchor="left", align="left", font_size=13)
+    figure.add_traces(_iterations(shown, unit, dark), rows=1, cols=1)
+    figure.add_trace(_level(shown, level, unit, dark), row=1, col=1)
+    figure.add_trace(_bound(shown, level, unit), row=1, col=1)
+    figure.add_trace(_throughput(shown, dark), row=2, col=1)
+    figure.update_xaxes(range=_span(shown))
+    figure.update_xaxes(title_text="time since the run began to measure (s)", row=2, col=1)
+    figure.update_yaxes(title_text=f"iteration ({unit.name})", range=[0, AXIS * unit.of(high)], row=1, col=1)
+    figure.update_yaxes(title_text="samples/s", rangemode="tozero", row=2, col=1)
+    return theme.dress(figure, title="Foreground and background, live", plot_height=330, heading_height=26, dark=dark)
+
+
+def level_alone(samples: Iterable[LiveSample]) -> float | None:
+    """Mean seconds of an iteration alone on cores that are kept awake; None while none was measured."""
+    alone = [one.seconds for one in samples if one.condition == "awake" and one.seconds is not None]
+    return fmean(alone) if alone else None
+
+
+def throughput(samples: Sequence[LiveSample]) -> list[tuple[float, float | None]]:
+    """When, and how many samples the background jobs trained on per second just then, over all ranks.
+
+    A job tells twice a second while it trains; between two of its tellings its throughput is taken as even. None: they
+    rest, or some of them have not told of themselves twice since they went on.
+    """
+    found: list[tuple[float, float | None]] = []
+    rates: dict[int, float | None] = {}
+    told: dict[int, tuple[float, int | None]] = {}
+    """When, and how many samples by then; when it went on, and None."""
+    for sample in samples:
+        for job in sample.background:
+            if job.state != "training":
+                told.pop(job.rank, None)
+                continue
+            if job.rank not in told:
+                told[job.rank], rates[job.rank] = (sample.time, None), None
+            when, before = told[job.rank]
+            if job.time > when:
+                rates[job.rank] = None if before is None else (job.samples - before) / (job.time - when)
+                told[job.rank] = job.time, job.samples
+        training = [rates[job.rank] for job in sample.background if job.state == "training"]
+        known = [rate for rate in training if rate is not None]
+        found.append((sample.time, sum(known) if known and len(known) == len(training) else None))
+    return found
+
+
+def _latest(samples: Sequence[LiveSample]) -> list[LiveSample]:
+    """Collocated iterations, back to when the bound was last changed."""
+    beside = [one for one in samples if one.condition == "collocated" and one.seconds is not None]
+    return list(takewhile(lambda one: one.bound == beside[-1].bound, reversed(beside)))
+
+
+def _iterations(samples: Sequence[LiveSample], unit: TimeUnit, dark: bool) -> list[go.Scatter]:
+    """A trace for each kind, also for those of which there is none yet: a shown figure then only gets new values."""
+    colours = {"collocated": theme.GREEN, "learning": theme.PURPLE, "alone": theme.neutral(dark=dark)}
+    traces = []
+    for name in dict.fromkeys(name for name, _ in _MARKS.values()):
+        kinds = [kind for kind, (of, _) in _MARKS.items() if of == name]
+        found = [one for one in samples if one.condition in kinds and one.seconds is not None]
+        traces.append(
+            go.Scatter(
+                name=name,
+                mode="markers",
+                x=[one.time for one in found],
+                y=[unit.of(one.seconds or 0.0) for one in found],
+                marker={
+                    "color": colours.get(name, theme.soft(dark=dark)),
+                    "symbol": [_MARKS[one.condition][1] for one in found],
+                    "size": 5,
+                },
+                customdata=[_words(one) for one in found],
+                hovertemplate="%{customdata}, measured<extra></extra>",
+            )
+        )
+    return traces
+
+
+def _words(sample: LiveSample) -> str:
+    text = f"<b>{sample.condition}</b><br>iteration {sample.iteration}: {format_seconds(sample.seconds or 0.0)}"
+    if sample.share is None:
+        return text
+    share = "nothing, to compare" if not sample.share else f"{100 * sample.share:.0f} % of the time"
+    bound = "" if sample.bound is None else f", bound {100 * sample.bound:g} %"
+    return f"{text}<br>the background may use {share}{bound}"
+
+
+def _level(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit, dark: bool) -> go.Scatter:
+    return go.Scatter(
+        name="level alone",
+        mode="lines",
+        x=[] if level is None else _span(samples),
+        y=[] if level is None else [unit.of(level)] * 2,
+        line={"color": theme.neutral(dark=dark), "width": 1.5},
+        hovertemplate=f"alone {format_seconds(level or 0.0)}, mean, measured<extra></extra>",
+    )
+
+
+def _bound(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit) -> go.Scatter:
+    """A step wherever it was changed; gaps where the foreground is alone."""
+    held = [] if level is None else [(one.time, one.bound) for one in samples if one.condition != "background alone"]
+    return go.Scatter(
+        name="bound",
+        mode="lines",
+        x=[time for time, _ in held],
+        y=[None if bound is None else unit.of((level or 0.0) * (1 + bound)) for _, bound in held],
+        line={"color": theme.VERMILLION, "width": 2, "dash": "dash", "shape": "hv"},
+        customdata=[None if bound is None else f"{100 * bound:g} %" for _, bound in held],
+        hovertemplate="bound on the mean: %{customdata} above alone<extra></extra>",
+    )
+
+
+def _throughput(samples: Sequence[LiveSample], dark: bool) -> go.Scatter:
+    found = throughput(samples)
+    return go.Scatter(
+        name="background",
+        mode="lines",
+        x=[time for time, _ in found],
+        y=[rate for _, rate in found],
+        line={"color": theme.colour("background", dark=dark), "width": 2, "shape": "hv"},
+        hovertemplate="%{y:.3g} samples/s at %{x:.1f} s, measured<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _headings(samples: Sequence[LiveSample], level: float | None) -> list[str]:
+    above = "Foreground: no iteration alone yet" if level is None else f"Foreground: alone {format_seconds(level)}"
+    latest = _latest(samples)
+    if level is not None and latest:
+        change = fmean(one.seconds or 0.0 for one in latest) / level - 1
+        bound = latest[0].bound
+        above += f", collocated {format_percent(change)}" + (
+            "" if bound is None else f" by a bound of {100 * bound:g} %"
+        )
+    ended = [f"rank {job.rank} has ended" for job in (samples[-1].background if samples else ()) if job.reason]
+    rates = throughput(samples)
+    now = "rests or begins" if not rates or rates[-1][1] is None else f"{rates[-1][1]:.3g} samples/s now"
+    return [above, f"Background: {', '.join([now, *ended])}"]
+
+
+def _high(times: Sequence[float], level: float | None) -> float:
+    """What the axis must show."""
+    ordered = sorted(times)
+    return max(ordered[int(0.95 * (len(ordered) - 1))] if ordered else 0.0, level or 0.0)
+
+
+def _span(samples: Sequence[LiveSample]) -> list[float]:
+    """Of the time that is shown; a second at least, so that the axis does not jump at the start."""
+    if not samples:
+        return [0.0, 1.0]
+    return [samples[0].time, max(samples[-1].time, samples[0].time + 1.0)]

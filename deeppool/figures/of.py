@@ -1,0 +1,61 @@
+"""The figure of a record, whatever its kind."""
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures.batch_curves import batch_curves
+from deeppool.figures.collocation import collocation
+from deeppool.figures.frontier import frontier
+from deeppool.figures.interference import interference
+from deeppool.figures.scaling import scaling
+from deeppool.figures.throughput import throughput
+from deeppool.figures.timeline import timeline
+from deeppool.figures.trade_off import trade_off
+from deeppool.figures.training import training
+from deeppool.job import RunRecord, TrainingRecord
+from deeppool.planning.frontier import Frontier
+from deeppool.planning.plan import Plan
+from deeppool.planning.shared_cluster import SharedCluster
+from deeppool.planning.study import ScalingStudy
+from deeppool.profiling.table import Profile
+from deeppool.simulation.collocated import CollocatedSimulation
+from deeppool.simulation.interference import Interference
+from deeppool.simulation.replay import Simulation
+from deeppool.timeline import Timeline
+
+
+def of(record: Any, *, dark: bool = False) -> go.Figure:
+    """What a record is about, in the figure that its kind has.
+
+    Args:
+        record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference, or
+            timeline.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: there is no figure for this kind.
+    """
+    match record:
+        case RunRecord():
+            return collocation(record, dark=dark)
+        case Plan() | Simulation() | Timeline():
+            return timeline(record, dark=dark)
+        case TrainingRecord():
+            return training(record, dark=dark)
+        case Frontier():
+            return frontier(record, dark=dark)
+        case Profile():
+            return batch_curves(record, dark=dark)
+        case ScalingStudy():
+            return scaling(record, dark=dark)
+        case SharedCluster():
+            return throughput(record, dark=dark)
+        case Interference():
+            return interference(record, dark=dark)
+        case CollocatedSimulation():
+            return trade_off([record], dark=dark)
+    raise InvalidValueError(
+        f"there is no figure of a {type(record).__name__} (its text, by print, and its fields say what it holds)"
+    )

@@ -1,0 +1,155 @@
+"""What a timeline's figure draws: one panel per timeline, in it one row per GPU, or per GPUs that do the same."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures.labels import escape, gpu_ranges, provenance
+from deeppool.job import RunRecord
+from deeppool.planning.plan import Plan
+from deeppool.simulation.replay import GpuWork, Simulation, replay
+from deeppool.timeline import Provenance, Span, Timeline
+
+GROUPED_ABOVE = 32
+"""GPUs in a timeline from which on those that do the same share a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """GPUs that do the same at the same time, drawn once."""
+
+    gpus: tuple[int, ...]
+    spans: tuple[Span, ...]
+    """Of the first of them, by start."""
+
+    @property
+    def label(self) -> str:
+        """``GPU 4–7``."""
+        return gpu_ranges(self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One timeline of a figure."""
+
+    title: str
+    provenance: Provenance
+    rows: tuple[Row, ...]
+    basis: str = ""
+    """What the times lean on, after the word predicted or measured."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the start of the iteration to the last end."""
+        return max((span.end for row in self.rows for span in row.spans), default=0.0)
+
+    @property
+    def timeline(self) -> Timeline:
+        """The record, GPU by GPU."""
+        spans = {
+            gpu: [Span(gpu, span.kind, span.name, span.start, span.end) for span in row.spans]
+            for row in self.rows
+            for gpu in row.gpus
+        }
+        everything = tuple(span for gpu in sorted(spans) for span in spans[gpu])
+        return Timeline(self.title, self.provenance, len(spans), everything)
+
+    @property
+    def gpu_seconds(self) -> float:
+        """That the foreground holds, over all GPUs."""
+        return sum(
+            len(row.gpus) * span.duration
+            for row in self.rows
+            for span in row.spans
+            if span.kind not in ("idle", "background")
+        )
+
+    @property
+    def held(self) -> float:
+        """The share of all GPU time that the foreground holds."""
+        capacity = self.duration * sum(len(row.gpus) for row in self.rows)
+        return self.gpu_seconds / capacity if capacity else 0.0
+
+
+Source = Plan | Simulation | RunRecord | Timeline | Panel
+
+
+def panels_of(*sources: Source) -> tuple[Panel, ...]:
+    """The timelines of plans (replayed on a virtual clock), simulations and runs, predicted before measured.
+
+    Raises:
+        InvalidValueError: no source, one without GPUs, or one that is none of these.
+    """
+    panels = tuple(panel for source in sources for panel in _panels(source))
+    if not panels or not all(panel.rows for panel in panels):
+        raise InvalidValueError("timeline got no GPU to draw, expected a Plan, Simulation, RunRecord or Timeline")
+    return panels
+
+
+def rows_of(source: Timeline) -> list[Row]:
+    """One row per GPU; above ``GROUPED_ABOVE`` GPUs, one row for all that do the same."""
+    spans: dict[int, list[Span]] = {gpu: [] for gpu in range(source.gpus)}
+    for span in source.spans:
+        spans.setdefault(span.gpu, []).append(span)
+    ordered = {gpu: tuple(sorted(own, key=lambda span: span.start)) for gpu, own in sorted(spans.items())}
+    return _rows([GpuWork((gpu,), own) for gpu, own in ordered.items()])
+
+
+def _rows(groups: Sequence[GpuWork]) -> list[Row]:
+    if sum(len(group.gpus) for group in groups) <= GROUPED_ABOVE:
+        each = [Row((gpu,), group.on(gpu)) for group in groups for gpu in group.gpus]
+        return sorted(each, key=lambda row: row.gpus)
+    same: dict[object, list[GpuWork]] = defaultdict(list)
+    for group in groups:
+        same[tuple((span.kind, span.name, span.start, span.end) for span in group.spans)].append(group)
+    return [Row(tuple(sorted(gpu for one in alike for gpu in one.gpus)), alike[0].spans) for alike in same.values()]
+
+
+def joined(spans: tuple[Span, ...], thinnest: float) -> tuple[Span, ...]:
+    """Joins neighbours of one kind that are shorter than ``thinnest`` seconds and touch.
+
+    A joined span is named after its first and last, so nothing is lost but the hairline between them.
+    """
+    result: list[Span] = []
+    names: list[str] = []
+    for span in spans:
+        last = result[-1] if result else None
+        if (
+            last
+            and last.kind == span.kind
+            and span.start - last.end < thinnest / 10
+            and max(last.duration, span.duration) < thinnest
+        ):
+            result[-1] = Span(last.gpu, last.kind, f"{names[-1]} … {span.name}", last.start, span.end)
+        else:
+            result.append(span)
+            names.append(span.name)
+    return tuple(result)
+
+
+def _panels(source: Source) -> list[Panel]:
+    match source:
+        case Panel():
+            return [source]
+        case Plan():
+            return [Panel(_plan_title(source), "predicted", tuple(_rows(replay(source))), provenance(source))]
+        case Simulation():
+            return [_panel(source.timeline)]
+        case RunRecord():
+            where = f"with {escape(source.where)}"
+            return [_panel(source.plan_timeline, "by the plan"), _panel(source.timeline, where)]
+        case Timeline():
+            return [_panel(source)]
+    raise InvalidValueError(
+        f"timeline cannot draw a {type(source).__name__}, it accepts a Plan, Simulation, RunRecord or Timeline"
+    )
+
+
+def _panel(timeline: Timeline, basis: str = "") -> Panel:
+    return Panel(timeline.title, timeline.provenance, tuple(rows_of(timeline)), basis)
+
+
+def _plan_title(plan: Plan) -> str:
+    limit = "no limit" if plan.amplification_limit is None else f"limit {plan.amplification_limit:g}"
+    return f"{plan.model}, batch {plan.global_batch}, {limit}"

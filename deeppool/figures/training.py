@@ -1,0 +1,81 @@
+"""What a training did, update by update: its loss, and the time of each update beside what was planned."""
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import TimeUnit, escape, time_unit
+from deeppool.job import TrainingRecord
+from deeppool.units import format_seconds
+
+
+def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
+    """Above, the loss of every update; below, the seconds that it took, and what the plan says of a global batch.
+
+    Args:
+        record: of ``dp.train``; its updates are those of that call.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: not a training's record.
+    """
+    if not isinstance(record, TrainingRecord):
+        raise InvalidValueError(
+            f"training cannot draw a {type(record).__name__}, it accepts a TrainingRecord (of dp.train)"
+        )
+    figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.08)
+    planned = record.plan_iteration_time * record.accumulation
+    unit = time_unit(max(planned, *(update.seconds for update in record.metrics)))
+    figure.add_trace(_loss(record), row=1, col=1)
+    figure.add_trace(_seconds(record, unit, theme.neutral(dark=dark)), row=2, col=1)
+    figure.add_trace(_planned(record, planned, unit, theme.neutral(dark=dark)), row=2, col=1)
+    figure.update_yaxes(title_text="loss (mean of the samples)", row=1, col=1)
+    figure.update_yaxes(title_text=f"time of an update ({unit.name})", rangemode="tozero", row=2, col=1)
+    figure.update_xaxes(title_text="update", row=2, col=1)
+    return theme.dress(
+        figure,
+        title=f"{escape(record.model)}, global batch {record.global_batch}",
+        subtitle=f"<b>measured</b> with {record.ranks} ranks on {record.cores} cores of "
+        f"{escape(record.device_name)}, {record.date[:10]}",
+        plot_height=400,
+        heading_height=0,
+        dark=dark,
+    )
+
+
+def _loss(record: TrainingRecord) -> go.Scatter:
+    return go.Scatter(
+        name="loss",
+        mode="lines+markers",
+        line={"color": theme.BLUE, "width": 1.5},
+        marker={"size": 4},
+        x=[update.update for update in record.metrics],
+        # An update that was left out, because fp16 overflowed, is a gap.
+        y=[update.loss for update in record.metrics],
+        hovertemplate="update %{x}: loss %{y:.4f}<extra></extra>",
+    )
+
+
+def _seconds(record: TrainingRecord, unit: TimeUnit, colour: str) -> go.Scatter:
+    return go.Scatter(
+        name="time of an update",
+        mode="markers",
+        marker={"size": 5, "color": colour},
+        x=[update.update for update in record.metrics],
+        y=[unit.of(update.seconds) for update in record.metrics],
+        customdata=[format_seconds(update.seconds) for update in record.metrics],
+        hovertemplate="update %{x}: %{customdata}<extra></extra>",
+    )
+
+
+def _planned(record: TrainingRecord, planned: float, unit: TimeUnit, colour: str) -> go.Scatter:
+    first, last = record.metrics[0].update, record.metrics[-1].update
+    return go.Scatter(
+        name="planned without the optimizer's part (predicted)",
+        mode="lines",
+        line={"dash": "dash", "color": colour, "width": 1.5},
+        x=[first, last],
+        y=[unit.of(planned)] * 2,
+        hovertemplate=f"planned: {format_seconds(planned)}<extra></extra>",
+    )

@@ -1,0 +1,81 @@
+"""A plan in words: how fast, compared with what, which layers take which GPUs, and what is left."""
+
+from collections.abc import Iterable
+
+from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.units import format_seconds
+
+MOST_GROUPS = 4
+"""GPU counts that are told one by one; a reader skips longer lists."""
+
+
+def summarise(plan: Plan) -> str:
+    """Three sentences; the layer-by-layer reasons are ``plan.explain()``."""
+    return " ".join((_speed(plan), _layers(plan), _left(plan)))
+
+
+def _speed(plan: Plan) -> str:
+    against = plan.data_parallel_iteration_time
+    change = against / plan.iteration_time - 1
+    if abs(change) < 0.005:
+        compared = "as fast as"
+    else:
+        compared = f"{_ratio(abs(change))} {'faster' if change > 0 else 'slower'} than"
+    held = plan.gpu_seconds / (plan.gpus * against)
+    return (
+        f"{plan.model} at global batch {plan.global_batch} on {_gpus(plan.gpus)} ({plan.cluster.name}) takes "
+        f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} data parallelism "
+        f"({format_seconds(against)}), with {_percent(held)} of its GPU-seconds."
+    )
+
+
+def _layers(plan: Plan) -> str:
+    groups: dict[int, list[LayerAssignment]] = {}
+    for layer in plan.layers:
+        groups.setdefault(layer.gpu_count, []).append(layer)
+    # The counts that most of the time is spent on; few layers on many GPUs may take no time at all.
+    ordered = sorted(groups, key=lambda count: -_time(groups[count]))
+    shown, others = sorted(ordered[:MOST_GROUPS], reverse=True), ordered[MOST_GROUPS:]
+    total = _time(plan.layers)
+    told = [f"{_share(groups[count], total)} on {_gpus(count)}" for count in shown]
+    if others:
+        rest = [layer for count in others for layer in groups[count]]
+        told.append(f"{_share(rest, total)} on {len(others)} other counts")
+    return f"Layers, and their share of the time: {', '.join(told)}."
+
+
+def _left(plan: Plan) -> str:
+    idle = 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time)
+    limit = plan.amplification_limit
+    if limit is None:
+        kept = "no limit on amplification"
+    elif plan.limit_scope == "layer":
+        kept = f"no layer spends more than {limit:g}× its GPU-seconds on one GPU"
+    else:
+        kept = f"the iteration spends at most {limit:g}× its GPU-seconds on one GPU"
+    return (
+        f"{_percent(max(idle, 0.0))} of all GPU time is left to a background job "
+        f"({kept}; amplification {plan.amplification:.3g}, {plan.optimality})."
+    )
+
+
+def _share(layers: list[LayerAssignment], total: float) -> str:
+    return f"{len(layers)} ({_percent(_time(layers) / total if total else 0.0)})"
+
+
+def _time(layers: Iterable[LayerAssignment]) -> float:
+    return sum(layer.time for layer in layers)
+
+
+def _gpus(count: int) -> str:
+    return f"{count:,} GPU{'s' * (count > 1)}"
+
+
+def _percent(share: float) -> str:
+    """``41 %``, ``4.1 %``."""
+    return f"{round(100 * share, 1 if share < 0.1 else None):g} %"
+
+
+def _ratio(change: float) -> str:
+    """``12 %``, or ``3.4×`` where a percentage would be hard to read."""
+    return _percent(change) if change < 1 else f"{1 + change:.3g}×"

@@ -1,0 +1,253 @@
+"""How a live run measures: its conditions by turns, and the record of them.
+
+All conditions are measured in the same processes, in rounds, so that a machine that grows slower during
+the run does so for every one of them:
+
+    warm-up │ asleep  awake  collocated  background alone │ … as many rounds as fit
+
+Where a governor decides what the background may do, it first learns, in iterations that are not counted.
+
+*awake* is the foreground alone with an idle-priority spinner on each core; it is the baseline, because a
+foreground with gaps runs up to 10 % faster when anything at all keeps its core awake.
+"""
+
+import datetime
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from deeppool.child import Message
+from deeppool.collocation.feed import Feed
+from deeppool.collocation.lodgers import Lodgers
+from deeppool.collocation.measured import Held, Measured, divide, last_measured
+from deeppool.collocation.neighbours import Neighbours, Spinners, Work
+from deeppool.collocation.queue import BackgroundJob
+from deeppool.env import package_versions
+from deeppool.execution.monitor import governor_results, stage_times, timeline
+from deeppool.execution.ranks import Ranks
+from deeppool.execution.stages import stages_of
+from deeppool.job import BackgroundResult, ForegroundResult, Phase, Progress, RunRecord
+from deeppool.live_sample import BESIDE
+from deeppool.planning.plan import Plan
+from deeppool.scheduling.governor import DENSE
+from deeppool.sharing import Sharing, policy_name
+from deeppool.simulation.replay import simulate
+from deeppool.steering import HeldBound, Steering
+from deeppool.timeline import Span
+
+WARM_UP_STEPS = 3
+ROUNDS = 3
+LOOK_SECONDS = 0.5
+"""Between two looks at the background while the foreground rests."""
+
+
+class Rounds:
+    """Of one run, whose processes are ready."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        ranks: Ranks,
+        neighbours: Neighbours | Lodgers | None,
+        spinners: Spinners | None,
+        report: Progress,
+        cores: int,
+        sharing: Sharing | None,
+        feed: Feed,
+        steering: Steering,
+    ) -> None:
+        """Nothing is measured yet; without neighbours the foreground is all there is."""
+        self.plan = plan
+        self.ranks = ranks
+        self.neighbours = neighbours
+        self.spinners = spinners
+        self.report = report
+        self.cores = cores
+        self.sharing = sharing
+        self.feed, self.steering = feed, steering
+        self.share = 0.05
+        self.asleep, self.awake, self.collocated = Measured(), Measured(), Measured()
+        self.held = [Held(None if sharing is None else sharing.max_slowdown, 0.0)]
+        """Beside the background, by bound; the last one is held now."""
+        self.spans: list[Span] = []
+        """Of the background beside the foreground, in the last round."""
+        self.alone = Work()
+        self._work: Callable[[], Work] | None = None
+        """What the background does now counts for this."""
+        self.losses: list[float] = []
+        self.last: list[Message] = []
+
+    def measure(self, seconds: float | None, steps: int | None) -> None:
+        """Warms up, then runs the rounds."""
+        self.report("warming up", self.share)
+        warm_up = self._train(WARM_UP_STEPS)
+        iteration = min(warm_up[0]["times"][1:])
+        if self.sharing is not None and self.sharing.learns:
+            self.report("learning what the background costs", self.share)
+            self.feed.condition = "learning"
+            with self._background(Work):
+                self._train(DENSE)
+        conditions = 1 if self.neighbours is None else 4
+        budget = (30.0 if seconds is None else seconds) / conditions
+        total = steps or max(2, int(budget / iteration))
+        rounds = min(ROUNDS, total)
+        shares = [total // rounds + (index < total % rounds) for index in range(rounds)]
+        for index, count in enumerate(shares):
+            self.share = 0.1 + 0.9 * index / rounds
+            self.report(f"measuring, round {index + 1} of {rounds}", self.share)
+            self._round(count, count * iteration)
+        self.report("done", 1.0)
+
+    def _round(self, count: int, seconds: float) -> None:
+        if self.neighbours is None or self.spinners is None:
+            self.feed.condition = "awake"
+            self.last = self._train(count)
+            self.awake.add(self.last)
+            return
+        self.feed.condition = "asleep"
+        self.asleep.add(self._train(count))
+        self.feed.condition = "awake"
+        with self.spinners.spinning():
+            self.awake.add(self._train(count))
+        self.feed.condition = "collocated"
+        with self._background(lambda: self.held[-1].work):
+            self.last = self._train(count)
+        self.collocated.add(self.last)
+        divide(self.last, self.held)
+        self.spans = self.held[-1].work.spans
+        self.feed.condition = "background alone"
+        with self._background(lambda: self.alone):
+            self._rest(seconds)
+
+    def _rest(self, seconds: float) -> None:
+        """The foreground does, and the background is looked at."""
+        deadline = time.perf_counter() + seconds
+        while (left := deadline - time.perf_counter()) > 0:
+            self.ranks.rest(min(left, LOOK_SECONDS))
+            self.feed.look()
+            self._steer()
+
+    @contextmanager
+    def _background(self, work: Callable[[], Work]) -> Iterator[None]:
+        """The background trains; what it does counts for what ``work`` is when it ends, or when the bound changes."""
+        assert self.neighbours is not None
+        started = time.perf_counter()
+        self.neighbours.begin()
+        self._work = work
+        yield
+        self._work = None
+        self.neighbours.measure(work(), started)
+
+    def _train(self, count: int) -> list[Message]:
+        answers = self.ranks.train(count, self._hear, beside=self.feed.condition in BESIDE)
+        # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
+        self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
+        return answers
+
+    def _hear(self, told: Message) -> None:
+        """Of an iteration."""
+        self.report(f"iteration {told['step']}", self.share)
+        self.feed.iteration(told)
+        self._steer()
+
+    def _steer(self) -> None:
+        """Hands a new bound to the ranks; what is measured from here on is measured under it."""
+        bound = self.steering.take()
+        if bound is None:
+            return
+        if self._work is not None and isinstance(self.neighbours, Neighbours):
+            self.neighbours.cut(self._work())
+        self.held.append(Held(bound, self.feed.now))
+        self.ranks.change_bound(bound, len(self.held) - 1)
+
+    def record(self, job: BackgroundJob | None) -> RunRecord:
+        """Everything that was measured."""
+        plan, batch = self.plan, self.plan.global_batch
+        alone = self.awake.phase(batch)
+        held = last_measured(self.held)
+        beside = alone if job is None else self.collocated.phase(batch, held.times)
+        window = max(1, min(3, len(self.losses) // 2))
+        foreground = ForegroundResult(
+            iteration_time=beside.iteration_time,
+            throughput=beside.throughput,
+            idle_share=beside.idle_share,
+            alone=alone,
+            alone_asleep=None if job is None else self.asleep.phase(batch),
+            slowdown=beside.iteration_time.mean / alone.iteration_time.mean - 1,
+            first_loss=_mean(self.losses[:window]),
+            last_loss=_mean(self.losses[-window:]),
+        )
+        return RunRecord(
+            model=plan.model,
+            plan_iteration_time=plan.iteration_time,
+            global_batch=batch,
+            ranks=plan.gpus,
+            cores=self.cores,
+            device=plan.device,
+            device_name=plan.device_name,
+            backend="gloo" if plan.device == "cpu" else "nccl",
+            policy=policy_name(self.sharing),
+            foreground=foreground,
+            background=None if job is None else self._background_result(job, alone),
+            stages=stage_times(plan, stages_of(plan), self.last),
+            timeline=timeline(plan, self.last, -1, self.spans),
+            plan_timeline=simulate(plan).timeline,
+            notes=_notes(plan, self.cores, changes=len(self.held) - 1),
+            date=datetime.datetime.now().isoformat(timespec="seconds"),
+            versions=package_versions("deeppool", "torch"),
+            sharing=None if self.sharing is None else replace(self.sharing, max_slowdown=held.bound),
+            bounds=self._bounds(job, alone),
+            governors=governor_results(self.sharing, self.last),
+        )
+
+    def _bounds(self, job: BackgroundJob | None, alone: Phase) -> tuple[HeldBound, ...]:
+        if job is None or len(self.held) == 1:
+            return ()
+        return tuple(held.result(alone.iteration_time.mean, job.batch) for held in self.held)
+
+    def _background_result(self, job: BackgroundJob, alone: Phase) -> BackgroundResult:
+        assert self.neighbours is not None
+        beside, by_itself = last_measured(self.held).work, self.alone
+        losses = [*(loss for held in self.held for loss in held.work.losses), *by_itself.losses]
+        throughput = job.batch * beside.steps / beside.seconds
+        alone_throughput = job.batch * by_itself.steps / by_itself.seconds
+        # Jobs that died early have nothing to compare with; the foreground's record stands all the same.
+        harvest = throughput / alone_throughput if alone_throughput else 0.0
+        idle = sum(alone.idle_share) / len(alone.idle_share)
+        return BackgroundResult(
+            model=job.name,
+            batch=job.batch,
+            priority=self.neighbours.priority,
+            throughput=throughput,
+            alone_throughput=alone_throughput,
+            harvest=harvest,
+            harvest_of_idle=harvest / idle if idle else 0.0,
+            first_loss=_mean(losses[:1]),
+            last_loss=_mean(losses[-1:]),
+            ended=self.neighbours.ended,
+            home=self.neighbours.home,
+        )
+
+
+def _mean(losses: list[float]) -> float | None:
+    """None where there are none, or one is no number: JSON has no word for that."""
+    mean = sum(losses) / len(losses) if losses else math.nan
+    return mean if math.isfinite(mean) else None
+
+
+def _notes(plan: Plan, cores: int, changes: int) -> tuple[str, ...]:
+    notes = [
+        "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
+        "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
+    ]
+    if plan.gpus > cores:
+        notes.append(f"{plan.gpus} ranks shared {cores} cores: the times say nothing about {plan.gpus} GPUs")
+    if changes:
+        notes.append(
+            "the bound was changed while it ran: iteration times, slowdown and the background's throughput are of the "
+            "last bound under which any were measured, and bounds lists all; idle shares are over all collocated "
+            "iterations"
+        )
+    return tuple(notes)

@@ -1,0 +1,54 @@
+"""Controls as all widgets have them: a visible label, a unit in it, and steps that keys move along."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ipywidgets
+
+LABEL = {"description_width": "13em"}
+"""Style: labels of one column end where the controls begin."""
+
+
+def steps(label: str, options: Mapping[str, Any], value: Any) -> ipywidgets.SelectionSlider:
+    """A slider over named values, which tells of each that it passes.
+
+    Args:
+        label: with the unit.
+        options: text → value, in order.
+        value: to begin with, one of them.
+    """
+    return ipywidgets.SelectionSlider(
+        description=label,
+        options=list(options.items()),
+        value=value,
+        continuous_update=True,
+        style=LABEL,
+        layout=_WIDE,
+    )
+
+
+def choice(label: str, options: Mapping[str, Any] | Sequence[str], value: Any) -> ipywidgets.Dropdown:
+    """A drop-down list.
+
+    Args:
+        label: with the unit.
+        options: texts, or text → value.
+        value: to begin with, one of them.
+    """
+    listed = list(options.items()) if isinstance(options, Mapping) else list(options)
+    return ipywidgets.Dropdown(description=label, options=listed, value=value, style=LABEL, layout=_WIDE)
+
+
+def grid(*controls: ipywidgets.Widget, columns: int = 2) -> ipywidgets.GridBox:
+    """Controls in columns of equal width."""
+    layout = ipywidgets.Layout(grid_template_columns=f"repeat({columns}, minmax(0, 1fr))", grid_gap="2px 16px")
+    return ipywidgets.GridBox(controls, layout=layout)
+
+
+def powers(most: int, value: int) -> dict[str, int]:
+    """Powers of two up to ``most``, and a value that may be none of them: text → number."""
+    found = {2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most} | {value}
+    return {f"{count:,}": count for count in sorted(found)}
+
+
+_WIDE = ipywidgets.Layout(width="auto")

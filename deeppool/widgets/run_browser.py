@@ -1,0 +1,181 @@
+"""Past runs and plans of a folder, in a notebook: one shown, two compared."""
+
+import datetime
+import html
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ipywidgets
+import plotly.graph_objects as go
+
+from deeppool.catalogue import Entry, catalogue
+from deeppool.figures.labels import shorten
+from deeppool.files import load
+from deeppool.units import format_bytes
+from deeppool.widgets.live_figure import become, settle
+from deeppool.widgets.panel import Panel
+from deeppool.widgets.record_view import Comparison, View, view, view_both
+
+ROWS = 8
+COLUMNS = (19, 38, 14, 12)
+"""Characters for when, name, kind and model; at a laptop's width there is room for the size after them."""
+LABEL = {"description_width": "8em"}
+NOTHING = "nothing"
+"""To compare with; no path is as short."""
+STYLE = "<style>.dp-run-browser .dp-fixed select { font-family: var(--jp-code-font-family, monospace) }</style>"
+"""The rows of a list of files stand in columns."""
+
+
+class RunBrowser(Panel):
+    """The records of a folder, the newest first. Choosing one shows it; a second one is what it is compared with.
+
+    A file that is none of ours, or broken, is listed with the reason.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] = "runs") -> None:
+        """Looks into a folder; each file is read when it is chosen."""
+        self.entries: tuple[Entry, ...] = ()
+        self.selected: Any = None
+        """The record that is shown; None: there is none, or its file is no record."""
+        self.compared: Comparison | None = None
+        """What differs between it and the other one; None: no other one was chosen."""
+        self._loaded: dict[tuple[Path, datetime.datetime], Any] = {}
+        self._view: View | None = None
+        self._filling = False
+        self.folder = ipywidgets.Text(
+            str(folder), description="Folder", continuous_update=False, style=LABEL, layout={"width": "40em"}
+        )
+        self.scan = ipywidgets.Button(description="Scan again")
+        self.files = ipywidgets.Select(description="File", rows=ROWS, style=LABEL, layout={"width": "98%"})
+        self.other = ipywidgets.Dropdown(description="Compare with", style=LABEL, layout={"width": "98%"})
+        self.told = ipywidgets.HTML()
+        self.figure = go.FigureWidget()
+        self._drawn = ipywidgets.VBox([self.figure])
+        self.text = ipywidgets.HTML()
+        top = ipywidgets.HBox([self.folder, self.scan])
+        super().__init__([ipywidgets.HTML(STYLE), top, self.told, self.files, self.other, self._drawn, self.text])
+        self.files.add_class("dp-fixed")
+        self.other.add_class("dp-fixed")
+        self.files.observe(self.guarded(lambda _: self._unless_filling(self._choose)), "value")
+        self.other.observe(self.guarded(lambda _: self._unless_filling(self._draw)), "value")
+        self.folder.observe(self.guarded(lambda _: self.rescan()), "value")
+        self.scan.on_click(self.guarded(lambda _: self.rescan()))
+        self.on_theme(self._draw)
+        self.guarded(self.rescan)()
+
+    def rescan(self) -> None:
+        """Looks into the folder again; what was chosen stays chosen as long as it is there.
+
+        Raises:
+            DocumentError: there is no such folder, or the chosen file is no record.
+        """
+        chosen, other = self.files.value, self.other.value
+        try:
+            self.entries = catalogue(self.folder.value)
+        except Exception:
+            self.entries = ()
+            self._offer(None, None)
+            raise
+        finally:
+            ours = sum(entry.problem is None for entry in self.entries)
+            self.told.value = _summary(ours, len(self.entries) - ours)
+        self._offer(chosen, other)
+        self._choose()
+
+    def static(self) -> go.Figure | None:
+        """The figure that is shown."""
+        return None if self._view is None else self._view.figure
+
+    def _offer(self, chosen: Path | None, other: Path | None) -> None:
+        """Fills both lists; the newest record is chosen where the one before is gone."""
+        paths = [entry.path for entry in self.entries]
+        good = [entry.path for entry in self.entries if entry.problem is None]
+        lines = [(line(entry), entry.path) for entry in self.entries]
+        # Each new list chooses something by itself at first, which is not to be read.
+        self._filling = True
+        try:
+            self.files.options = lines
+            self.files.value = chosen if chosen in paths else good[0] if good else paths[0] if paths else None
+            self.other.options = [(NOTHING, NOTHING), *(one for one in lines if one[1] in good)]
+            self.other.value = other if other in good else NOTHING
+        finally:
+            self._filling = False
+        self.files.disabled, self.other.disabled = not paths, len(good) < 2
+
+    def _unless_filling(self, act: Callable[[], None]) -> None:
+        if not self._filling:
+            act()
+
+    def _choose(self) -> None:
+        self.selected = None
+        path = self.files.value
+        try:
+            if path is not None:
+                self.selected = self._read(path)
+        finally:
+            self._draw()
+
+    def _read(self, path: Path) -> Any:
+        """A record, read once for each version of its file."""
+        key = path, next(entry.saved for entry in self.entries if entry.path == path)
+        if key not in self._loaded:
+            self._loaded = {known: record for known, record in self._loaded.items() if known[0] != path}
+            self._loaded[key] = load(path)
+        return self._loaded[key]
+
+    def _draw(self) -> None:
+        self.compared, self._view = None, None
+        try:
+            if self.selected is not None and self.other.value not in (NOTHING, self.files.value):
+                # The older one comes first, whichever was chosen first.
+                both = [entry.path for entry in self.entries if entry.path in (self.files.value, self.other.value)]
+                after, before = (self._read(path) for path in both)
+                self._view = view_both(before, after, dark=self.dark)
+                self.compared = self._view.comparison
+            elif self.selected is not None:
+                self._view = view(self.selected, dark=self.dark)
+        finally:
+            self._show(None if self._view is None else self._view.figure)
+            text = "" if self._view is None else self._view.text
+            self.text.value = f'<pre style="overflow-x: auto">{html.escape(text)}</pre>' if text else ""
+
+    def _show(self, figure: go.Figure | None) -> None:
+        """Draws a figure; of the same title, in place."""
+        self._drawn.layout.display = "none" if figure is None else None
+        if figure is None:
+            return
+        if self.figure.layout.title.text == figure.layout.title.text:
+            become(self.figure, figure)
+            return
+        # One that was bars by name would keep its names on an axis of seconds: the page remembers.
+        old, self.figure = self.figure, go.FigureWidget(figure)
+        settle(self.figure)
+        self._drawn.children = (self.figure,)
+        old.close()
+
+
+def line(entry: Entry) -> str:
+    """A file in a row of fixed width; spaces that a list box does not fold."""
+    when, name, kind, model = COLUMNS
+    row = f"{entry.saved:%Y-%m-%d %H:%M:%S}".ljust(when) + "  " + shorten(entry.path.name, name).ljust(name) + "  "
+    if entry.problem is not None:
+        row += entry.problem
+    else:
+        row += shorten(entry.kind or "", kind).ljust(kind) + "  " + shorten(entry.model or "", model).ljust(model)
+        row += "  " + format_bytes(entry.size)
+    return row.replace(" ", "\u00a0")
+
+
+def _summary(ours: int, others: int) -> str:
+    if not ours:
+        found = (
+            "No record is here yet" if not others else f"None of the {others} JSON files here is a record of deeppool"
+        )
+        return (
+            f"{found}. <code>dp.save(record, path)</code>, a <code>CollocationPanel</code> and every command with "
+            "<code>-o</code> write some; then press <b>Scan again</b>, or give another folder."
+        )
+    beside = f", and {others} other JSON file{'s' * (others > 1)}" if others else ""
+    return f"{ours} record{'s' * (ours > 1)}{beside}, the newest first"

@@ -1,0 +1,54 @@
+"""The explorer in a page: keys on its sliders change the plan, what its figures hold and what is drawn."""
+
+from playwright.sync_api import Locator
+
+from tests.browser.figure import Drawn
+from tests.browser.lab import Lab
+
+CELLS = [
+    "import deeppool as dp",
+    'explorer = dp.widgets.AmplificationExplorer(dp.find_profile("vgg16-cpu"))\nexplorer',
+]
+COMPARISON, LAYERS = 0, 1
+COUNTS = "[layer.gpu_count for layer in explorer.plan.layers]"
+
+
+def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> None:
+    notebook = lab.open(CELLS)
+    panel = notebook.panel(".dp-amplification-explorer")
+
+    frontier, layers = (notebook.figure(panel, index) for index in (COMPARISON, LAYERS))
+    assert layers.trace("GPUs")["y"] == notebook.value(COUNTS)
+    notebook.press(handle(panel, "amplification limit (×)"), *["ArrowLeft"] * 4)
+    layers = notebook.changed(panel, layers, LAYERS)
+    frontier = notebook.changed(panel, frontier, COMPARISON)
+    notebook.until(lambda: notebook.value("explorer.plan.amplification_limit") == 1.3)
+    notebook.until(lambda: notebook.figure(panel, LAYERS).trace("GPUs")["y"] == notebook.value(COUNTS))
+    assert "1.3×" in panel.inner_text()
+
+    notebook.press(handle(panel, "GPUs"), "ArrowRight")
+    layers = notebook.changed(panel, layers, LAYERS)
+    notebook.until(lambda: "on 16 GPUs" in notebook.figure(panel, COMPARISON).title)
+    frontier = notebook.changed(panel, frontier, COMPARISON)
+    assert notebook.value("explorer.plan.gpus") == 16
+    assert len(frontier.trace("data parallel")["x"]) == 5
+
+    notebook.press(notebook.button(panel, "static partitions"), "Enter")
+    notebook.until(lambda: "static partition, data parallel" in names(notebook.figure(panel, COMPARISON)))
+    point = notebook.changed(panel, frontier, COMPARISON).trace("this plan")
+    assert abs(point["x"][0] - notebook.value("explorer.plan.speedup")) < 1e-6
+
+    notebook.press(handle(panel, "GPUs"), "ArrowRight", "ArrowRight")
+    notebook.until(lambda: "64 GPUs cannot share a global batch of 32" in notebook.problem(panel))
+    notebook.press(notebook.button(panel, "Save plan"), "Enter")
+    notebook.until(lambda: "saved:" in panel.inner_text())
+    assert notebook.value("dp.load(explorer.file.value).gpus") == 32
+
+
+def handle(panel: Locator, label: str) -> Locator:
+    """Of the slider with this label: over named values, it is no labelled widget as the others are."""
+    return panel.locator(".widget-slider", has_text=label).locator(".noUi-handle").first
+
+
+def names(figure: Drawn) -> set[str]:
+    return {trace["name"] for trace in figure.traces}

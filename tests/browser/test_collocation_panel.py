@@ -1,0 +1,50 @@
+"""A collocated run in a real page: launched, its bound changed, and stopped, all by keyboard."""
+
+from tests.browser.lab import Lab
+
+PLAN = """
+import deeppool as dp
+example = "examples.two_branch:two_branch"
+profile = dp.profile(example, device="cpu", batch_sizes=[2, 4])
+plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=4)
+"""
+PANEL = "panel = dp.widgets.CollocationPanel(plan, background=example, max_slowdown=0.2, seconds=45)\npanel"
+PROCESSES = (
+    "[word for child in __import__('psutil').Process().children(True) for word in child.cmdline() "
+    "if 'execution.worker' in word or 'deeppool.collocation' in word]"
+)
+
+
+def test_a_run_is_launched_its_bound_changed_and_stopped_by_keyboard(lab: Lab) -> None:
+    notebook = lab.open([PLAN, PANEL])
+    panel = notebook.panel(".dp-collocation-panel")
+    assert "Nothing has run yet" in panel.inner_text()
+    launch, stop = notebook.button(panel, "Launch"), notebook.button(panel, "Stop")
+    notebook.press(launch, "Enter")
+    notebook.until(lambda: launch.is_disabled() and stop.is_enabled())
+
+    # Iterations are drawn as they are measured.
+    notebook.until(panel.locator(".js-plotly-plot").first.is_visible)
+    notebook.until(lambda: len(notebook.figure(panel).trace("collocated")["y"]) > 2, seconds=200)
+    before = notebook.figure(panel)
+    bounds = {value for value in before.trace("bound")["y"] if value is not None}
+    assert len(bounds) == 1
+
+    # Down by ten steps of half a percent.
+    notebook.press(notebook.slider(panel, "Bound (% slower)"), *["ArrowLeft"] * 10)
+    notebook.until(lambda: notebook.value("panel.run.bound") == 0.15)
+
+    def lower() -> bool:
+        drawn = [value for value in notebook.figure(panel).trace("bound")["y"] if value is not None]
+        return bool(drawn) and min(drawn) < min(bounds)
+
+    notebook.until(lower, seconds=200)
+    notebook.changed(panel, before)
+    assert notebook.value("panel.run.state") == "running"
+    assert len(notebook.value(PROCESSES)) >= 4
+
+    notebook.press(stop, "Enter")
+    notebook.until(launch.is_enabled)
+    assert notebook.value("panel.run.state") == "cancelled"
+    assert notebook.value(PROCESSES) == []
+    assert notebook.problem(panel) == ""

@@ -1,0 +1,138 @@
+"""What a live run's figure shows of its samples, which are written out here."""
+
+import pytest
+
+from deeppool import figures
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.live import level_alone, throughput
+from deeppool.live_sample import BackgroundSample, LiveSample
+
+
+def iteration(time, condition, seconds, *, bound=None, share=None, background=()):
+    return LiveSample(time, condition, round(10 * time), seconds, bound, share, tuple(background))
+
+
+def job(time, samples, *, rank=0, state="training", reason=None):
+    return BackgroundSample(rank, state, reason, time, samples // 4, samples)
+
+
+RUN = [
+    iteration(0.1, "asleep", 0.09, background=[job(0.0, 0, state="resting")]),
+    iteration(0.2, "awake", 0.10, background=[job(0.0, 0, state="resting")]),
+    iteration(0.3, "awake", 0.12, background=[job(0.0, 0, state="resting")]),
+    iteration(0.5, "collocated", 0.15, bound=0.5, share=1.0, background=[job(0.45, 4)]),
+    iteration(1.0, "collocated", 0.14, bound=0.5, share=1.0, background=[job(0.95, 24)]),
+    iteration(1.2, "collocated", 0.11, bound=0.1, share=0.2, background=[job(0.95, 24)]),
+    LiveSample(1.5, "background alone", None, None, None, None, (job(1.45, 64),)),
+]
+
+
+def traces(figure):
+    return {trace.name: trace for trace in figure.data}
+
+
+def test_iterations_stand_over_the_time_by_condition() -> None:
+    drawn = traces(figures.live(RUN))
+    assert list(drawn["alone"].y) == pytest.approx([100, 120])
+    assert list(drawn["alone, cores asleep"].y) == pytest.approx([90])
+    assert list(drawn["collocated"].x) == [0.5, 1.0, 1.2]
+    assert list(drawn["collocated"].y) == pytest.approx([150, 140, 110])
+    assert "bound 50 %" in drawn["collocated"].customdata[0]
+    assert "may use 20 % of the time" in drawn["collocated"].customdata[2]
+
+
+def test_the_level_alone_is_the_mean_of_iterations_on_cores_that_are_awake() -> None:
+    assert level_alone(RUN) == pytest.approx(0.11)
+    assert list(traces(figures.live(RUN))["level alone"].y) == pytest.approx([110, 110])
+    assert level_alone(RUN[:1]) is None
+
+
+def test_the_bound_is_a_step_above_the_level_alone_where_it_was_changed() -> None:
+    bound = traces(figures.live(RUN))["bound"]
+    assert list(bound.x) == [0.1, 0.2, 0.3, 0.5, 1.0, 1.2]
+    assert list(bound.y[:3]) == [None] * 3
+    assert list(bound.y[3:]) == pytest.approx([165, 165, 121])
+    assert bound.line.shape == "hv"
+
+
+def test_throughput_is_what_a_job_did_between_two_of_its_tellings() -> None:
+    assert throughput(RUN) == [
+        (0.1, None),
+        (0.2, None),
+        (0.3, None),
+        (0.5, None),
+        (1.0, None),
+        (1.2, None),
+        (1.5, pytest.approx((64 - 24) / 0.5)),
+    ]
+
+
+def test_throughput_is_of_all_ranks_or_of_none() -> None:
+    def at(time, *jobs):
+        return iteration(time, "collocated", 0.1, background=jobs)
+
+    samples = [
+        at(1.0, job(0.9, 0), job(0.9, 0, rank=1)),
+        at(2.0, job(1.5, 10), job(1.6, 8, rank=1)),
+        at(3.0, job(2.5, 30), job(1.6, 8, rank=1)),
+        at(4.0, job(3.5, 60), job(2.6, 18, rank=1)),
+        at(5.0, job(3.5, 60), job(4.0, 18, rank=1, state="ended", reason="killed")),
+    ]
+    assert [rate for _, rate in throughput(samples)] == [None, None, None, 40, 30]
+
+
+def test_what_a_job_did_before_it_rested_is_not_counted_when_it_goes_on() -> None:
+    def at(time, job):
+        return iteration(time, "awake" if job.state == "resting" else "collocated", 0.1, background=[job])
+
+    samples = [
+        at(1.0, job(0.9, 0)),
+        at(1.5, job(1.4, 50)),
+        at(2.0, job(1.9, 100)),
+        at(3.0, job(1.9, 100, state="resting")),
+        at(9.0, job(1.9, 100)),
+        at(9.5, job(9.1, 105)),
+        at(9.9, job(9.6, 155)),
+    ]
+    assert [rate for _, rate in throughput(samples)] == [None, None, 100, None, None, None, 100]
+
+
+def test_headings_say_how_it_stands_under_the_present_bound() -> None:
+    above, below = (note.text for note in figures.live(RUN).layout.annotations)
+    assert above == "Foreground: alone 110 ms, collocated +0.0 % by a bound of 10 %"
+    assert below == "Background: 80 samples/s now"
+    dead = [*RUN, iteration(1.6, "awake", 0.1, background=[job(1.5, 64, state="ended", reason="killed")])]
+    assert figures.live(dead).layout.annotations[1].text == "Background: rests or begins, rank 0 has ended"
+
+
+def test_without_a_sample_it_is_empty_with_the_same_traces() -> None:
+    empty, full = figures.live([]), figures.live(RUN)
+    assert [trace.name for trace in empty.data] == [trace.name for trace in full.data]
+    assert not any(len(trace.x) for trace in empty.data)
+    assert empty.layout.annotations[0].text == "Foreground: no iteration alone yet"
+
+
+def test_only_the_newest_samples_are_drawn_against_the_level_of_all() -> None:
+    figure = figures.live(RUN, newest=2)
+    assert list(traces(figure)["collocated"].x) == [1.2]
+    assert list(traces(figure)["level alone"].y) == pytest.approx([110, 110])
+    assert list(figure.layout.xaxis.range) == [1.2, 2.2]
+
+
+def test_units_stand_on_the_axes_and_a_start_does_not_stretch_them() -> None:
+    slow = iteration(0.0, "warming up", 30.0)
+    figure = figures.live([slow, *(iteration(n / 10, "awake", 0.1) for n in range(1, 60))])
+    assert figure.layout.yaxis.title.text == "iteration (ms)"
+    assert figure.layout.yaxis.range[1] == pytest.approx(150)
+    assert figure.layout.xaxis2.title.text.endswith("(s)")
+    assert figure.layout.yaxis2.title.text == "samples/s"
+
+
+def test_a_dark_page_has_the_dark_template() -> None:
+    assert figures.live(RUN, dark=True).layout.template == theme.template(dark=True)
+
+
+def test_something_else_than_samples_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="live cannot draw a str"):
+        figures.live(["sample"])

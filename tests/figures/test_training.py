@@ -1,0 +1,45 @@
+"""A training's losses and times, as its record has them."""
+
+import pytest
+
+from deeppool import figures
+from deeppool.errors import InvalidValueError
+from tests.figures.records import training_of, two_layer_plan
+
+
+def by_name(figure):
+    return {trace.name: trace for trace in figure.data}
+
+
+def test_every_update_is_there_with_its_loss_and_its_time():
+    traces = by_name(figures.training(training_of(losses=(2.5, 2.0, 1.5), seconds=(0.30, 0.20, 0.25))))
+    assert list(traces["loss"].x) == list(traces["time of an update"].x) == [5, 6, 7]
+    assert list(traces["loss"].y) == [2.5, 2.0, 1.5]
+    assert list(traces["time of an update"].y) == pytest.approx([300, 200, 250])
+
+
+def test_what_was_planned_counts_every_global_batch_of_an_update():
+    traces = by_name(figures.training(training_of(planned=0.040, accumulation=3)))
+    planned = traces["planned without the optimizer's part (predicted)"]
+    assert list(planned.x) == [5, 7]
+    assert list(planned.y) == pytest.approx([120, 120])
+
+
+def test_an_update_that_was_left_out_is_a_gap_in_the_losses():
+    traces = by_name(figures.training(training_of(losses=(2.5, None, 1.5))))
+    assert list(traces["loss"].y) == [2.5, None, 1.5]
+    assert len(traces["time of an update"].y) == 3
+
+
+def test_it_says_measured_and_every_axis_what_it_shows():
+    figure = figures.training(training_of())
+    assert figure.layout.title.subtitle.text == "<b>measured</b> with 2 ranks on 2 cores of Test CPU, 2026-11-21"
+    assert [axis.title.text for axis in figure.select_yaxes()] == [
+        "loss (mean of the samples)",
+        "time of an update (ms)",
+    ]
+
+
+def test_only_a_training_can_be_drawn():
+    with pytest.raises(InvalidValueError, match="cannot draw a Plan, it accepts a TrainingRecord"):
+        figures.training(two_layer_plan())

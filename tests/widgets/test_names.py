@@ -1,0 +1,50 @@
+"""Widgets inherit hundreds of names: one that a widget uses for something else breaks what nobody looks at."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import textwrap
+
+import ipywidgets
+import pytest
+
+from deeppool import widgets
+
+MODULES = [
+    importlib.import_module(f"deeppool.widgets.{found.name}") for found in pkgutil.iter_modules(widgets.__path__)
+]
+OURS = sorted(
+    {
+        found
+        for module in MODULES
+        for found in vars(module).values()
+        if inspect.isclass(found) and found.__module__ == module.__name__ and issubclass(found, ipywidgets.Widget)
+    },
+    key=lambda widget: widget.__name__,
+)
+MEANT = {"_repr_mimebundle_", "_ipython_display_", "_esm", "_css", "close"}
+"""Names that are there to be given another meaning."""
+
+
+@pytest.mark.parametrize("widget", OURS, ids=lambda widget: widget.__name__)
+def test_a_widget_takes_no_name_of_ipywidgets_for_something_else(widget: type[ipywidgets.Widget]) -> None:
+    theirs = next(base for base in widget.__mro__ if not base.__module__.startswith("deeppool."))
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(widget))).body
+    # Stores of the class's own body are names of the class; traitlets adds more of its own.
+    inside = {node.id for part in made.body for node in ast.walk(part) if _is_class_name(part, node)}
+    methods = {part.name for part in made.body if isinstance(part, ast.FunctionDef)}
+    assigned = {
+        node.attr
+        for node in ast.walk(made)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+    # To set a trait is what traits are for.
+    used = inside | methods | assigned - set(theirs.class_trait_names())
+    assert {name for name in used & set(dir(theirs)) - MEANT if not name.startswith("__")} == set()
+
+
+def _is_class_name(part: ast.stmt, node: ast.AST) -> bool:
+    return (
+        isinstance(part, ast.Assign | ast.AnnAssign) and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
