@@ -66,3 +66,11 @@ def test_measured_interference_costs_the_foreground_and_is_named():
 def test_a_loss_that_is_no_share_is_refused(loss):
     with pytest.raises(InvalidValueError, match="foreground_loss must be from 0 to less than 1"):
         three_scenarios(PROFILE, CLUSTER, 16, foreground_loss=loss)
+
+
+def test_gpus_that_the_plan_leaves_train_backgrounds_in_the_last_scenario_only():
+    stubborn = profile_from_times(make_graph([()], [[]], [2**22]), [lambda b: 8e-3 + 1e-5 * b])
+    found = three_scenarios(stubborn, SLOW, 16, background_batch=16, foreground_loss=0.0)
+    assert {gpu for layer in found.plan.layers for gpu in layer.gpus} == {0}
+    assert found.scenario("DP").background_throughput == found.scenario("BP").background_throughput == 0
+    assert found.scenario("BP + Col").background_throughput == pytest.approx(3 / 4 * found.background_alone_throughput)
