@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,8 +123,16 @@ def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_rai
     assert kernels() == []
 
 
+@pytest.fixture
+def control_c() -> Iterator[None]:
+    """Is heard: a shell that starts tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_an_interrupted_night_leaves_no_process_and_is_continued_by_the_same_call(
-    notebooks: Path, tmp_path: Path, no_browser: None
+    notebooks: Path, tmp_path: Path, no_browser: None, control_c: None
 ) -> None:
     shutil.rmtree(notebooks / "evaluation")
     begun = tmp_path / "begun"

@@ -5,7 +5,7 @@ import random
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deeppool.scheduling.controller import LEAST, Controller
@@ -34,6 +34,8 @@ def run(plant, *, noise, seed, iterations=500, bound=BOUND, speed=None):
 @settings(deadline=None, max_examples=40)
 @given(st.floats(-0.1, 1.5))
 def test_without_noise_the_share_is_all_that_the_bound_allows(cost):
+    # At the bound itself rounding decides.
+    assume(not math.isclose(cost, BOUND))
     shares, slowdowns = run(lambda _, share: cost * share, noise=0.0, seed=0, iterations=150)
     if cost <= BOUND:
         assert set(shares) == {1.0}
