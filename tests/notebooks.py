@@ -8,6 +8,7 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EVALUATIONS = sorted((ROOT / "notebooks" / "evaluation").glob("*.ipynb"))
 NAMES = ["burst-parallel", "model-and-layers", "planning", "timelines", "collocation", "runs", "your-own-model"]
 """As ``deeppool evaluate`` knows them, in their order."""
 

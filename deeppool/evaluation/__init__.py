@@ -3,6 +3,7 @@
 findings       what a notebook finds, collected a line at a time
 record         the evaluation that it saves: numbers beside the paper's, statements that hold or do not
 report         an evaluation as tables
+profiles       layer times of the models that it compares
 notebooks      finds notebooks, runs some, copies them
 task           a notebook to run
 execution      runs one by papermill

@@ -13,13 +13,14 @@
     figures.layer_speedups(profile)        how much faster each layer gets when it is strong-scaled
     figures.workloads(graph, …)            what models consist of
     figures.search_times(times)            how long searches for a plan take
-    figures.throughput(shared, …)          foreground speed-up against cluster throughput, beside static partitions
+    figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
+    figures.partitions(shared, …)          the same, a panel for each of several foregrounds
     figures.scenarios(found, …)            cluster throughput data parallel, burst parallel, and with backgrounds
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.training(record)               loss and time of every update of a training
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
-    figures.of(record)                     whichever of these a record's kind has
     figures.ladder(runs)                   what each mechanism of sharing adds, from the bottom row up
+    figures.of(record)                     whichever of these a record's kind has
     figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
     figures.strategies(comparison)         a workload by every strategy: throughput and completion times
     figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
@@ -43,6 +44,7 @@ from deeppool.figures.layer_speedups import layer_speedups
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
 from deeppool.figures.of import of
+from deeppool.figures.partitions import partitions
 from deeppool.figures.scaling import scaling
 from deeppool.figures.scenarios import scenarios
 from deeppool.figures.search_times import search_times
@@ -68,6 +70,7 @@ __all__ = [
     "layers",
     "live",
     "of",
+    "partitions",
     "scaling",
     "scenarios",
     "search_times",

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
@@ -15,47 +14,30 @@ from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster
 from deeppool.units import format_seconds
 
 
-def throughput(*shared: SharedCluster, plan: Plan | None = None, dark: bool = False) -> go.Figure:
+def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
     """The curve of burst-parallel plans with collocation, and static partitions as marks.
 
     Args:
-        shared: what ``dp.share`` found, a panel each; predictions, and the subtitle says what they lean on.
-        plan: is marked in every panel, with the background in all the idle time that it leaves; of the same foreground.
+        shared: what ``dp.share`` found; predictions, and the subtitle says what they lean on.
+        plan: is marked, with the background in all the idle time that it leaves; of the same foreground.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: none, something else, or a plan of another foreground.
+        InvalidValueError: something else, or a plan of another foreground.
     """
-    wrong = next((one for one in shared if not isinstance(one, SharedCluster)), None)
-    if wrong is not None or not shared:
-        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
-        raise InvalidValueError(f"throughput cannot draw {what}, it accepts a SharedCluster")
-    several = len(shared) > 1
-    headings = [f"{escape(one.model)}, batch {one.global_batch}" for one in shared] if several else None
-    figure = make_subplots(cols=len(shared), horizontal_spacing=0.07, subplot_titles=headings)
-    figure.update_annotations(font_size=12)
-    for column, one in enumerate(shared, 1):
-        alone = [_background_alone(one, dark)] if several else []
-        marks = [] if plan is None else [throughput_mark(one, plan)]
-        for trace in (_collocated(one, dark), *_partitions(one, dark), *marks, *alone):
-            if several:
-                # One entry of the legend for all panels.
-                figure.add_trace(trace.update(legendgroup=trace.name, showlegend=column == 1), row=1, col=column)
-            else:
-                figure.add_trace(trace)
-        if not several:
-            _draw_background_alone(figure, one, dark)
-        _hold_everything(figure, one, column)
-    figure.update_xaxes(title_text="speed-up over one GPU (×)" if several else "foreground speed-up over one GPU (×)")
-    figure.update_yaxes(title_text="cluster throughput (samples/s)", row=1, col=1)
+    if not isinstance(shared, SharedCluster):
+        raise InvalidValueError(f"throughput cannot draw a {type(shared).__name__}, it accepts a SharedCluster")
+    marks = [] if plan is None else [throughput_mark(shared, plan)]
+    figure = go.Figure([collocated_curve(shared, dark), *partition_marks(shared, dark), *marks])
+    _draw_background_alone(figure, shared, dark)
+    figure.update_xaxes(title_text="foreground speed-up over one GPU (×)")
+    figure.update_yaxes(title_text="cluster throughput (samples/s)")
     return theme.dress(
         figure,
-        title=f"Foreground speed-up against cluster throughput on {_gpus(shared[0].gpus)}"
-        if several
-        else _title(shared[0]),
-        subtitle=_subtitle_of_all(shared) if several else _subtitle(shared[0]),
+        title=_title(shared),
+        subtitle=_subtitle(shared),
         plot_height=380,
-        heading_height=24 if several else 0,
+        heading_height=0,
         dark=dark,
     )
 
@@ -79,7 +61,8 @@ def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
     )
 
 
-def _collocated(shared: SharedCluster, dark: bool) -> go.Scatter:
+def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
+    """The efficient plans, with the background in their idle time."""
     points = shared.efficient()
     return go.Scatter(
         name="burst parallel, collocated",
@@ -94,7 +77,8 @@ def _collocated(shared: SharedCluster, dark: bool) -> go.Scatter:
     )
 
 
-def _partitions(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
+def partition_marks(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
+    """Static partitions, burst parallel and data parallel."""
     for points, symbol, place in (
         (shared.burst_parallel_partitions, "diamond-open", None),
         (shared.data_parallel_partitions, "square", "bottom center"),
@@ -137,36 +121,18 @@ def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
 
 def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool) -> None:
     """What the cluster trains without a foreground: the ceiling where both jobs are the same model."""
+    alone = shared.background_alone_throughput
     figure.add_hline(
-        y=shared.background_alone_throughput,
+        y=alone,
         line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
         annotation={"text": "background alone on all GPUs", "font": {"color": theme.neutral(dark=dark)}},
         annotation_position="top right",
     )
-
-
-def _background_alone(shared: SharedCluster, dark: bool) -> go.Scatter:
-    """The same as a line of the legend: a narrow panel has no room for its name."""
-    return go.Scatter(
-        name="background alone on all GPUs",
-        mode="lines",
-        line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
-        x=[0, 1.05 * max(point.speedup for point in _all_points(shared))],
-        y=[shared.background_alone_throughput] * 2,
-        hovertemplate="background alone: %{y:.4g} samples/s<extra></extra>",
-    )
-
-
-def _hold_everything(figure: go.Figure, shared: SharedCluster, column: int) -> None:
     # A line that shapes draw does not count for plotly's own range.
-    points = _all_points(shared)
-    highest = max([shared.background_alone_throughput, *(point.throughput for point in points)])
-    figure.update_yaxes(range=[0, 1.12 * highest], row=1, col=column)
-    figure.update_xaxes(range=[0, 1.05 * max(point.speedup for point in points)], row=1, col=column)
-
-
-def _all_points(shared: SharedCluster) -> tuple[OperatingPoint, ...]:
-    return (*shared.points, *shared.data_parallel_partitions, *shared.burst_parallel_partitions)
+    points = (*shared.points, *shared.data_parallel_partitions, *shared.burst_parallel_partitions)
+    highest = max([alone, *(point.throughput for point in points)])
+    figure.update_yaxes(range=[0, 1.12 * highest])
+    figure.update_xaxes(range=[0, 1.05 * max(point.speedup for point in points)])
 
 
 def _title(shared: SharedCluster) -> str:
@@ -184,17 +150,6 @@ def _subtitle(shared: SharedCluster) -> str:
     return (
         f"<b>predicted</b> from {shared.provenance} layer times{note} ({escape(shared.device_name)}); global batch "
         f"{shared.global_batch}, background batch {shared.background_batch}; {idle}; {shared.optimality}"
-    )
-
-
-def _subtitle_of_all(shared: tuple[SharedCluster, ...]) -> str:
-    """What is the same in all panels; the rest is told at each point."""
-    provenance = "estimated" if any(one.provenance == "estimated" for one in shared) else "measured"
-    device = ", ".join(dict.fromkeys(one.device_name for one in shared))
-    harvest = " or ".join(dict.fromkeys(f"{100 * one.harvest_of_idle:g} %" for one in shared))
-    return (
-        f"<b>predicted</b> from {provenance} layer times ({escape(device)}); the same model behind; {harvest} of idle "
-        "time harvested, no interference modelled"
     )
 
 

@@ -72,6 +72,10 @@ class ThreeScenarios:
         """That of a name."""
         return next(found for found in self.scenarios if found.name == name)
 
+    def gain(self, name: ScenarioName, over: ScenarioName) -> float:
+        """Cluster throughput of a scenario over that of another."""
+        return self.scenario(name).throughput / self.scenario(over).throughput
+
     def speedup(self, name: ScenarioName) -> float:
         """Of a scenario's foreground over one GPU."""
         return self.single_gpu_iteration_time / self.scenario(name).iteration_time

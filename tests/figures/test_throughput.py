@@ -102,28 +102,9 @@ def test_a_plan_is_marked_with_what_it_leaves_to_the_background():
     shared = shared_cluster()
     made = two_layer_plan()
     mine = plan(PROFILE, shared.cluster, shared.global_batch, 1.5)
-    mark = traces(figures.throughput(shared, plan=mine))[THIS_PLAN]
+    mark = traces(figures.throughput(shared, mine))[THIS_PLAN]
     point = point_of(shared, mine)
     assert (list(mark.x), list(mark.y)) == ([point.speedup], [point.throughput])
     assert mark.to_plotly_json() == throughput_mark(shared, mine).to_plotly_json()
     with pytest.raises(InvalidValueError, match="the plan is of tiny"):
-        figures.throughput(shared, plan=made)
-
-
-def test_several_clusters_have_a_panel_each_and_one_legend():
-    small, large = shared_cluster(), shared_cluster(batch=32)
-    figure = figures.throughput(small, large)
-    assert len(figure.data) == 8
-    assert {trace.name for trace in figure.data if trace.showlegend} == {trace.name for trace in figure.data}
-    assert len([trace for trace in figure.data if trace.showlegend]) == 4
-    for shared, axis in ((small, "x"), (large, "x2")):
-        shown = {trace.name: trace for trace in figure.data if trace.xaxis == axis}
-        assert list(shown["burst parallel, collocated"].x) == [point.speedup for point in shared.efficient()]
-        assert set(shown["background alone on all GPUs"].y) == {shared.background_alone_throughput}
-    assert figure.layout.xaxis2.range[1] > max(point.speedup for point in large.points)
-    assert "no interference modelled" in figure.layout.title.subtitle.text
-
-
-def test_nothing_is_refused():
-    with pytest.raises(InvalidValueError, match="throughput cannot draw nothing"):
-        figures.throughput()
+        figures.throughput(shared, made)

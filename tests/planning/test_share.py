@@ -375,6 +375,8 @@ def test_comparisons_are_with_plans_that_match_the_partition():
         assert all(
             p.throughput <= match.fuller.throughput for p in shared.points if p.speedup >= match.partition.speedup
         )
+        assert (1 + match.speedup_gain) * match.partition.speedup == pytest.approx(match.faster.speedup)
+        assert (1 + match.throughput_gain) * match.partition.throughput == pytest.approx(match.fuller.throughput)
 
 
 # -- edges ------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ from tests.strategies import make_graph, profile_from_times
 
 PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
 HEAVY = profile_from_times(
-    make_graph([(), (0,)], [[], [4096]], [2**20, 2**20]), [lambda b: 1e-3 * b, lambda b: 8e-3 + 1e-5 * b]
+    make_graph([(), (0,), (1,)], [[], [256], [256]], [2**22, 2**22, 2**24]),
+    [lambda b: 1e-3 * b, lambda b: 2e-3 + 3e-4 * b, lambda b: 4e-3 + 1e-5 * b],
 )
-"""Its second layer scales badly, and has gradients to reduce over the links of SLOW."""
+"""The fewer GPUs a layer has, the less it has to reduce over the links of SLOW."""
 LINK = Link(1e9, 1e-5, "made by hand")
 SLOW = Cluster(4, "by hand", 4, LINK, LINK, None)
 CLUSTER = Cluster(4, inside=Link(1e12, 0.0, "made by hand"))
@@ -40,6 +41,7 @@ def test_without_interference_collocation_is_the_analytic_models_point():
     assert alone.background_throughput == 0
     assert found.background_alone_throughput == shared.background_alone_throughput
     assert found.speedup("BP") == pytest.approx(point.speedup)
+    assert found.gain("BP + Col", over="BP") == pytest.approx(point.throughput / point.foreground_throughput)
 
 
 def test_the_plan_loses_no_more_than_asked_and_is_no_slower_than_data_parallelism():
@@ -64,3 +66,11 @@ def test_measured_interference_costs_the_foreground_and_is_named():
 def test_a_loss_that_is_no_share_is_refused(loss):
     with pytest.raises(InvalidValueError, match="foreground_loss must be from 0 to less than 1"):
         three_scenarios(PROFILE, CLUSTER, 16, foreground_loss=loss)
+
+
+def test_gpus_that_the_plan_leaves_train_backgrounds_in_the_last_scenario_only():
+    stubborn = profile_from_times(make_graph([()], [[]], [2**22]), [lambda b: 8e-3 + 1e-5 * b])
+    found = three_scenarios(stubborn, SLOW, 16, background_batch=16, foreground_loss=0.0)
+    assert {gpu for layer in found.plan.layers for gpu in layer.gpus} == {0}
+    assert found.scenario("DP").background_throughput == found.scenario("BP").background_throughput == 0
+    assert found.scenario("BP + Col").background_throughput == pytest.approx(3 / 4 * found.background_alone_throughput)

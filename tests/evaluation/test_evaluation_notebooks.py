@@ -1,0 +1,124 @@
+"""Evaluation notebooks as they are committed: question, findings, figure, record; and the cheapest as they run."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+import deeppool as dp
+from deeppool.evaluation import Evaluation
+from deeppool.evaluation.notebooks import evaluate, find_notebooks, read_notebook
+from tests.notebooks import EVALUATIONS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
+
+LONGEST_CELL = 26
+"""Lines; what needs more belongs into the library."""
+IN_THE_PAPER = {"fig1", "fig2", "fig3", "fig4", "fig5", "fig9", "fig10", "fig11", "fig12", "table1", "table3"}
+CLOCKS = {"dp.launch", "dp.train", "dp.profile", "measure_interference", "search_times"}
+"""What reads one, by the name under which notebooks use it."""
+
+each_notebook = pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
+
+
+def name_of(path: Path) -> str:
+    return path.stem.split("-")[0]
+
+
+def findings_of(path: Path) -> ast.Call:
+    """The call that makes the notebook's findings."""
+    nodes = [node for source in code_cells(path) for node in ast.walk(ast.parse(source))]
+    (call,) = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "Findings"]
+    return call
+
+
+def test_every_table_and_figure_that_can_be_made_here_has_a_notebook() -> None:
+    known = find_notebooks()
+    assert {name_of(path) for path in EVALUATIONS} == IN_THE_PAPER
+    assert {known[name] for name in IN_THE_PAPER} == set(EVALUATIONS)
+
+
+@each_notebook
+def test_a_notebook_is_valid_and_carries_no_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert (cell.outputs, cell.execution_count) == ([], None), cell.source
+    assert "widgets" not in notebook.metadata
+
+
+@each_notebook
+def test_it_begins_with_its_question_and_says_what_the_numbers_are(path: Path) -> None:
+    first = cells_of(path)[0]
+    assert first.cell_type == "markdown"
+    kind, number = re.fullmatch(r"([a-z]+)(\d+)", name_of(path)).groups()  # type: ignore[union-attr]
+    title = {"fig": "Figure", "table": "Table"}[kind]
+    assert re.match(rf"# {title} {number}: [^#\n]*\?\n", first.source)
+    assert re.search(r"measured|emulated|simulated|estimated|predicted|computed|Nothing is timed", first.source)
+
+
+@each_notebook
+def test_it_ends_with_a_figure_and_the_record_of_its_name(path: Path) -> None:
+    *_, figure, summary = code_cells(path)
+    assert is_figure(figure)
+    assert code_cells(path, "summary") == [summary]
+    assert "findings.save(output)" in summary and "print(record)" in summary
+    assert findings_of(path).args[0].value == name_of(path)  # type: ignore[attr-defined]
+    assert {"findings.number", "findings.check"} <= uses(path)
+
+
+@each_notebook
+def test_parameters_say_where_the_record_goes_and_are_all_used(path: Path) -> None:
+    parameters = parameters_of(path)
+    assert "output" in parameters
+    assert parameters <= uses(path)
+
+
+@each_notebook
+def test_presets_are_quick_and_full_and_name_parameters_of_the_notebook(path: Path) -> None:
+    told = nbformat.read(path, as_version=4).metadata["deeppool"]
+    assert set(told) == {"quick", "full", "measures"}
+    for preset in ("quick", "full"):
+        assert set(told[preset]) <= parameters_of(path)
+
+
+@each_notebook
+def test_a_notebook_that_reads_clocks_says_so_and_runs_alone(path: Path) -> None:
+    assert read_notebook(name_of(path), path).measures is bool(CLOCKS & uses(path))
+
+
+@each_notebook
+def test_it_calls_the_library_and_defines_nothing(path: Path) -> None:
+    for source in code_cells(path):
+        kinds = ast.FunctionDef | ast.ClassDef | ast.Lambda
+        assert not [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)], source
+        assert len(source.splitlines()) <= LONGEST_CELL, source
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "table1": {"workloads": {"vgg16": [3, 64, 64]}},
+    "fig10": {"models": {"vgg16": [3, 64, 64]}, "samples_per_gpu": {"vgg16": 2}},
+}
+"""The cheapest two, with one small model each."""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("name", SMALL)
+def test_a_notebook_leaves_a_record_that_its_report_shows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (result,) = evaluate([name], tmp_path, parameters=SMALL[name])
+    folder = Path(result.html).parent
+    record = dp.load(folder / "record.json")
+    assert isinstance(record, Evaluation)
+    assert record.name == folder.name == name
+    assert record.numbers and record.checks
+    assert any(number.paper is not None for number in record.numbers)
+    assert str(record) in result.summary
+    report = Path(result.html).read_text(encoding="utf-8")
+    assert "plotly" in report
+    assert record.checks[0].statement.split()[0] in report
