@@ -35,6 +35,8 @@ SETTINGS = {
     # Elements out of sight stay in the page.
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+    # Nor does it ask whether it may fetch news.
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 
 
