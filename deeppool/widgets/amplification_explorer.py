@@ -208,7 +208,7 @@ class AmplificationExplorer(Panel):
             if shown == self._drawn:
                 move(self.comparison, mark(known, self._plan))
             else:
-                become(self.comparison, draw(known, self._plan, dark=self.dark))
+                become(self.comparison, draw(known, plan=self._plan, dark=self.dark))
             self.note.value, self._drawn = "", shown
 
     def _known(self) -> Frontier | SharedCluster | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import Locator
 
-READ = """plot => ({
+READ = """plot => plot.layout && plot._fullData ? ({
     title: plot.layout.title?.text ?? "",
     paper: plot._fullLayout.paper_bgcolor,
     background: plot._fullLayout.plot_bgcolor,
@@ -25,7 +25,9 @@ READ = """plot => ({
     letters: Array.from(plot.querySelectorAll(".main-svg text")).map(text => text.textContent).filter(Boolean),
     width: plot.getBoundingClientRect().width,
     height: plot.getBoundingClientRect().height,
-})"""
+}) : null"""
+DRAWING, FRAME = 200, 25
+"""Looks at a figure that plotly is still drawing, and milliseconds between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,12 @@ class Drawn:
 def read_figure(plot: Locator) -> Drawn:
     """Reads a ``.js-plotly-plot`` that is drawn."""
     plot.locator("svg.main-svg").first.wait_for()
-    return Drawn(**plot.evaluate(READ))
+    for _ in range(DRAWING):
+        # One that has taken another's place is not drawn at once.
+        if (found := plot.evaluate(READ)) is not None:
+            return Drawn(**found)
+        plot.page.wait_for_timeout(FRAME)
+    raise AssertionError("the figure was not drawn")
 
 
 def is_dark(colour: str) -> bool:
