@@ -55,7 +55,7 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
     )
     return theme.dress(
         figure,
-        title="Throughput of the foreground beside a background, % of alone",
+        title="Throughput beside a background, % of alone",
         subtitle=f"<b>measured</b> on {escape(found.device_name)}, {escape(found.date)}: {escape(found.method)}",
         # Room for the slanted names of the columns.
         plot_height=CELL * len(names) + 150,

@@ -57,7 +57,7 @@ def measure_interference(
     return Interference(
         device_name=found.name,
         date=datetime.date.today().isoformat(),
-        method=f"{rounds} rounds of {seconds:g} s a pair, medians, torch {torch.__version__}",
+        method=f"{rounds} round{'s' * (rounds > 1)} of {seconds:g} s a pair, medians, torch {torch.__version__}",
         intensities=tuple(dict.fromkeys(kind.intensity for kind in chosen)),
         durations=tuple(dict.fromkeys(kind.seconds for kind in chosen)),
         arrangements=tuple(
