@@ -504,13 +504,21 @@ def test_a_plan_leaves_the_background_what_it_does_not_hold():
 
 @settings(max_examples=30, deadline=None)
 @given(problems(chain_graphs(4), gpus=(2, 4)), HARVESTS)
-def test_no_plan_is_better_than_the_efficient_ones(problem, harvest):
+def test_no_plan_is_better_than_an_efficient_one_that_pauses_until_it_is_as_slow(problem, harvest):
+    # Without the pause it would be false: deeppool.planning.shared_cluster says why.
     profile, cluster, batch = problem
     shared = share(profile, cluster, batch, background(), harvest_of_idle=harvest)
     point = point_of(shared, plan(profile, cluster, batch, 1.5))
+
+    def paused(other):
+        """Background samples per second, where it has every GPU during the pause."""
+        pause = point.iteration_time - other.iteration_time
+        samples = other.background_throughput * other.iteration_time + shared.background_alone_throughput * pause
+        return samples / point.iteration_time
+
     assert any(
         other.speedup >= point.speedup * (1 - ROUNDING)
-        and other.background_throughput >= point.background_throughput * (1 - ROUNDING)
+        and paused(other) >= point.background_throughput * (1 - ROUNDING)
         for other in shared.points
     )
 
