@@ -50,7 +50,8 @@ def place(waiting: Sequence[Request], running: Iterable[Placement], gpus: Sequen
     held = list(running)
     starting = []
     blocked: set[Role] = set()
-    for request in waiting:
+    # A background that chose first could find a foreground on its GPUs at once.
+    for request in sorted(waiting, key=lambda request: request.role == "background"):
         if request.role in blocked:
             continue
         chosen = _choose(request, held, gpus)

@@ -106,10 +106,12 @@ class Engine:
             job = self.jobs[placement.job]
             self._waiting.remove(job)
             self._running[job.number] = job
+            # Two that come together come at the time of the first.
+            start = max(self.now, job.job.arrival)
             if isinstance(job, SimulatedForeground):
-                job.start(self.now, placement.gpus, self._prices)
+                job.start(start, placement.gpus, self._prices)
             else:
-                job.start(self.now, placement.gpus)
+                job.start(start, placement.gpus)
 
     def _suspend(self, held: set[int]) -> None:
         """Backgrounds leave the GPUs that foregrounds hold, and wait again where they came in the line."""

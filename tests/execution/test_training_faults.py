@@ -26,7 +26,7 @@ from torch.utils.data import Dataset
 import deeppool as dp
 from deeppool.errors import RankFailedError, RankRefusedError, RunError
 from deeppool.execution import ranks as ranks_module
-from deeppool.execution.checkpoint import PARTIAL, latest, weights
+from deeppool.execution.checkpoint import PARTIAL, latest, load_weights
 from deeppool.job import TrainingRecord
 from deeppool.training_run import train
 from tests.children import children, gone, runs
@@ -210,7 +210,7 @@ def test_a_file_that_may_not_grow_leaves_the_earlier_checkpoint_and_is_not_tried
         train_with(make_job(dataset=data), tmp_path, restarts=3)
     assert children() == []
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000002"]
-    assert weights(tmp_path / "checkpoints" / "step-000002")
+    assert load_weights(tmp_path / "checkpoints" / "step-000002")
 
 
 class Spoiling(torch.optim.SGD):
@@ -240,7 +240,7 @@ def test_weights_that_are_no_number_do_not_become_a_checkpoint(tmp_path: Path) -
         )
     assert children() == []
     assert latest(tmp_path).name == "step-000002"
-    assert all(value.isfinite().all() for value in weights(latest(tmp_path)).values())
+    assert all(value.isfinite().all() for value in load_weights(latest(tmp_path)).values())
 
 
 class Overflowing(Dataset):
@@ -265,7 +265,7 @@ def test_an_overflow_of_fp16_leaves_an_update_out_and_is_no_fault(tmp_path: Path
     record = dp.train(plan, job, steps=4, checkpoints=tmp_path / "kept")
     assert [metrics.loss is None for metrics in record.metrics] == [False, True, False, False]
     assert "overflowed" in str(record.metrics[1])
-    assert all(value.isfinite().all() for value in weights(latest(tmp_path / "kept")).values())
+    assert all(value.isfinite().all() for value in load_weights(latest(tmp_path / "kept")).values())
     dp.save(record, tmp_path / "record.json")
     job = dataclasses.replace(job, dataset=functools.partial(Overflowing, always=True))
     with pytest.raises(RunError, match=r"the loss is nan after update 17 .*on rank 0; the last .*step-0"):
@@ -314,8 +314,8 @@ def test_an_interrupted_command_goes_on_bit_by_bit(what: signal.Signals, tmp_pat
     resumed = train(soak_job.plan(2), soak_job.job(), steps=done + 3, checkpoints=folder)
     whole = train(soak_job.plan(2), soak_job.job(), steps=done + 3, checkpoints=tmp_path / "whole")
     assert losses(resumed) == losses(whole)[done:]
-    state = weights(latest(tmp_path / "whole"))
-    assert all(torch.equal(value, state[name]) for name, value in weights(latest(folder)).items())
+    state = load_weights(latest(tmp_path / "whole"))
+    assert all(torch.equal(value, state[name]) for name, value in load_weights(latest(folder)).items())
 
 
 def test_a_stopped_rank_and_its_loader_end_with_a_killed_launcher(tmp_path: Path) -> None:
