@@ -5,9 +5,9 @@ algorithm on the same prices. In the same run, random graphs small enough to try
 
     python -m benchmarks.planner.main
 
-Layer times are made up (every layer scales imperfectly). For chains the search's time hardly depends on them; for models
-with branches it does: with measured times Inception-v3 takes some tenths of a second (``deeppool evaluate table3``). The tree
-of chains and branches of a model is found once and kept; its time stands beside.
+Layer times are made up (every layer scales imperfectly). For chains the search's time hardly depends on them; for
+models with branches it does: with measured times Inception-v3 takes some tenths of a second (``deeppool evaluate
+table3``). The tree of chains and branches of a model is found once and kept; its time stands beside.
 """
 
 import argparse
