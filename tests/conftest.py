@@ -29,12 +29,12 @@ def runs_are_told_of_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A browser with its JupyterLab, and Ray, fill two cores; tests two at a time end together.
+    """A browser with its JupyterLab (tests/browser), and Ray, fill two cores; tests two at a time end together.
 
     Workers take whole files in this order. With the longest last, one would wait for the other.
     """
     for item in items:
-        if item.get_closest_marker("browser") or item.get_closest_marker("ray"):
+        if item.get_closest_marker("ray"):
             item.add_marker("alone")
     if hasattr(config, "workerinput"):
         seconds: Counter[Path] = Counter()
