@@ -9,7 +9,7 @@ import pytest
 
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.notebooks import copy_notebooks, evaluate, find_notebooks
-from tests.notebooks import NAMES, NOTEBOOKS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
+from tests.notebooks import EVALUATIONS, NAMES, NOTEBOOKS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
 
 LONGEST_CELL = 6
 """Lines without imports; what needs more belongs into the library."""
@@ -24,7 +24,7 @@ def test_notebooks_are_numbered_and_found_by_name() -> None:
     assert [path.stem[:3] for path in NOTEBOOKS] == [f"{number:02}-" for number in range(1, len(NAMES) + 1)]
 
 
-@each_notebook
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *EVALUATIONS], ids=lambda path: path.stem)
 def test_a_notebook_is_valid_and_carries_no_outputs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
