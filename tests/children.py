@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 
 import psutil
 
@@ -34,3 +35,15 @@ def gone(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def in_order(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Ranks in their own order, which the title of a fork ends with: the numbers of processes may begin anew."""
+    return sorted(processes, key=lambda process: (_title(process), process.create_time(), process.pid))
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

@@ -34,7 +34,7 @@ def main() -> None:
     # starts as an equal. Where it is not, importing torch and capturing the model shall not cost the foreground.
     priority = _yield_core(setup) if setup.get("serves") else None
     from deeppool.collocation.guest import Guest
-    from deeppool.execution.failure import describe
+    from deeppool.execution.failure import tell
 
     try:
         guest = Guest(setup, commands)
@@ -55,8 +55,7 @@ def main() -> None:
             else:
                 commands.answer("resting")
     except Exception as error:
-        told = describe(error, f"step {guest.updates + 1}" if "guest" in locals() else "its start")
-        commands.answer("failed", **told)
+        told = tell(commands, error, f"step {guest.updates + 1}" if "guest" in locals() else "its start")
         sys.exit(told["text"])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deeppool.child import Commands
 from deeppool.errors import DeeppoolError
 from deeppool.pulse import is_library
 from deeppool.units import format_bytes
@@ -32,6 +33,25 @@ _LOADER = re.compile(
     r"(?:is killed by signal: (?P<signal>[^.]+)|exited unexpectedly(?: with exit code (?P<code>\d+))?)"
 )
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def tell(commands: Commands, error: BaseException, doing: str) -> dict[str, Any]:
+    """Answers ``failed``, and returns what it told.
+
+    Args:
+        commands: of the launcher.
+        error: that ends this process.
+        doing: what it was at.
+    """
+    try:
+        told = describe(error, doing)
+        commands.answer("failed", **told)
+    except RuntimeError as second:
+        # torch raises one wherever this process is when it hears of a loader's end: most often while it reads the
+        # samples that do not come, but here too.
+        told = describe(second, doing)
+        commands.answer("failed", **told)
+    return told
 
 
 def describe(error: BaseException, doing: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.emulated import Emulated
-from deeppool.execution.failure import MEETING, describe
+from deeppool.execution.failure import MEETING, tell
 from deeppool.execution.governing import Governing
 from deeppool.execution.peers import Peers, ProcessGroup
 from deeppool.execution.ranks import PLAN
@@ -291,7 +291,7 @@ def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> Non
                 pulse.enter(RESTING, waits=True)
         rank.peers.close()
     except Exception as error:
-        commands.answer("failed", **describe(error, pulse.doing.what))
+        tell(commands, error, pulse.doing.what)
         sys.exit(1)
 
 

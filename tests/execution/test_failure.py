@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from deeppool.errors import DocumentError
-from deeppool.execution.failure import MEETING, describe
+from deeppool.execution.failure import MEETING, describe, tell
 from deeppool.units import format_bytes
 
 DOING = "forward of stage conv1 (update 3)"
@@ -132,6 +132,27 @@ def test_a_loader_that_was_lost_is_told_in_one_sentence_whoever_noticed_it(error
     told = describe(error, DOING)
     assert told["kind"] == "loader"
     assert told["text"] == f"lost a process that loads its data in {DOING}: {fate}"
+
+
+class Interrupted:
+    """The launcher, to which something is told when the news of a loader's end comes."""
+
+    def __init__(self, news: str) -> None:
+        self.news: str | None = news
+        self.told: list[dict] = []
+
+    def answer(self, event: str, **content: object) -> None:
+        if self.news is not None:
+            news, self.news = self.news, None
+            raise RuntimeError(news)
+        self.told.append({"event": event, **content})
+
+
+def test_news_of_a_loader_that_come_while_its_loss_is_told_are_told_too() -> None:
+    launcher = Interrupted(KILLED)
+    told = tell(launcher, one_after_another(FOUND_GONE), DOING)  # type: ignore[arg-type]
+    assert launcher.told == [{"event": "failed", **told}]
+    assert told["text"].endswith(": process 71 was killed by a signal (Killed)")
 
 
 @pytest.mark.parametrize("by_signal", [True, False])

@@ -26,7 +26,7 @@ from deeppool.execution.stages import stages_of
 from deeppool.job import RunRecord
 from deeppool.live_sample import LiveSample
 from deeppool.planning.plan import Plan
-from tests.children import gone, runs
+from tests.children import gone, in_order, runs
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
@@ -69,13 +69,13 @@ def one_rank_plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def processes(module: str, launcher: int | None = None) -> list[psutil.Process]:
-    """Those below a launcher (this process unless given) that run a module, in the order they were started."""
+    """Those below a launcher (this process unless given) that run a module, in their order."""
     found = []
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if runs(process, module):
                 found.append(process)
-    return sorted(found, key=lambda process: process.pid)
+    return in_order(found)
 
 
 def ranks(launcher: int | None = None) -> list[psutil.Process]:

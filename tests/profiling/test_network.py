@@ -24,7 +24,7 @@ from deeppool.device.common import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling import network, patterns
 from deeppool.profiling.patterns import BOUND, MINIMUM_RUNS, Pattern, Seat, group_sizes, is_known
-from tests.children import runs
+from tests.children import gone, in_order, runs
 from tests.strategies import make_graph, measured_network, profile_from_times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,14 +181,7 @@ def ranks_below(launcher: int | None = None) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
             if runs(process, "profiling.network_rank"):
                 found.append(process)
-    return sorted(found, key=lambda process: process.pid)
-
-
-def gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    return in_order(found)
 
 
 @pytest.mark.processes
