@@ -21,7 +21,8 @@ def culprit(ranks: Sequence[Heard], codes: Mapping[str, int | None]) -> Heard | 
         ranks: all.
         codes: exit code by name; None while it runs, minus a signal's number where that killed it.
     """
-    killed = [rank for rank in ranks if (codes[rank.name] or 0) < 0]
+    # gloo may abort a process that ends after a lost connection: what it told before is why it ends.
+    killed = [rank for rank in ranks if (codes[rank.name] or 0) < 0 and not rank.failure]
     own = [rank for rank in ranks if rank.failure and rank.failure["kind"] != "connection"]
     silent = [rank for rank in ranks if codes[rank.name] is not None and not rank.failure]
     return next(iter([*killed, *own, *silent]), None)

@@ -130,15 +130,21 @@ class RankGroup:
     def _fail(self, child: Process, message: Message | None, when: str) -> NoReturn:
         """Ends all ranks and blames the one that did not fall with another."""
         ranks = list(self._vigil.ranks.values())
+        ended: set[str] = set()
         deadline = time.monotonic() + CULPRIT_SECONDS
         while True:
-            if message is not None:
+            if message is None:
+                ended.add(child.name)
+            else:
                 self._vigil.hear(child.name, message)
-            codes = {process.name: process.exit_code() for process in self._ranks}
+            late = time.monotonic() > deadline or len(ended) == len(self._ranks)
+            # Of an end we hear after all that the rank told; its exit code may be known before.
+            known = {process.name for process in self._ranks if late or process.name in ended}
+            codes = {process.name: process.exit_code() if process.name in known else None for process in self._ranks}
             first = culprit(ranks, codes)
             # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
             sure = first is not None and (first.failure is not None or (codes[first.name] or 0) < 0)
-            if sure or time.monotonic() > deadline:
+            if sure or late:
                 break
             with contextlib.suppress(queue.Empty):
                 child, message = self._inbox.get(timeout=0.05)

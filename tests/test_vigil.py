@@ -138,6 +138,11 @@ def test_of_several_that_ended_the_killed_one_is_blamed(others: dict) -> None:
     assert str(blame((1, None, 1), others)).startswith("rank 0")
 
 
+def test_who_told_why_it_ends_was_not_killed() -> None:
+    error = blame((-6, 0, None), {"rank 0": LOST}, "ended with exit code 0")
+    assert str(error).startswith("rank 1 ended with exit code 0 while it trained")
+
+
 def test_a_kill_when_the_kernel_had_no_memory_says_so_and_what_to_do() -> None:
     error = blame((None, None, -9), {}, "was killed by signal 9", oom=1)
     assert "rank 2 was killed by signal 9, probably by the kernel because memory ran out, while" in str(error)
