@@ -90,14 +90,21 @@ def _kind(error: BaseException, doing: str) -> str:
         return "connection"
     if isinstance(error, RuntimeError) and _LOADER.search(str(error)):
         return "loader"
+    if isinstance(error, OSError | EOFError) and _while_samples_came(error):
+        return "loader"
     return "error"
 
 
-def _loader(error: BaseException) -> str:
-    """How a loader ended, in one sentence, whichever of torch's two ways noticed it first.
+def _while_samples_came(error: BaseException) -> bool:
+    """From a loader: errors of the data's own are raised elsewhere, once they have come."""
+    return any(frame.f_code.co_name == "_try_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
 
-    One is told by the kernel, and knows the signal or the exit code. The other finds the process gone, and knows
-    neither, unless it was woken by the first.
+
+def _loader(error: BaseException) -> str:
+    """How a loader ended, in one sentence, whichever of torch's ways noticed it first.
+
+    One is told by the kernel, and knows the signal or the exit code. Another finds the process gone, and knows
+    neither, unless it was woken by the first. The third finds the process ending, and knows no more than that.
     """
     told: list[re.Match[str]] = []
     step: BaseException | None = error
@@ -105,6 +112,8 @@ def _loader(error: BaseException) -> str:
         if found := _LOADER.search(str(step)):
             told.append(found)
         step = step.__cause__ or step.__context__
+    if not told:
+        return f"it went away while it handed over samples ({_last_line(error)})"
     known = next((found for found in told if found["signal"] or found["code"]), told[0])
     if known["signal"]:
         fate = f"was killed by a signal ({known['signal']})"

@@ -32,7 +32,7 @@ def test_a_table_is_sorted_and_chosen_from_by_keyboard_and_a_measurement_started
     assert panel.locator("th", has_text="layer").get_attribute("aria-sort") == "descending"
     notebook.press(panel.locator("th button", has_text="sum"), "Enter")
     assert column(panel, 1) == by_time
-    assert notebook.value("(shipped.table.sort_by, shipped.table.descending)") == (5, True)
+    notebook.until(lambda: notebook.value("(shipped.table.sort_by, shipped.table.descending)") == (5, True))
 
     notebook.press(panel.locator("tbody button").first, "Enter")
     one = notebook.changed(panel, before)

@@ -134,6 +134,50 @@ def test_a_loader_that_was_lost_is_told_in_one_sentence_whoever_noticed_it(error
     assert told["text"] == f"lost a process that loads its data in {DOING}: {fate}"
 
 
+class Ending(Dataset):
+    """What it sends can no longer be fetched once its process is gone, though that is still on its way out."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, position: int) -> torch.Tensor:
+        return torch.zeros(2)
+
+
+@pytest.mark.parametrize("way", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
+def test_a_loader_that_is_ending_while_its_samples_are_fetched_is_a_lost_one(
+    way: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = iter(DataLoader(Ending(), num_workers=1))
+
+    def get(timeout: float) -> None:
+        raise way
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loader._data_queue, "get", get)
+        told = describe(raised(lambda: next(loader)), DOING)
+    assert told["kind"] == "loader"
+    assert told["text"] == (
+        f"lost a process that loads its data in {DOING}: it went away while it handed over samples "
+        f"({type(way).__name__}{f': {way}' if str(way) else ''})"
+    )
+    # One that the data raises is the data's.
+    assert describe(raised(lambda: next(iter(DataLoader(Broken(way), num_workers=1)))), DOING)["kind"] == "error"
+
+
+class Broken(Dataset):
+    """Its own connection broke."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, position: int) -> torch.Tensor:
+        raise self.error
+
+
 class Interrupted:
     """The launcher, to which something is told when the news of a loader's end comes."""
 
