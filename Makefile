@@ -24,13 +24,13 @@ check: .venv/.installed-test  ## lint and check types
 
 test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not stress"
 
 soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more than half an hour
 	DEEPPOOL_SOAK_CYCLES=200 $(BIN)/pytest -s tests/execution/test_soak.py
 
-stress: .venv/.installed-test  ## plan a hundred thousand random graphs; about a quarter of an hour
+stress: .venv/.installed-test  ## capture more models, plan a hundred thousand random graphs; about a quarter of an hour
+	$(BIN)/pytest -m stress
 	DEEPPOOL_RANDOM_GRAPHS=100000 $(BIN)/pytest tests/planning/test_random_graphs.py
 
 shipped: .venv/.installed  ## measure the profiles that come with deeppool again; some minutes of an idle machine

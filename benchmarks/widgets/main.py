@@ -1,12 +1,14 @@
-"""How long from a moved slider to the figure?
+"""How long from a moved slider to the figure, and from "Run All" to the first widget?
 
 The explorer's sliders at 1,024 GPUs and the timeline's window, in the kernel alone and in a real JupyterLab in a
-headless Chromium: from the key press to the page's next frame after plotly has drawn.
+headless Chromium: from the key press to the page's next frame after plotly has drawn. And each notebook as it comes,
+in a fresh kernel: from the command to the first widget with its figure drawn.
 
     python benchmarks/widgets/main.py
 """
 
 import argparse
+import shutil
 import statistics
 import sys
 import tempfile
@@ -18,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import deeppool as dp
 from tests.browser.lab import Lab, opened
+from tests.browser.notebook import Notebook
 
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 MODEL = "vgg16-cpu"
 GPUS, BATCH = 1024, 1024
 EXPLORER = f"dp.widgets.AmplificationExplorer(dp.find_profile({MODEL!r}), gpus={GPUS}, global_batch={BATCH})"
@@ -39,8 +43,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--no-browser", action="store_true", help="the kernel alone")
+    parser.add_argument("--run-all", action="store_true", help="the notebooks instead of the sliders")
     arguments = parser.parse_args()
     print(dp.environment(), end="\n\n")
+    if arguments.run_all:
+        print("| from Run All to the first widget | median | spread |\n|---|---|---|")
+        with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as lab:
+            for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+                times = [first_widget(lab, path) for _ in range(arguments.repeats)]
+                print(row(path.stem, times), flush=True)
+        return
     print("| from the slider to the figure | median | spread |\n|---|---|---|")
     for name, times in kernel(arguments.repeats).items():
         print(row(f"kernel: {name}", times))
@@ -74,6 +86,21 @@ def kernel(repeats: int) -> dict[str, list[float]]:
             explorer.settle()
         found[name] = [timed(slider, values[count % len(values)]) for count in range(repeats)]
     return found
+
+
+def first_widget(lab: Lab, path: Path) -> float:
+    """Milliseconds from Run All until the first widget has drawn its figure; the notebook then ends unfinished."""
+    copy = lab.server.root / path.name
+    shutil.copy(path, copy)
+    notebook = Notebook(lab.server, lab.browser, copy.name)
+    notebook.show()
+    started = time.perf_counter()
+    notebook.start_all()
+    notebook.page.locator(".dp-panel .js-plotly-plot .main-svg").first.wait_for()
+    took = 1e3 * (time.perf_counter() - started)
+    notebook.hide()
+    lab.server.end_kernels("")
+    return took
 
 
 def windows(longest: float) -> list[tuple[float, float]]:

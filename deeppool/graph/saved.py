@@ -45,7 +45,7 @@ def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]
         mode,
         torch.enable_grad(),
         torch.autocast("cpu", torch.bfloat16, enabled=autocast),
-        torch.autograd.graph.saved_tensors_hooks(run.save, lambda tensor: tensor),
+        torch.autograd.graph.saved_tensors_hooks(run.save, lambda kept: kept),
     ):
         run.run(*data)
     owner = {node: index for index, group in enumerate(groups) for node in group}
@@ -55,6 +55,7 @@ def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]
         layer = owner.get(run.makers.get(storage._cdata, saver), owner.get(saver))
         if layer is not None and storage.nbytes() % PRIME_BATCH == 0:
             totals[layer] += storage.nbytes() // PRIME_BATCH
+    run.forget()
     return tuple(totals)
 
 
@@ -79,9 +80,13 @@ class _Recorder(FakeRun):
                     self.makers.setdefault(value.untyped_storage()._cdata, node)
         return result
 
-    def save(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Autograd saves a tensor."""
+    def save(self, tensor: torch.Tensor) -> None:
+        """Autograd saves a tensor, and keeps None: no backward follows."""
         address = tensor.untyped_storage()._cdata
         if address not in self.permanent and self._current is not None:
             self.saved.setdefault(address, (tensor, self._current))
-        return tensor
+
+    def forget(self) -> None:
+        """All values: autograd's graph holds the hook and so this, a cycle that Python does not see."""
+        self.env.clear()
+        self.saved.clear()

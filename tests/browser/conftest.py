@@ -15,7 +15,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All of them are browser tests."""
     for item in items:
         if HERE in item.path.parents:
-            for mark in (pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.alone):
+            for mark in (pytest.mark.browser, pytest.mark.slow, pytest.mark.processes):
                 item.add_marker(mark)
             item.add_marker(pytest.mark.timeout(600))
             item.add_marker(pytest.mark.skipif(chromium() is None, reason="there is no chromium"))

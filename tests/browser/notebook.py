@@ -81,8 +81,7 @@ class Notebook:
         Raises:
             AssertionError: a cell raised, or they took longer.
         """
-        self._ask("jupyterapp.shell.activateById(document.id)")
-        self._ask("jupyterapp.commands.execute('notebook:run-all-cells')")
+        self.start_all()
 
         def finished() -> bool:
             cells = self._cells()
@@ -92,6 +91,11 @@ class Notebook:
             return all(cell["count"] is not None and cell["state"] == "idle" for cell in cells)
 
         self.until(finished, seconds)
+
+    def start_all(self) -> None:
+        """As "Run All Cells" of the menu does; waits for nothing."""
+        self._ask("jupyterapp.shell.activateById(document.id)")
+        self._ask("jupyterapp.commands.execute('notebook:run-all-cells')")
 
     def restart_kernel(self) -> None:
         """Without asking; no cell runs again."""
