@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
+
 .DELETE_ON_ERROR:
 SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 
@@ -24,7 +26,8 @@ check: .venv/.installed-test  ## lint and check types
 
 test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not stress"
+	$(BIN)/pytest $(TWO) -m "not stress" --ignore tests/browser
+	$(BIN)/pytest $(TWO) -m "not stress" tests/browser
 
 soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more than half an hour
 	DEEPPOOL_SOAK_CYCLES=200 $(BIN)/pytest -s tests/execution/test_soak.py

@@ -31,15 +31,10 @@ def runs_are_told_of_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iter
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests two at a time end together.
 
-    Workers take whole files in this order. With the longest last, one would wait for the other. Files that share a
-    browser stay together.
+    Workers take whole files in this order. With the longest last, one would wait for the other.
     """
     if hasattr(config, "workerinput"):
         seconds: Counter[Path] = Counter()
         for item in items:
-            seconds[_unit(item)] += 1 + sum(cost for mark, cost in COSTS.items() if item.get_closest_marker(mark))
-        items.sort(key=lambda item: -seconds[_unit(item)])
-
-
-def _unit(item: pytest.Item) -> Path:
-    return item.path.parent if item.path.parent.name == "browser" else item.path
+            seconds[item.path] += 1 + sum(cost for mark, cost in COSTS.items() if item.get_closest_marker(mark))
+        items.sort(key=lambda item: -seconds[item.path])

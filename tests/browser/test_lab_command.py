@@ -16,7 +16,7 @@ from tests.browser.lab import Lab
 from tests.browser.server import OPTIONS, Server, environment
 from tests.test_notebook_runs import TINY
 
-COPY = "01-burst-parallel.ipynb"
+COPY = "02-model-and-layers.ipynb"
 
 
 class LabCommand(Server):

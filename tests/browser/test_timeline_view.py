@@ -26,6 +26,7 @@ def test_window_kinds_and_timelines_are_chosen_by_keyboard(lab: Lab) -> None:
     assert notebook.value("view.problem") == ""
 
     notebook.press(notebook.button(panel, "idle"), "Enter")
+    notebook.until(lambda: notebook.value("view.kinds['idle'].value") is False)
     notebook.until(lambda: "idle" not in {trace["name"] for trace in notebook.figure(panel).traces})
 
     before = notebook.figure(panel)
