@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 THEMES: dict[str, Theme] = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-WINDOW_HEIGHT = 1600
+WINDOW_HEIGHT = 1900
 """Pixels: the tallest widget is seen whole."""
 FIGURE_WIDTH = 1200
 """Pixels of a README's figure."""

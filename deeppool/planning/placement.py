@@ -1,6 +1,6 @@
 """Layers on GPUs, with prices: what each layer of a plan costs, and what a change to one of them would."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -8,9 +8,12 @@ from typing import NamedTuple
 from deeppool.costs.communication import FAR, HOME, NEAR, Place
 from deeppool.costs.table import CostTable
 from deeppool.graph.regions import Block, Series, decompose, layers_of
-from deeppool.planning.lanes import Gpus, lanes_of
+from deeppool.planning.lanes import lanes_of
 from deeppool.planning.schedule import Order, Schedule, held, order_of, schedule
 from deeppool.planning.timing import duration
+
+Passes = Mapping[int, tuple[float, float]] | Sequence[tuple[float, float]]
+"""Per layer, seconds in the forward and in the backward pass."""
 
 
 class Seconds(NamedTuple):
@@ -72,7 +75,7 @@ class Placement:
     @property
     def iteration_time(self) -> float:
         """Seconds of both passes."""
-        return self.seconds_of(self.tree, self.gpus)
+        return self._seconds_of(self.tree, self._passes)
 
     @property
     def gpu_seconds(self) -> float:
@@ -123,15 +126,29 @@ class Placement:
                 seconds[layer] = other.seconds(layer)
             then = schedule(self.order, other.gpus, seconds, overlap_sync=True)
             return then.iteration_time - self.schedule.iteration_time
-        change = 0.0
-        for part in {id(self._parts[layer]): self._parts[layer] for layer in touched}.values():
-            change += other.seconds_of(part, self.gpus) - self.seconds_of(part, self.gpus)
-        return change
+        passes = {**dict(enumerate(self._passes)), **{layer: other.passes(layer) for layer in touched}}
+        parts = {id(self._parts[layer]): self._parts[layer] for layer in touched}
+        return sum(self._seconds_of(part, passes) - self._part_seconds[key] for key, part in parts.items())
 
-    def seconds_of(self, part: Series, gpus: Gpus) -> float:
-        """Seconds of both passes through a part of the model; ``gpus`` says what runs side by side."""
-        forward = duration(part, gpus, self.forward)
-        return forward + duration(part, gpus, lambda layer: self.time(layer) - self.forward(layer))
+    def passes(self, layer: int) -> tuple[float, float]:
+        """Seconds of a layer in the forward and in the backward pass."""
+        forward = self.forward(layer)
+        return forward, self.time(layer) - forward
+
+    @cached_property
+    def _passes(self) -> tuple[tuple[float, float], ...]:
+        return tuple(map(self.passes, range(len(self.options))))
+
+    @cached_property
+    def _part_seconds(self) -> dict[int, float]:
+        """By the identity of a part."""
+        parts = {id(part): part for part in self._parts}
+        return {key: self._seconds_of(part, self._passes) for key, part in parts.items()}
+
+    def _seconds_of(self, part: Series, passes: Passes) -> float:
+        """Seconds of both passes through a part of the model, side by side what runs so here."""
+        forward = duration(part, self.gpus, lambda layer: passes[layer][0])
+        return forward + duration(part, self.gpus, lambda layer: passes[layer][1])
 
     @cached_property
     def rooms(self) -> tuple[int, ...]:

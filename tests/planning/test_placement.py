@@ -104,8 +104,7 @@ def test_layers_take_what_the_definitions_say(shape):
             assert [placement.time(layer) for layer in range(len(times))] == pytest.approx(times, rel=1e-12)
             work = sum(time * count for time, (count, _) in zip(times, places(placement), strict=True))
             assert placement.gpu_seconds == pytest.approx(work, rel=1e-12)
-            whole = placement.seconds_of(placement.tree, placement.gpus)
-            assert whole == pytest.approx(definition.iteration_time(places(placement)), rel=1e-12)
+            assert placement.iteration_time == pytest.approx(definition.iteration_time(places(placement)), rel=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
