@@ -63,9 +63,9 @@ class Findings:
         self._numbers[name] = number
         return number
 
-    def check(self, statement: str, holds: object, detail: str = "") -> Check:
+    def check(self, statement: str, holds: object, detail: str = "", *, known: str = "") -> Check:
         """Adds a statement, see :class:`Check`; the same statement takes the earlier one's place."""
-        check = Check(statement, bool(holds), detail)
+        check = Check(statement, bool(holds), detail, known)
         self._checks[statement] = check
         return check
 

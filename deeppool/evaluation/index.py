@@ -129,11 +129,10 @@ def _verdict(found: Verdict, folder: Path) -> list[str]:
     troubles += [(name, why, "") for name, _, why in (x.partition(": ") for x in found.not_run)]
     if troubles:
         parts += _section("Broke, or did not run", html_table(("notebook", "", ""), troubles))
-    if found.unmet:
-        rows = [
-            (x.notebook, x.statement, x.detail, f"last held {x.held}" if x.held else "never held") for x in found.unmet
-        ]
-        parts += _section("Checks that do not hold", html_table(("notebook", "check", "because", ""), rows))
+    for heading, unmet in (("Checks that do not hold", found.unmet), ("Differences that are known", found.known)):
+        if unmet:
+            rows = [(x.notebook, x.statement, x.detail, x.history) for x in unmet]
+            parts += _section(heading, html_table(("notebook", "check", "because", ""), rows))
     changes = [("installed since the last night", each) for each in found.versions]
     changes += [("no longer told", each) for each in found.gone]
     if changes:

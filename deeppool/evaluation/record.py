@@ -58,6 +58,8 @@ class Check:
     holds: bool
     detail: str = ""
     """The values that decide it."""
+    known: str = ""
+    """Why it is known not to hold here, where the paper's does: it is told, and no night fails for it."""
 
 
 @dataclass(frozen=True)

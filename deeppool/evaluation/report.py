@@ -71,5 +71,7 @@ def number_row(number: Number) -> tuple[str, ...]:
 
 
 def check_row(check: Check) -> tuple[str, ...]:
-    """Statement, whether it holds, the values."""
-    return check.statement, "holds" if check.holds else "does not hold", check.detail
+    """Statement, whether it holds, the values and, where it does not, why that is known."""
+    if check.holds or not check.known:
+        return check.statement, "holds" if check.holds else "does not hold", check.detail
+    return check.statement, "does not hold, as is known", "; ".join(filter(None, (check.detail, check.known)))

@@ -52,8 +52,14 @@ class Unmet:
     notebook: str
     statement: str
     detail: str
+    """The values that decide it; and why, where that is known."""
     held: str | None
     """The last night in which it did; None: in none that is kept."""
+
+    @property
+    def history(self) -> str:
+        """When it last held, in words."""
+        return f"last held {self.held}" if self.held else "never held"
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,9 @@ class Verdict:
     not_run: tuple[str, ...]
     """Notebooks, each with the reason."""
     unmet: tuple[Unmet, ...]
+    """Without those that are known not to hold."""
+    known: tuple[Unmet, ...]
+    """Checks that do not hold, as their notebooks say they would; told, and held against nobody."""
     checks: int
     """Of tonight."""
     gone: tuple[str, ...]
@@ -87,7 +96,7 @@ class Verdict:
 
     @property
     def fine(self) -> bool:
-        """Everything ran, nothing moved, every check holds."""
+        """Everything ran, nothing moved, every check holds but for those that are known not to."""
         return not (self.moved or self.broken or self.not_run or self.unmet)
 
     def explain(self) -> str:
@@ -103,6 +112,8 @@ class Verdict:
             f"{len(self.unmet)} of {self.checks} checks do not hold" if self.unmet else "",
         ]
         told = ", ".join(filter(None, words)) or "nothing moved, nothing broke"
+        if self.known:
+            told += f", {len(self.known)} of {self.checks} checks do not hold, as is known"
         young = f", {self.young} too new to judge" if self.young else ""
         return (
             f"{self.night} ({self.preset}, {self.device}; {against}): {told}; "
@@ -143,7 +154,8 @@ def verdict(tonight: Night, history: Sequence[Night]) -> Verdict:
         moved=tuple(move for _, move in sorted(moved, key=lambda pair: -pair[0])),
         broken=tuple(_broken(x, tonight, nights) for x in tonight.outcomes if x.state == "failed"),
         not_run=tuple(f"{x.name}: {x.problem}" for x in tonight.outcomes if x.state == "not run"),
-        unmet=tuple(_unmet(tonight, nights)),
+        unmet=tuple(_unmet(tonight, nights, known=False)),
+        known=tuple(_unmet(tonight, nights, known=True)),
         checks=sum(len(outcome.checks) for outcome in tonight.outcomes),
         gone=tuple(gone),
         judged=judged,
@@ -199,18 +211,19 @@ def _broken(outcome: Outcome, tonight: Night, nights: Sequence[Night]) -> Broken
     return Broken(outcome.name, outcome.problem, since)
 
 
-def _unmet(tonight: Night, nights: Sequence[Night]) -> list[Unmet]:
+def _unmet(tonight: Night, nights: Sequence[Night], *, known: bool) -> list[Unmet]:
     found = []
     for outcome in tonight.outcomes:
         for check in outcome.checks:
-            if not check.holds:
+            if not check.holds and bool(check.known) is known:
                 held = [
                     night.name
                     for night in nights
                     if (before := night.outcome(outcome.name)) is not None
                     and any(x.statement == check.statement and x.holds for x in before.checks)
                 ]
-                found.append(Unmet(outcome.name, check.statement, check.detail, held[-1] if held else None))
+                detail = "; ".join(filter(None, (check.detail, check.known)))
+                found.append(Unmet(outcome.name, check.statement, detail, held[-1] if held else None))
     return found
 
 
@@ -257,10 +270,8 @@ def _tables(found: Verdict, rows: int = 30) -> list["Table"]:
     lines = {
         "broke": [(f"{x.notebook}: {x.problem}", f"since {x.since}") for x in found.broken],
         "did not run": [(x, "") for x in found.not_run],
-        "check": [
-            (f"{x.notebook}: {x.statement} does not hold ({x.detail})", f"held {x.held}" if x.held else "never held")
-            for x in found.unmet
-        ],
+        "check": [(f"{x.notebook}: {x.statement} does not hold ({x.detail})", x.history) for x in found.unmet],
+        "differs, as is known": [(f"{x.notebook}: {x.statement} ({x.detail})", x.history) for x in found.known],
         "since the last night": [(x, "") for x in found.versions],
         "no longer told": [(x, "") for x in found.gone[:rows]],
     }

@@ -18,6 +18,7 @@ def found() -> Findings:
     findings.number("throughput over data parallelism", 1.7, "x", "simulated", paper="1.2 to 2.3")
     findings.check("burst parallelism gains", np.True_, "1.31x")
     findings.check("the frontier dominates", 0.9 > 1.0, "0.9 against 1")
+    findings.check("priorities change little", False, "102 %", known="the core is taken at once")
     return findings
 
 
@@ -30,6 +31,7 @@ def test_what_was_found_comes_back_from_the_file(tmp_path: Path) -> None:
     assert saved.checks == (
         Check("burst parallelism gains", True, "1.31x"),
         Check("the frontier dominates", False, "0.9 against 1"),
+        Check("priorities change little", False, "102 %", "the core is taken at once"),
     )
     assert saved.parameters == {"gpus": 8, "model": "vgg16"}
     assert not saved.holds
@@ -44,6 +46,7 @@ def test_the_text_has_the_paper_beside_ours_and_the_checks() -> None:
     assert "throughput over data parallelism 1.2 to 2.3 1.7x simulated" in lines
     assert "burst parallelism gains holds 1.31x" in lines
     assert "the frontier dominates does not hold 0.9 against 1" in lines
+    assert "priorities change little does not hold, as is known 102 %; the core is taken at once" in lines
     assert max(map(len, text.splitlines())) <= 100
 
 

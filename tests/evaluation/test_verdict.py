@@ -229,6 +229,19 @@ def test_a_check_that_does_not_hold_says_when_it_last_did() -> None:
     assert verdict(checked(4, False), []).unmet[0].held is None
 
 
+def test_a_difference_that_is_known_is_told_and_fails_no_night() -> None:
+    check = Check("short kernels suffer", False, "91 %", known="an operating system interrupts")
+    found = verdict(night(2, done(checks=(check, Check("another", True)))), [])
+    assert found.fine and not found.unmet
+    (known,) = found.known
+    assert (known.statement, known.detail) == ("short kernels suffer", "91 %; an operating system interrupts")
+    assert "nothing broke, 1 of 2 checks do not hold, as is known" in str(found)
+    assert "short kernels suffer" in found.explain()
+    # It is known of this one only, and only while it does not hold.
+    assert not verdict(night(2, done(checks=(check, Check("another", False)))), []).fine
+    assert verdict(night(2, done(checks=(replace(check, holds=True),))), []).known == ()
+
+
 def test_a_notebook_that_did_not_run_is_told_and_a_number_that_is_gone_too() -> None:
     late = done("fig9", state="not run", problem="the budget of 60 s was spent")
     found = verdict(night(2, done("fig5"), late), [night(1, done("fig5", measured(1.0)), done("fig9", measured(1.0)))])
