@@ -1,7 +1,8 @@
 """Holds a bound on the foreground's mean slowdown by one knob: the share of the time that the background may have.
 
 The slowdown is taken as proportional to the share, ``k x share``; ``k`` is fitted to the latest iterations, whatever
-their shares, so a change of the share throws no evidence away. A background is innocent until it is tried:
+their shares, so a change of the share throws no evidence away. A background is innocent until it is tried, but for
+one as strong as the foreground: that is tried first, with little.
 
     suspected   iterations are surely slower than those alone, by more than the bound
     tried       with next to nothing and with all it may have, iteration by iteration: a machine that has become
@@ -25,6 +26,8 @@ AIM = 0.9
 """Of the bound: what a background that is not innocent is allowed, as the fit errs both ways."""
 LEAST = 0.01
 """A share is never less: at none, nobody would notice that the background has become harmless."""
+WARY = 0.1
+"""Of the time: what a background may have that could do much harm, until it was tried."""
 KEPT = 64
 """Collocated iterations that the fit looks back."""
 ENOUGH = 5
@@ -51,14 +54,19 @@ CONTRAST = 4.0
 class Controller:
     """Turns the knob."""
 
-    def __init__(self, bound: float) -> None:
-        """Starts with the whole device; ``bound`` is 0.03 for 3 %."""
+    def __init__(self, bound: float, *, wary: bool = False) -> None:
+        """Starts with the whole device, or warily.
+
+        Args:
+            bound: 0.03 for 3 %.
+            wary: the background is as strong as the foreground, so it is tried before it gets the device.
+        """
         self._bound = bound
-        self._share = 1.0
+        self._share = WARY if wary else 1.0
         self._seen: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self._waited = 0
         self._rest = 0
-        self._trial: Trial | None = None
+        self._trial: Trial | None = Trial(LEAST, WARY) if wary else None
         self._belied, self._hopeless = 0, False
         self.drift = 0.0
         """By how much the foreground itself, so the last trial, is slower than when it was last alone."""

@@ -35,7 +35,8 @@ class Governor:
     def __init__(self, sharing: Sharing) -> None:
         """Without feedback and a bound it forbids nothing and measures nothing."""
         self._feedback = None if sharing.feedback is None else Feedback(sharing.feedback)
-        self._controller = None if sharing.max_slowdown is None else Controller(sharing.max_slowdown)
+        self._wary = sharing.priority == "normal" and sharing.share is None
+        self._controller = self._held(sharing.max_slowdown)
         self._baseline = Baseline()
         self._block: list[float] = []
         """Seconds of the latest iterations alone, until the next one beside a background."""
@@ -51,10 +52,13 @@ class Governor:
         Iterations alone, and what a share of the time costs, are what they were.
         """
         if self._controller is None:
-            self._controller = Controller(bound)
+            self._controller = self._held(bound)
         else:
             self._controller.change_bound(bound)
         self._slowdown = self._slowdown.without_collocated()
+
+    def _held(self, bound: float | None) -> Controller | None:
+        return None if bound is None else Controller(bound, wary=self._wary)
 
     def begin(self, iteration: int) -> Orders:
         """Orders for an iteration; its number counts from the start of the run and is the same on every rank."""

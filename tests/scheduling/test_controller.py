@@ -8,17 +8,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deeppool.scheduling.controller import LEAST, Controller
+from deeppool.scheduling.controller import LEAST, WARY, Controller
 from deeppool.scheduling.governor import Governor
 from deeppool.sharing import Sharing
 
 BOUND = 0.03
 
 
-def run(plant, *, noise, seed, iterations=500, bound=BOUND, speed=None):
+def run(plant, *, noise, seed, iterations=500, bound=BOUND, speed=None, priority="lowest"):
     """Shares, and true slowdowns, of the collocated iterations of a foreground of 0.1 s."""
     draw = random.Random(seed)
-    governor = Governor(Sharing(max_slowdown=bound))
+    governor = Governor(Sharing(priority=priority, max_slowdown=bound))
     shares, slowdowns = [], []
     for iteration in range(iterations):
         orders = governor.begin(iteration)
@@ -42,6 +42,28 @@ def test_without_noise_the_share_is_all_that_the_bound_allows(cost):
     else:
         assert max(slowdowns[20:]) <= BOUND * (1 + 1e-9)
         assert shares[-1] == pytest.approx(max(LEAST, 0.9 * BOUND / cost), rel=0.01)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize(("cost", "part"), [(0.1, 1.0), (0.5, 0.8), (1.5, 0.6)])
+def test_a_background_as_strong_as_the_foreground_is_tried_before_it_gets_the_device(cost, part, noise):
+    def plant(_, share):
+        return cost * share
+
+    found = {
+        priority: [run(plant, noise=noise, seed=seed, iterations=100, priority=priority) for seed in range(12)]
+        for priority in ("normal", "lowest")
+    }
+    paid = {priority: fmean(fmean(slowdowns) for _, slowdowns in runs) for priority, runs in found.items()}
+    assert paid["normal"] < part * paid["lowest"]
+    assert all(max(shares[:2]) <= WARY for shares, _ in found["normal"])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_one_that_costs_nothing_gets_the_device_after_it_was_tried(noise):
+    for seed in range(12):
+        shares, _ = run(lambda *_: -0.005, noise=noise, seed=seed, iterations=150, priority="normal")
+        assert fmean(shares[-50:]) > 0.9
 
 
 # Chance is drawn once for all: among many draws there are some that mislead any controller.
