@@ -44,8 +44,7 @@ def nightly(
     command goes on with a night that was interrupted; two at once in one folder are refused.
 
     Exit code 0: everything ran, nothing moved, every check holds, but for differences from the paper that the notebooks
-    know of. 1: something moved, broke, did not run or does not
-    hold, or the night could not be kept. 2: bad usage.
+    know of. 1: something moved, broke, did not run or does not hold, or the night could not be kept. 2: bad usage.
 
     Example: deeppool nightly -o nights --budget 3h
     """

@@ -80,7 +80,7 @@ class Verdict:
     not_run: tuple[str, ...]
     """Notebooks, each with the reason."""
     unmet: tuple[Unmet, ...]
-    """Without those that are known not to hold."""
+    """Without those that are known not to hold, unless they did."""
     known: tuple[Unmet, ...]
     """Checks that do not hold, as their notebooks say they would; told, and held against nobody."""
     checks: int
@@ -215,13 +215,16 @@ def _unmet(tonight: Night, nights: Sequence[Night], *, known: bool) -> list[Unme
     found = []
     for outcome in tonight.outcomes:
         for check in outcome.checks:
-            if not check.holds and bool(check.known) is known:
-                held = [
-                    night.name
-                    for night in nights
-                    if (before := night.outcome(outcome.name)) is not None
-                    and any(x.statement == check.statement and x.holds for x in before.checks)
-                ]
+            if check.holds:
+                continue
+            held = [
+                night.name
+                for night in nights
+                if (before := night.outcome(outcome.name)) is not None
+                and any(x.statement == check.statement and x.holds for x in before.checks)
+            ]
+            # What held before is news, whatever is known.
+            if known is bool(check.known and not held):
                 detail = "; ".join(filter(None, (check.detail, check.known)))
                 found.append(Unmet(outcome.name, check.statement, detail, held[-1] if held else None))
     return found

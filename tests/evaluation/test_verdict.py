@@ -239,7 +239,12 @@ def test_a_difference_that_is_known_is_told_and_fails_no_night() -> None:
     assert "short kernels suffer" in found.explain()
     # It is known of this one only, and only while it does not hold.
     assert not verdict(night(2, done(checks=(check, Check("another", False)))), []).fine
-    assert verdict(night(2, done(checks=(replace(check, holds=True),))), []).known == ()
+    held = night(1, done(checks=(replace(check, holds=True),)))
+    assert verdict(held, []).known == ()
+    # And only where it never held.
+    after = verdict(night(2, done(checks=(check,))), [held])
+    assert not after.fine and not after.known
+    assert after.unmet[0].held == held.name
 
 
 def test_a_notebook_that_did_not_run_is_told_and_a_number_that_is_gone_too() -> None:
