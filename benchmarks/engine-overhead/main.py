@@ -111,7 +111,7 @@ def iterations(
     stream = device.stream("high")
     with stream.current():
         trainer = Trainer(work.captured, parts, Alone(), work.training)
-    governing = Governing(EVERYTHING, folder, 0)
+    governing = Governing(EVERYTHING, folder, 0, Alone(), device.torch_device())
     watcher: Phases | None = None
     if device.kind == "cuda":
         watcher = Phases(device)

@@ -1,15 +1,19 @@
 """A foreground rank's side of sharing its device: it says what it does, and what the background beside it may do."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from deeppool.board import Board
+from deeppool.execution.peers import Peers
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer, Watcher
-from deeppool.scheduling.governor import Governor
+from deeppool.scheduling.governor import Governor, Seen, together
 from deeppool.scheduling.orders import FREE, Operator
 from deeppool.sharing import Sharing
 
@@ -22,20 +26,32 @@ class Clocked(Watcher, Protocol):
         ...
 
 
+CPU = torch.device("cpu")
+Told = tuple[Seen, int, float | None]
+"""By a rank: what it saw, and the newest bound that it has heard of, with its number."""
+
+
 class Governing:
     """The governor of one rank, and the board on which its orders stand."""
 
-    def __init__(self, sharing: Sharing, folder: Path, position: int) -> None:
+    def __init__(self, sharing: Sharing, folder: Path, position: int, peers: Peers, place: torch.device = CPU) -> None:
         """Opens the rank's board, and wipes off what a rank before this one, that was lost, left on it.
 
         Args:
             sharing: the mechanisms.
             folder: of the boards; the background opens them there.
             position: of this rank's place in the run; its number, but for one that runs for all.
+            peers: all ranks of the foreground, each with a governing of its own.
+            place: of a tensor that they can sum up.
         """
         self._sharing = sharing
+        self._peers, self._place = peers, place
         self.number = 0
         """Of the bound that is held, counted from the start."""
+        self._wanted = (0, sharing.max_slowdown)
+        """Number of the newest bound that this rank has heard of, and the bound."""
+        self._agreed = self._wanted
+        """Of the newest one that all ranks have heard of; it is held from the next iteration on."""
         self._board = Board(folder, position)
         self._clocked: Clocked | None = None
         self._board.withdraw()
@@ -53,9 +69,8 @@ class Governing:
         """Governed ones, on every rank the same: those alone coincide."""
 
     def change_bound(self, bound: float, number: int) -> None:
-        """From the next iteration on; what was learned of the background's cost is kept."""
-        self._sharing, self.number = replace(self._sharing, max_slowdown=bound), number
-        self._governor.change_bound(bound)
+        """From the first iteration on before which all ranks were told; what was learned of the cost is kept."""
+        self._wanted = number, bound
 
     def told(self) -> dict[str, Any]:
         """Of the present iteration: the bound, and the background's share of the time."""
@@ -66,19 +81,46 @@ class Governing:
     def begin(self, trainer: Trainer) -> None:
         """An iteration of the trainer begins, beside the background."""
         trainer.watcher = self._clocked or self._board
+        self._hold(*self._agreed)
         self._orders = self._governor.begin(self._iterations)
         self._iterations += 1
         self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
 
+    def _hold(self, number: int, bound: float | None) -> None:
+        if number > self.number and bound is not None:
+            self._sharing, self.number = replace(self._sharing, max_slowdown=bound), number
+            self._governor.change_bound(bound)
+
     def end(self, seconds: float, spans: Sequence[RawSpan]) -> None:
-        """It took so long, and so did its parts."""
-        if self._clocked is not None:
-            self._governor.end(seconds, self._clocked.times() if self._sharing.learns else {})
+        """It took so long, and so did its parts; all ranks end it together."""
+        if not self._sharing.learns:
             return
+        told = self._gather(self._governor.observe(seconds, self._operators(spans)))
+        self._governor.learn(together([seen for seen, _, _ in told]))
+        # A rank may hear of a bound an iteration later than another.
+        _, number, bound = min(told, key=_number)
+        self._agreed = number, bound
+
+    def _operators(self, spans: Sequence[RawSpan]) -> Mapping[Operator, float]:
+        if self._clocked is not None:
+            return self._clocked.times()
         operators: dict[Operator, float] = defaultdict(float)
         for kind, stage, _, started, ended in spans:
             operators[kind, stage] += ended - started
-        self._governor.end(seconds, operators)
+        return operators
+
+    def _gather(self, seen: Seen) -> list[Told]:
+        """From each rank that is there: where the others are emulated, from this one alone."""
+        number, bound = self._wanted
+        rows = torch.zeros(self._peers.ranks, 5, dtype=torch.float64)
+        rows[self._peers.rank] = torch.tensor([*seen, number, math.nan if bound is None else bound], dtype=rows.dtype)
+        rows = rows.to(self._place)
+        self._peers.all_reduce(rows)
+        return [
+            (Seen(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
+            for seconds, trying, unsettled, number, bound in rows.tolist()
+            if seconds > 0
+        ]
 
     def rest(self, trainer: Trainer) -> None:
         """For now that was the last: the background may do as it likes."""
@@ -96,3 +138,7 @@ class Governing:
             "share": self._orders.share,
             "banned": [f"{kind} of {stages[stage].name}" for kind, stage in sorted(self._orders.banned)],
         }
+
+
+def _number(told: Told) -> int:
+    return told[1]

@@ -93,7 +93,7 @@ class Rank:
             self.peers = _meet(setup, device)
         self.training = work.training
         self.trainer = self._trainer(plan)
-        self.governing = _governing(setup, device)
+        self.governing = _governing(setup, device, self.peers, self.place)
         self.watcher: Watcher | None = None
         """Of the trainer, where nobody governs a background."""
         self.used: Callable[[], float] = time.process_time
@@ -260,14 +260,14 @@ def _emulate(rank: int, plan: Plan, place: torch.device) -> Peers:
     return Emulated(rank, plan.gpus, turns_of(plan, stages_of(plan), rank), settle=settle)
 
 
-def _governing(setup: Message, device: Device) -> Governing | None:
+def _governing(setup: Message, device: Device, peers: Peers, place: torch.device) -> Governing | None:
     """Where a background runs beside this rank."""
     if setup["sharing"] is None:
         return None
     sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
     if sharing.share is not None and device.kind == "cpu":
         join_foreground(folder.name, setup["position"])
-    return Governing(sharing, folder, setup["position"])
+    return Governing(sharing, folder, setup["position"], peers, place)
 
 
 def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> None:

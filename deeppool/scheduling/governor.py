@@ -3,10 +3,15 @@
 Two loops, each by itself: feedback bans operators that suffer, a controller holds the bound on the mean slowdown.
 Both compare with iterations alone. Which those are depends on the number of the iteration and nothing else, so they
 coincide on all ranks without a message: a rank waits for the others, and is alone only when all are.
+
+Feedback is each rank's own matter, the share is not. A rank that gives its background less of the time still waits for
+the others', and would find its own background innocent. So every rank's controller learns the same (see
+:class:`Seen`), and all turn the share as one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from deeppool.scheduling.controller import Controller
 from deeppool.scheduling.feedback import Feedback
@@ -14,7 +19,7 @@ from deeppool.scheduling.orders import FREE, Operator, Orders
 from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown
 from deeppool.sharing import Sharing
 
-__all__ = ["Estimate", "Governor", "Operator", "Orders", "is_alone"]
+__all__ = ["Estimate", "Governor", "Operator", "Orders", "Seen", "is_alone", "together"]
 
 BLOCK = 4
 """Iterations alone in a row. The first may still find pieces in flight and a cold cache: it is not measured."""
@@ -29,8 +34,23 @@ def is_alone(iteration: int) -> bool:
     return iteration % (2 * BLOCK if iteration < DENSE else RARE) < BLOCK
 
 
+class Seen(NamedTuple):
+    """Of an iteration on one rank, what the share depends on."""
+
+    seconds: float
+    trying: bool = False
+    """Whether an operator is on trial, at the start or after a ban: how slow it was says little of what comes."""
+    unsettled: bool = False
+    """Whether other operators are banned than when the controller last learned."""
+
+
+def together(seen: Sequence[Seen]) -> Seen:
+    """What several ranks saw of one iteration."""
+    return Seen(fmean(one.seconds for one in seen), any(one.trying for one in seen), any(one.unsettled for one in seen))
+
+
 class Governor:
-    """Decides for one rank; it learns between :meth:`begin` and :meth:`end` of each iteration."""
+    """Decides for one rank; it learns after each iteration: :meth:`observe`, :meth:`learn`, or :meth:`end` for both."""
 
     def __init__(self, sharing: Sharing) -> None:
         """Without feedback and a bound it forbids nothing and measures nothing."""
@@ -71,28 +91,38 @@ class Governor:
         return self._orders
 
     def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:
-        """The iteration is over: what it took, and each operator in it."""
+        """The iteration is over: what it took, and each operator in it; of a rank by itself."""
+        self.learn(self.observe(seconds, operators))
+
+    def observe(self, seconds: float, operators: Mapping[Operator, float]) -> Seen:
+        """The iteration is over on this rank; returns what all ranks should :meth:`learn` :func:`together`."""
+        if self._feedback is None or self._orders is FREE:
+            return Seen(seconds)
+        if self._orders.open:
+            self._feedback.collocated(self._iteration, operators)
+        elif self._iteration % BLOCK:
+            self._feedback.alone(operators)
+        return Seen(seconds, self._feedback.trying(self._iteration), self._orders.banned != self._settled)
+
+    def learn(self, seen: Seen) -> None:
+        """The iteration is over on every rank; all that share a bound learn the same."""
         if self._orders is FREE:
             return
         if self._orders.open:
-            self._collocated(seconds, operators)
+            self._collocated(seen)
         elif self._iteration % BLOCK:
-            self._block.append(seconds)
-            if self._feedback is not None:
-                self._feedback.alone(operators)
+            self._block.append(seen.seconds)
 
-    def _collocated(self, seconds: float, operators: Mapping[Operator, float]) -> None:
-        if self._feedback is not None:
-            self._feedback.collocated(self._iteration, operators)
+    def _collocated(self, seen: Seen) -> None:
         known = self._baseline
         self._take_block()
         if not known:
             return
-        slowdown = seconds / known.mean - 1
+        slowdown = seen.seconds / known.mean - 1
         self._slowdown.collocated(slowdown - (0.0 if self._controller is None else self._controller.drift))
-        # An operator on trial, at the start or after a ban, is left to the feedback.
-        if self._controller is not None and not (self._feedback and self._feedback.trying(self._iteration)):
-            if self._orders.banned != self._settled:
+        # An operator on trial is left to the feedback.
+        if self._controller is not None and not seen.trying:
+            if seen.unsettled:
                 self._settled = self._orders.banned
                 self._controller.forget()
             self._controller.collocated(slowdown, len(known), known.noise)

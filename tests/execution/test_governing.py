@@ -1,6 +1,8 @@
 """A rank's side of sharing its device: what it does stands on the board, and its governor's orders, while it trains."""
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -55,7 +57,7 @@ class Listener(Board):
 
 def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path) -> None:
     trainer, board, background = two_stages(), Listener(tmp_path), Board(tmp_path, 0)
-    governing = Governing(Sharing(), tmp_path, 0)
+    governing = Governing(Sharing(), tmp_path, 0, Alone())
     governing._board = board
     governing.begin(trainer)
     trainer.iterate([samples])
@@ -81,7 +83,7 @@ def learn(governing: Governing, background: Board, trainer: Trainer, cost: float
 @pytest.mark.parametrize("cost", [0.0, 0.5])
 def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -> None:
     trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(GOVERNED, tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
     shares = learn(governing, background, trainer, cost)
     assert [share > 0 for share in shares] == [not is_alone(number) for number in range(DENSE)]
     found = governing.found(trainer.stages)
@@ -95,7 +97,7 @@ def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -
 
 def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
     trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(GOVERNED, tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
     learn(governing, background, trainer, 0.5)
     governing.start_over()
     assert governing.found(trainer.stages)["slowdown"] is None
@@ -105,7 +107,7 @@ def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
 
 def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
     trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(Sharing(feedback=0.1), tmp_path, 0)
+    governing = Governing(Sharing(feedback=0.1), tmp_path, 0, Alone())
     seen: Sequence[str] = ()
     for _ in range(2 * DENSE):
         governing.begin(trainer)
@@ -117,21 +119,24 @@ def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
 
 def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: Path) -> None:
     trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(GOVERNED, tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
     learn(governing, background, trainer, 0.5)
     governing.begin(trainer)
     before = background.orders[1]
     assert governing.told() == {"bound": 0.01, "share": before}
     governing.change_bound(0.05, 1)
-    assert (background.orders[1], governing.number) == (before, 1)
+    governing.end(0.2, [SPAN])
+    assert (background.orders[1], governing.number) == (before, 0)
+    assert governing.told() == {"bound": 0.01, "share": before}
     governing.begin(trainer)
+    assert governing.number == 1
     assert background.orders[1] == pytest.approx(5 * before)
     assert governing.told() == {"bound": 0.05, "share": pytest.approx(5 * before)}
 
 
 def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
     trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0)
+    governing = Governing(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0, Alone())
     governing.change_bound(0.01, 1)
     governing.start_over()
     learn(governing, background, trainer, 0.5)
@@ -142,9 +147,50 @@ def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
 
 def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_path: Path) -> None:
     trainer = two_stages()
-    governing = Governing(GOVERNED, tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
     governing.begin(trainer)
     assert governing.told() == {"bound": 0.01, "share": 0.0}
-    ungoverned = Governing(Sharing(), tmp_path, 0)
+    ungoverned = Governing(Sharing(), tmp_path, 0, Alone())
     ungoverned.begin(trainer)
     assert ungoverned.told() == {"bound": None, "share": None}
+
+
+class Two(Alone):
+    """Both of two ranks, which take turns: the first one's part of a sum waits for the second one's."""
+
+    ranks = 2
+
+    def __init__(self, rank: int, meeting: threading.Barrier, rows: list[torch.Tensor]) -> None:
+        self.rank, self._meeting, self._rows = rank, meeting, rows
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        self._rows[self.rank] = tensor.clone()
+        self._meeting.wait(60)
+        tensor.copy_(sum(self._rows, torch.zeros_like(tensor)))
+        self._meeting.wait(60)
+
+
+def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(tmp_path: Path) -> None:
+    meeting, rows = threading.Barrier(2), [torch.zeros(0)] * 2
+    heard = (DENSE + 1, DENSE + 2)
+    noise = (0.98, 1.02)
+    trainer = two_stages()
+
+    def train(rank: int) -> list[tuple[float, int]]:
+        background = Board(tmp_path, rank)
+        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting, rows))
+        found = []
+        for iteration in range(DENSE + 4):
+            if iteration == heard[rank]:
+                governing.change_bound(0.05, 1)
+            governing.begin(trainer)
+            may_run, share, _ = background.orders
+            found.append((share, governing.number))
+            governing.end(0.2 * (1 + 0.5 * share * may_run * noise[rank]), [SPAN])
+        return found
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(train, range(2))
+    assert first == second
+    assert [number for _, number in first] == [0] * (DENSE + 3) + [1]
+    assert first[-1][0] == pytest.approx(5 * first[-2][0])

@@ -1,13 +1,14 @@
 """Orders of each iteration: when the foreground is alone, which operators are banned, and what is known of both."""
 
 import random
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
-from deeppool.scheduling.governor import DENSE, Governor, is_alone
+from deeppool.scheduling.governor import DENSE, Governor, is_alone, together
 from deeppool.scheduling.orders import FREE, Orders
 from deeppool.sharing import Sharing
 
@@ -179,3 +180,47 @@ def test_a_machine_that_grows_slower_is_not_the_background_s_fault():
     shares = [orders.share for orders in run(governor, plant, 1000, noise=0.01)]
     assert shares[240] == 1.0
     assert shares[-1] == 1.0
+
+
+def as_one(governors, plant, iterations, *, noise=0.0, seed=0):
+    """As :func:`run`, of several ranks: ``plant(orders)`` says what each one's operators take. Seconds, and orders."""
+    draw = random.Random(seed)
+    seconds, told = [], []
+    for iteration in range(iterations):
+        orders = [governor.begin(iteration) for governor in governors]
+        taken = [{what: time * draw.lognormvariate(0, noise) for what, time in rank.items()} for rank in plant(orders)]
+        # The ranks wait for the slowest.
+        seconds.append(max(sum(rank.values()) for rank in taken))
+        clocks = [seconds[-1] * draw.lognormvariate(0, noise / 5) for _ in governors]
+        seen = [governor.observe(*own) for governor, *own in zip(governors, clocks, taken, strict=True)]
+        for governor in governors:
+            governor.learn(together(seen))
+        told.append(orders)
+    return seconds, told
+
+
+@pytest.mark.parametrize("priority", ["normal", "lowest"])
+@pytest.mark.parametrize("cost", [0.3, 1.0])
+def test_ranks_that_wait_for_one_another_hold_their_bound_together(cost, priority):
+    """By itself each would see that its own background makes no difference, as long as the others have theirs."""
+
+    def plant(orders):
+        return [{FORWARD: 0.1 * (1 + cost * rank.share * rank.open)} for rank in orders]
+
+    sharing = Sharing(max_slowdown=0.05, priority=priority)
+    seconds, told = as_one([Governor(sharing) for _ in range(3)], plant, 400, noise=0.02)
+    beside = [taken / 0.1 - 1 for taken, orders in zip(seconds[200:], told[200:], strict=True) if orders[0].open]
+    # The slowest of three draws is above the mean, alone too.
+    alone = [taken / 0.1 - 1 for taken, orders in zip(seconds, told, strict=True) if not orders[0].open]
+    assert 0.02 < fmean(beside) - fmean(alone) < 0.06
+    assert all(len({rank.share for rank in orders}) == 1 for orders in told)
+
+
+def test_each_rank_bans_what_suffers_on_it_and_all_leave_it_to_feedback():
+    def plant(orders):
+        return [doubling_sync()(0, orders[0]), {FORWARD: 0.1}]
+
+    _, told = as_one([Governor(Sharing(feedback=0.1, max_slowdown=0.03)) for _ in range(2)], plant, 400, noise=0.01)
+    assert len(banned([rank for rank, _ in told])) > 350
+    assert len(banned([rank for _, rank in told])) < 20
+    assert {rank.share for orders in told for rank in orders} == {1.0}
