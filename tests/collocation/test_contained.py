@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 import deeppool as dp
 from deeppool import documents, training_run
 from deeppool.collocation import containment
-from deeppool.collocation import host as host_module
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.execution.ranks import Ranks
@@ -90,7 +89,6 @@ def record(folder: Path, told: list[str]) -> TrainingRecord:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(containment, "CIRCLING_SECONDS", 1.0)
-        patch.setattr(host_module, "SHORT_LEAVE_SECONDS", 1.0)
         # The foreground waits for the last job.
         patch.setattr(ranks_module, "LEAST_PATIENCE", 300.0)
         return dp.train(
