@@ -16,6 +16,7 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
@@ -86,6 +87,9 @@ class Curve:
     """How many each median is of."""
     line: Line
     """The alpha-beta model of the same medians."""
+    computing: tuple[float, ...] | None = None
+    """Part of these seconds for which the first rank's core computes, gloo's threads included; in the others it
+    waits. None: not measured, as on GPUs, which a transfer's kernels hold."""
 
     def __post_init__(self) -> None:
         if not len(self.sizes) == len(self.seconds) == len(self.spread) == len(self.runs):
@@ -94,6 +98,20 @@ class Curve:
             raise InvalidValueError(f"sizes must be at least two, positive and ascending, got {list(self.sizes)}")
         if not all(0 < time < math.inf for time in self.seconds):
             raise InvalidValueError(f"seconds must be positive, got {list(self.seconds)}")
+        if self.computing is not None and not (
+            len(self.computing) == len(self.sizes) and all(0 <= share <= 1 for share in self.computing)
+        ):
+            raise InvalidValueError(
+                f"computing must be a part of the time for each of {len(self.sizes)} sizes, got {list(self.computing)}"
+            )
+
+    @property
+    def computing_share(self) -> float:
+        """``computing`` over all sizes, each by its seconds, as most time is spent on large ones; 1 if not measured."""
+        if self.computing is None:
+            return 1.0
+        whole = sum(self.seconds)
+        return sum(share * seconds / whole for share, seconds in zip(self.computing, self.seconds, strict=True))
 
     def at(self, size: float) -> float:
         """Seconds of so many bytes; the measured median at a measured size."""
@@ -109,12 +127,15 @@ class Curve:
         return self.seconds[left] * math.exp(share * math.log(self.seconds[right] / self.seconds[left]))
 
 
-def curve_through(sizes: Sequence[int], runs: Sequence[Sequence[float]]) -> Curve:
+def curve_through(
+    sizes: Sequence[int], runs: Sequence[Sequence[float]], computing: Sequence[Sequence[float]] | None = None
+) -> Curve:
     """The medians of several runs at each size, and the line through them.
 
     Args:
         sizes: bytes, ascending.
         runs: per size the seconds of every run, at least two.
+        computing: per size the part of every run for which a core computed.
     """
     medians = tuple(statistics.median(times) for times in runs)
     return Curve(
@@ -123,6 +144,7 @@ def curve_through(sizes: Sequence[int], runs: Sequence[Sequence[float]]) -> Curv
         spread=tuple(quartile_distance(times) / 2 / median for times, median in zip(runs, medians, strict=True)),
         runs=tuple(map(len, runs)),
         line=fit_line(sizes, medians),
+        computing=None if computing is None else tuple(map(statistics.median, computing)),
     )
 
 
@@ -174,6 +196,11 @@ class MeasuredNetwork:
         """GPUs beyond which all-reduces are extrapolated."""
         return self.all_reduce[-1].gpus
 
+    def computing(self, kind: Literal["transfer", "all-reduce"]) -> float:
+        """Part of such a pattern's time for which a rank's core computes; 1 where that was not measured."""
+        curves = [self.inside, self.between] if kind == "transfer" else [group.curve for group in self.all_reduce]
+        return statistics.fmean(curve.computing_share for curve in curves if curve is not None)
+
     def table(self) -> str:
         """A line a pattern: some of its medians, their spread, and the line through all of them."""
         rows = [("transfer inside a node", self.inside), ("transfer between nodes", self.between)]
@@ -182,10 +209,13 @@ class MeasuredNetwork:
         sizes = shown[0][1].sizes
         some = sizes[:: max(1, len(sizes) // 5)]
         lines = [f"{self.ranks} ranks, {self.ranks_per_node} a node, {self.backend} on {self.device_name}, {self.date}"]
-        lines.append(f"{'':24s}" + "".join(f"{format_bytes(size):>11s}" for size in some) + "  spread   alpha + beta")
+        lines.append(
+            f"{'':24s}" + "".join(f"{format_bytes(size):>11s}" for size in some) + "  spread  computes   alpha + beta"
+        )
         for name, curve in shown:
             times = "".join(f"{format_seconds(curve.at(size)):>11s}" for size in some)
-            lines.append(f"{name:24s}{times}  ±{statistics.median(curve.spread):5.0%}   {curve.line}")
+            computes = "-" if curve.computing is None else f"{curve.computing_share:.0%}"
+            lines.append(f"{name:24s}{times}  ±{statistics.median(curve.spread):5.0%}  {computes:>8s}   {curve.line}")
         return "\n".join(lines)
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:

@@ -61,6 +61,14 @@ def measured_network(all_reduces, sizes=CURVE_SIZES):
     return MeasuredNetwork("gloo", "made by hand", ranks, ranks, groups[0].curve, None, groups, "", "2026-01-01", {})
 
 
+def waiting(made, transfer=0.75, all_reduce=0.5):
+    """The plan on a network between cores, which wait for the rest of a transfer."""
+    network = measured_network({2: (1e-3, 2e-3, 3e-3)})
+    inside = replace(network.inside, computing=(transfer,) * 3)
+    group = replace(network.all_reduce[0], curve=replace(network.inside, computing=(all_reduce,) * 3))
+    return replace(made, cluster=replace(made.cluster, measured=replace(network, inside=inside, all_reduce=(group,))))
+
+
 @st.composite
 def measured_networks(draw, largest=12):
     """All-reduces of some groups, in any order of speed."""

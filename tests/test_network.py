@@ -106,11 +106,20 @@ def test_a_curve_is_straight_in_log_log_level_below_and_proportional_above():
         ({"seconds": (1e-3,)}, "a curve of 2 sizes needs as many seconds"),
         ({"seconds": (1e-3, 0.0)}, "seconds must be positive"),
         ({"seconds": (1e-3, math.inf)}, "seconds must be positive"),
+        ({"computing": (0.5,)}, r"computing must be a part of the time for each of 2 sizes, got \[0.5\]"),
+        ({"computing": (0.5, 1.1)}, "computing must be a part of the time"),
     ],
 )
 def test_an_impossible_curve_is_refused(change, phrase):
     with pytest.raises(InvalidValueError, match=phrase):
         replace(curve((1e-3, 2e-3), (4, 8)), **change)
+
+
+def test_a_core_computes_for_as_much_of_a_curve_as_of_its_seconds():
+    assert curve((1e-3, 3e-3), (4, 8)).computing_share == 1
+    known = curve_through((4, 8), [[1.0, 1.0], [3.0, 3.0]], [[0.9, 1.0, 1.0], [0.4, 0.6, 0.6]])
+    assert known.computing == (1.0, 0.6)
+    assert known.computing_share == pytest.approx((1.0 + 3 * 0.6) / 4)
 
 
 # -- groups -----------------------------------------------------------------------------------------
@@ -165,7 +174,9 @@ def test_groups_ascend_from_two(groups):
 
 
 def test_a_measured_cluster_is_the_same_after_a_file(tmp_path):
-    cluster = Cluster(4, "mine", 4, Link(1e9, 1e-4, "measured"), memory=None, measured=FALLING)
+    inside = replace(FALLING.inside, computing=(1.0, 0.9, 0.8))
+    measured = replace(FALLING, inside=inside)
+    cluster = Cluster(4, "mine", 4, Link(1e9, 1e-4, "measured"), memory=None, measured=measured)
     found = documents.read(documents.write(cluster, tmp_path / "mine.json"), Cluster)
     assert found == cluster
     assert hash(found) == hash(cluster)  # price tables are cached by it
@@ -194,3 +205,7 @@ def test_a_table_names_every_pattern_and_its_line():
     lines = RISING.table().splitlines()
     assert [row.split("  ")[0] for row in lines[2:]] == ["transfer inside a node", "all-reduce of 2", "all-reduce of 4"]
     assert "off by" in lines[-1]
+    assert " - " in lines[2]
+    waiting = replace(RISING, inside=replace(RISING.inside, computing=(0.7, 0.7, 0.7)))
+    assert "  70%  " in waiting.table().splitlines()[2]
+    assert (waiting.computing("transfer"), waiting.computing("all-reduce")) == (pytest.approx(0.7), 1)

@@ -37,7 +37,7 @@ BOUND = 0.05
 METHOD = (
     "the first rank's times of a transfer (half a round trip) or an all-reduce of float32, in bursts that alternate "
     f"between sizes; medians of at least {MINIMUM_RUNS} runs, until known to ±{BOUND:.0%} (1.57 IQR/√runs), or until "
-    "the time was up"
+    "the time was up; on CPUs also the part of each run for which the first rank's core computed"
 )
 ELEMENT_BYTES = 4
 """Gradients travel as float32."""
@@ -137,24 +137,27 @@ class _Member:
     def lead(self, seconds: float, report: Callable[[float], None]) -> Curve:
         """Decides what is run, and keeps the times."""
         times: list[list[float]] = [[] for _ in self.sizes]
+        computing: list[list[float]] = [[] for _ in self.sizes]
         started = time.perf_counter()
         while wanted := [i for i, taken in enumerate(times) if not is_known(taken)]:
             for index in wanted:
                 elapsed = time.perf_counter() - started
                 if elapsed < seconds or len(times[index]) < MINIMUM_RUNS:
                     report(min(1.0, elapsed / seconds))
-                    times[index] += self._burst(index, runs_in_burst(times[index]))
+                    runs = self._burst(index, runs_in_burst(times[index]))
+                    times[index] += [seconds for seconds, _ in runs]
+                    computing[index] += [share for _, share in runs]
             if time.perf_counter() - started >= seconds and all(len(taken) >= MINIMUM_RUNS for taken in times):
                 break
         self._order(STOP, 0)
-        return curve_through(self.sizes, times)
+        return curve_through(self.sizes, times, computing if self.device.kind == "cpu" else None)
 
     def follow(self) -> None:
         """Does what the leader says."""
         while (order := self._order())[0] != STOP:
             self._run(*order)
 
-    def _burst(self, index: int, runs: int) -> list[float]:
+    def _burst(self, index: int, runs: int) -> list[tuple[float, float]]:
         return self._run(*self._order(index, runs))
 
     def _order(self, index: int = 0, runs: int = 0) -> tuple[int, int]:
@@ -164,19 +167,21 @@ class _Member:
         index, runs = order.tolist()
         return index, runs
 
-    def _run(self, index: int, runs: int) -> list[float]:
-        """Seconds of each run, after one that warms up."""
+    def _run(self, index: int, runs: int) -> list[tuple[float, float]]:
+        """Seconds of each run, and for which part of them the core computed, after one that warms up."""
         count = self.sizes[index] // ELEMENT_BYTES
         outgoing, incoming = self.outgoing[:count], self.incoming[:count]
         once = self._there_and_back if self.pattern.kind == "transfer" else self._all_reduce
         parts = 2 if self.pattern.kind == "transfer" else 1
-        times = []
+        found = []
         for _ in range(runs + 1):
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.process_time()
             once(outgoing, incoming)
             self.device.synchronize()
-            times.append((time.perf_counter() - started) / parts)
-        return times[1:]
+            seconds = time.perf_counter() - started
+            # Threads of gloo's may run beside this one, where ranks are not held to a core each.
+            found.append((seconds / parts, min(1.0, (time.process_time() - used) / seconds)))
+        return found[1:]
 
     def _all_reduce(self, outgoing: torch.Tensor, _: torch.Tensor) -> None:
         dist.all_reduce(outgoing, group=self.group)

@@ -4,7 +4,6 @@ Each GPU is simulated by itself (see ``collocated``): what the plan leaves idle 
 wait for the slowest of them, so the plan is slowed down as much as that one at least.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +14,6 @@ from deeppool.simulation.collocated import CollocatedSimulation, DeviceModel, Pi
 from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.replay import GpuWork, work_of
-from deeppool.timeline import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +122,24 @@ def simulate_beside(
     preempts = plan.device == "cpu"
     device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
     stages = {layer.name: index for index, layer in enumerate(plan.layers)}
-    steps = _steps(work.spans, stages, iteration_time)
+    steps = _steps(work, stages, iteration_time)
     return simulate_collocated(steps, pieces, sharing, device, iterations=iterations)
 
 
-def _steps(spans: Sequence[Span], stages: dict[str, int], end: float) -> list[Step]:
+def _steps(work: GpuWork, stages: dict[str, int], end: float) -> list[Step]:
     """What one GPU does in an iteration; the idle time at its end comes before the next one's first operator."""
-    free_since = spans[-1].end - end
+    free_since = work.spans[-1].end - end
     steps = []
-    for span in spans:
+    for span in work.spans:
         moves = span.kind in ("reshard", "sync")
-        idle = max(0.0, span.start - free_since)
+        seconds = work.computed(span)
+        # In a transfer the core waits before there is something to move.
+        idle = max(0.0, span.start - free_since) + span.duration - seconds
         steps.append(
             Step(
                 kind=span.kind,
                 stage=stages[span.name],
-                seconds=span.duration,
+                seconds=seconds,
                 # Sums of times differ in the last digit where nothing lies between.
                 idle=idle if idle > 1e-9 * end else 0.0,
                 intensity=0.0 if moves else None,

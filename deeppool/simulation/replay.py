@@ -3,14 +3,15 @@
 Layers run when the plan's schedule says (see ``deeppool.planning.schedule``), so the iteration takes
 exactly the plan's iteration time. What a GPU does is one thing at a time: of an all-reduce that overlaps the
 backward pass only the stretches in which its GPU would otherwise wait are spans. They are the foreground's,
-since its kernels run there: no background job takes them.
+since its kernels run there: no background job takes them. A core, however, waits for part of a transfer; where a
+measured network says for how much, that part counts as idle though it lies within the transfer's span.
 
 Under conditions that the plan does not know (slow GPUs, stragglers, slow links) many iterations are drawn, and the
 one of median length is shown.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -136,11 +137,18 @@ class GpuWork:
     gpus: tuple[int, ...]
     spans: tuple[Span, ...]
     """On the first of them, by start."""
+    computing: Mapping[SpanKind, float] = field(default_factory=dict)
+    """Part of the spans of a kind for which a core computes, where that is less than all: in the others the
+    foreground waits for what moves."""
 
     @property
     def held(self) -> float:
         """Seconds, on one of them."""
-        return sum(span.duration for span in self.spans)
+        return sum(self.computed(span) for span in self.spans)
+
+    def computed(self, span: Span) -> float:
+        """Seconds of a span in which the GPU is not free."""
+        return span.duration * self.computing.get(span.kind, 1.0)
 
     def on(self, gpu: int) -> tuple[Span, ...]:
         """The spans of another of them."""
@@ -152,8 +160,10 @@ def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
     layers, gpus = plan.layers, plan.gpu_sets
     times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
     names = [layer.name for layer in layers]
+    computing = _computing(plan)
     work = [
-        GpuWork(tuple(same), _spans(same[0], computed, names, times, layers)) for computed, same in alike(gpus).items()
+        GpuWork(tuple(same), _spans(same[0], computed, names, times, layers), computing)
+        for computed, same in alike(gpus).items()
     ]
     return [*work, *_without_work(plan)], times.iteration_time
 
@@ -187,7 +197,7 @@ def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[lis
             by_speed.setdefault(float(found.slowness[shown, gpu]), []).append(gpu)
         for gpus in by_speed.values():
             own, seconds = found.schedule_of(plan, shown, gpus[0])
-            work.append(GpuWork(tuple(gpus), _spans(gpus[0], computed, names, own, seconds)))
+            work.append(GpuWork(tuple(gpus), _spans(gpus[0], computed, names, own, seconds), _computing(plan)))
     return [*work, *_without_work(plan)], times
 
 
@@ -202,6 +212,14 @@ def _middle(times: Sequence[float]) -> tuple[int, float]:
     """The iteration of median length, the shorter of two, and that length."""
     index = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
     return index, times[index]
+
+
+def _computing(plan: Plan) -> dict[SpanKind, float]:
+    """Of transfers, where the network was measured between cores."""
+    network = plan.cluster.measured
+    if network is None:
+        return {}
+    return {"reshard": network.computing("transfer"), "sync": network.computing("all-reduce")}
 
 
 def _without_work(plan: Plan) -> list[GpuWork]:

@@ -72,12 +72,14 @@ def test_a_median_is_known_once_its_interval_is_narrow():
 
 @pytest.mark.parametrize(("kind", "seconds"), [("transfer", 1.5), ("all-reduce", 3.0)])
 def test_a_transfer_counts_for_half_a_round_trip_and_the_warm_up_for_nothing(kind, seconds, monkeypatch):
-    ticks = iter([0.0, 100.0, 200.0, 203.0, 300.0, 303.0])
-    monkeypatch.setattr(patterns, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    ticks, used = iter([0.0, 100.0, 200.0, 203.0, 300.0, 303.0]), iter([0.0, 9.0, 20.0, 21.5, 30.0, 33.1])
+    clocks = SimpleNamespace(perf_counter=lambda: next(ticks), process_time=lambda: next(used))
+    monkeypatch.setattr(patterns, "time", clocks)
     monkeypatch.setattr(patterns._Member, "_there_and_back", lambda *_: None)
     monkeypatch.setattr(patterns._Member, "_all_reduce", lambda *_: None)
     member = patterns._Member(Pattern(kind, (0, 1)), Seat(0, 2, 2), None, find_device("cpu"), (4, 8))
-    assert member._run(1, 2) == [seconds, seconds]
+    # Other threads may add to what is used.
+    assert member._run(1, 2) == [(seconds, 0.5), (seconds, 1.0)]
 
 
 # -- real ranks -------------------------------------------------------------------------------------
@@ -105,6 +107,8 @@ def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
         assert curve.sizes == SIZES
         assert min(curve.runs) >= MINIMUM_RUNS
         assert curve.seconds[2] > curve.seconds[0], "4 MiB take longer than 4 B"
+        # Nobody moves bytes without a core, and nobody has more than one.
+        assert all(0 < share <= 1 for share in curve.computing)
     assert cluster.inside.latency == network.inside.line.latency
     assert cluster.inside.bandwidth == 1 / network.inside.line.seconds_per_byte
     assert "measured between two ranks" in cluster.inside.source

@@ -9,7 +9,7 @@ from deeppool.sharing import POLICIES, Sharing
 from deeppool.simulation.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.interference import Beside, Interference
 from deeppool.simulation.replay import simulate
-from tests.strategies import make_graph, profile_from_times
+from tests.strategies import make_graph, profile_from_times, waiting
 
 BATCH = 16
 
@@ -17,7 +17,7 @@ BATCH = 16
 def made(gpus=2, first=lambda b: 0.5e-3 * b):
     """A layer that scales unless told otherwise, and one that does not and runs on one GPU."""
     profile = profile_from_times(make_graph([(), (0,)]), [first, lambda b: 8e-3])
-    cluster = Cluster(gpus, inside=Link(1e12, 0.0, "made by hand"))
+    cluster = Cluster(gpus, inside=Link(1e12, 1e-4, "made by hand"))
     return plan(profile, cluster, BATCH, amplification_limit=1.5), profile
 
 
@@ -26,8 +26,10 @@ def same_for_all(foreground, background):
     return Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), arrangements)
 
 
-def test_a_background_that_is_preempted_gets_what_the_replay_gives_it():
+@pytest.mark.parametrize("network", [lambda made: made, waiting])
+def test_a_background_that_is_preempted_gets_what_the_replay_gives_it(network):
     foreground, background = made()
+    foreground = network(foreground)
     found = simulate_collocated_plan(foreground, background, same_for_all(1.0, 0.0), Sharing(), iterations=20)
     replayed = simulate(foreground, background_sample_time=found.background_sample_time)
     assert found.slowdown == pytest.approx(0, abs=1e-9)

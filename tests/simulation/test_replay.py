@@ -12,7 +12,7 @@ from deeppool.planning.schedule import exposed, order_of, schedule
 from deeppool.simulation.replay import replay, simulate
 from deeppool.timeline import Span
 from tests.figures.records import layer, plan_of
-from tests.strategies import problems
+from tests.strategies import problems, waiting
 
 few = settings(max_examples=60, deadline=None)
 
@@ -63,6 +63,19 @@ def test_an_iteration_is_held_or_idle_and_nothing_else(problem):
     assert found.gpu_seconds + found.idle_gpu_seconds == pytest.approx(made.gpus * found.iteration_time)
     assert found.gpu_seconds == pytest.approx(made.gpu_seconds)
     assert found.iteration_time == pytest.approx(made.iteration_time)
+
+
+@few
+@given(problems(), st.booleans())
+def test_what_a_core_waits_for_within_transfers_is_idle(problem, overlap_sync):
+    made = plan(*problem, 1.5, overlap_sync=overlap_sync)
+    as_held, found = simulate(made), simulate(waiting(made))
+    moved = {
+        kind: sum(span.duration for span in as_held.timeline.spans if span.kind == kind) for kind in ("reshard", "sync")
+    }
+    assert found.timeline == as_held.timeline
+    assert found.gpu_seconds == pytest.approx(as_held.gpu_seconds - moved["reshard"] / 4 - moved["sync"] / 2)
+    assert found.gpu_seconds + found.idle_gpu_seconds == pytest.approx(made.gpus * found.iteration_time)
 
 
 @few
