@@ -95,7 +95,7 @@ class LiveRun(Generic[Result]):
         if "steering" in takes:
             options["steering"] = self._steering
         else:
-            self._steering.refuse(f"{self.name} holds none while it runs (dp.launch does)")
+            self._steering.refuse(f"{self.name} holds none while it runs (dp.launch and dp.train do)")
         # A daemon: a kernel that is shut down does not wait for it.
         self._thread = threading.Thread(
             target=self._run, args=(function, arguments, options), name=f"deeppool {self.name}", daemon=True
@@ -133,10 +133,10 @@ class LiveRun(Generic[Result]):
         return self._steering.refusal
 
     def change_bound(self, max_slowdown: float) -> None:
-        """Has a run of ``dp.launch`` hold another bound on the foreground's slowdown: 0.03 is 3 %.
+        """Has a run of ``dp.launch`` or ``dp.train`` hold another bound on the foreground's slowdown: 0.03 is 3 %.
 
-        The ranks follow before one of their next iterations beside the background, and the record keeps what was
-        measured under each bound apart.
+        The ranks follow before one of their next iterations beside the background. The record of ``dp.launch`` keeps
+        what was measured under each bound apart.
 
         Raises:
             InvalidValueError: it is no bound, or the run cannot hold one, or is over.

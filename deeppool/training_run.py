@@ -5,8 +5,9 @@ import math
 import os
 import statistics
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from deeppool.child import Message
@@ -27,10 +28,13 @@ from deeppool.planning.replan import Replan, replan
 from deeppool.profiling.table import Profile
 from deeppool.rank_group import private_folder
 from deeppool.sharing import Policy, Sharing, find_sharing
+from deeppool.steering import Steering
 from deeppool.under_way import announced
 
 CHUNK = 50
 """Updates between two looks at what the ranks measured, where no checkpoint comes earlier."""
+SHORT_CHUNK = 5
+"""The same while no background job has begun to train: from then on the ranks govern it."""
 
 
 @announced
@@ -49,6 +53,7 @@ def train(
     background: Background | None = None,
     policy: Policy | Sharing | None = None,
     max_slowdown: float | None = None,
+    steering: Steering | None = None,
     on_proposal: Callable[[Replan], bool] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     on_progress: Progress | None = None,
@@ -73,6 +78,7 @@ def train(
         policy: how they share a device with a rank; ``priority`` unless given. See
             :data:`deeppool.sharing.POLICIES`.
         max_slowdown: of the training by them, at most: 0.03 is 3 %.
+        steering: by which another thread changes that bound while the training goes on.
         on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
             process again, but through a checkpoint, so ranks on several machines need ``checkpoints``. None: the
             record tells of it, and the training keeps its plan.
@@ -113,11 +119,15 @@ def train(
     sharing = _sharing(background, policy, max_slowdown)
     jobs = None if sharing is None or background is None else Queue(lines_of(background, plan), plan.gpus)
     with ExitStack() as stack:
+        steering = stack.enter_context(closing(steering or Steering()))
+        steering.open(sharing)
         host = None
         if jobs is not None and sharing is not None:
             # Longer than an attempt: a lost rank is no reason to end them.
             host = stack.enter_context(_host(jobs, place, plan, sharing, stack.enter_context(private_folder())))
-        run = _Run(plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place, sharing, host)
+        run = _Run(
+            plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place, sharing, steering, host
+        )
         run.complete(restarts)
     report("done", 1.0)
     return run.record()
@@ -175,6 +185,7 @@ class _Run:
     look: _Look | None
     place: Place
     sharing: Sharing | None
+    steering: Steering
     host: Host | None
     updates: int = 0
     restarts: int = 0
@@ -184,6 +195,8 @@ class _Run:
     last: list[Message] = field(default_factory=list)
     proposal: str | None = None
     switched: bool = False
+    bounds: int = 0
+    """How often the bound was changed."""
     _told: dict[int, list[Message]] = field(default_factory=dict)
 
     def complete(self, restarts: int) -> None:
@@ -257,9 +270,9 @@ class _Run:
             until = min(until, started + self.look.after)
         if self.folder is not None:
             until = min(until, self.updates + self.every - self.updates % self.every)
-        count = min(until - self.updates, CHUNK)
         beside = self.host is not None and self.host.under_way
-        self.last = ranks.train(count, self._hear, told=True, beside=beside)
+        count = min(until - self.updates, CHUNK if beside or self.host is None else SHORT_CHUNK)
+        self.last = ranks.train(count, partial(self._hear, ranks), told=True, beside=beside)
         self.times += [max(times) for times in zip(*(answer["times"] for answer in self.last), strict=True)][1:]
         self.updates += count
         if self.folder is not None and (self.updates == self.steps or self.updates % self.every == 0):
@@ -286,8 +299,9 @@ class _Run:
             return found
         return self._save(ranks, self.folder, self.keep)
 
-    def _hear(self, told: Message) -> None:
+    def _hear(self, ranks: Ranks, told: Message) -> None:
         """One rank has made an update; when all have, its loss is known."""
+        self._steer(ranks)
         heard = self._told.setdefault(told["step"], [])
         heard.append(told)
         if len(heard) < self.plan.gpus:
@@ -304,6 +318,14 @@ class _Run:
             self.on_metrics(metrics)
         for what in () if self.host is None else self.host.news():
             self.report(what, told["step"] / self.steps)
+
+    def _steer(self, ranks: Ranks) -> None:
+        """Hands a new bound to the ranks, and to those that start in their place."""
+        bound = self.steering.take()
+        if bound is not None and self.sharing is not None:
+            self.sharing = replace(self.sharing, max_slowdown=bound)
+            self.bounds += 1
+            ranks.change_bound(bound, self.bounds)
 
     def _loss(self, heard: list[Message]) -> float | None:
         """The mean over the global batches; None where fp16 overflowed, and the update was left out."""

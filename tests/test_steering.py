@@ -85,7 +85,7 @@ def test_a_call_that_holds_no_bound_says_which_one_does() -> None:
 
     run = dp.start(work)
     run.result(30)
-    with pytest.raises(InvalidValueError, match=r"work holds none while it runs \(dp.launch does\)"):
+    with pytest.raises(InvalidValueError, match=r"work holds none while it runs \(dp.launch and dp.train do\)"):
         run.change_bound(0.01)
     assert (run.samples, run.bound) == ((), None)
 

@@ -1,0 +1,93 @@
+"""The bound on a training's slowdown, changed while it goes on."""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import deeppool as dp
+from deeppool import training_run
+from deeppool.child import Message
+from deeppool.execution.ranks import Ranks
+from deeppool.job import Metrics
+from deeppool.steering import Steering
+from deeppool.training_run import SHORT_CHUNK
+from tests.children import children, runs
+from tests.collocation import misbehaving
+from tests.collocation.misbehaving import BATCH, plain_training, training
+from tests.collocation.test_contained import one_rank
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
+
+
+AHEAD = 2
+"""Updates that a rank makes at most before the launcher has heard of one."""
+
+
+class InStep(Dataset):
+    """Data that are there once the launcher has heard of an earlier update: a file by its number tells."""
+
+    def __init__(self, heard: Path) -> None:
+        self.data, self.heard, self.read = misbehaving.dataset(), heard, 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+        update = self.read // BATCH
+        self.read += 1
+        while update > AHEAD and not (self.heard / str(update - AHEAD)).exists():
+            time.sleep(0.01)
+        return self.data[position]
+
+
+def rank() -> psutil.Process:
+    (found,) = (child for child in children() if runs(child, "execution.worker"))
+    return found
+
+
+def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steering, bounds = Steering(), []
+    hear = training_run._Run._hear
+
+    def listen(run: training_run._Run, ranks: Ranks, told: Message) -> None:
+        bounds.append((told["step"], told.get("bound")))
+        hear(run, ranks, told)
+        while told["step"] == SHORT_CHUNK and not run.host.under_way:
+            time.sleep(0.01)
+
+    def act(metrics: Metrics) -> None:
+        if metrics.update == 10 and steering.bound == 0.5:
+            steering.change_bound(0.02)
+        if metrics.update == 18 and not (tmp_path / "18").exists():
+            os.kill(rank().pid, signal.SIGKILL)
+        (tmp_path / str(metrics.update)).touch()
+
+    monkeypatch.setattr(training_run._Run, "_hear", listen)
+    record = dp.train(
+        one_rank(),
+        plain_training(partial(InStep, tmp_path)),
+        steps=20,
+        background=[dp.BackgroundJob(training(), batch=BATCH)],
+        max_slowdown=0.5,
+        steering=steering,
+        restarts=1,
+        on_metrics=act,
+    )
+    again = next(index for index in range(1, len(bounds)) if bounds[index][0] == 1)
+    first = dict(bounds[:again])
+    assert record.restarts == 1
+    # Nobody is governed before it has begun.
+    assert [first[update] for update in range(1, 11)] == [None] * 5 + [0.5] * 5
+    # The news travels while the next one is made, and is held from the one after it on.
+    assert {first[update] for update in range(11 + 2 * AHEAD, 19)} == {0.02}
+    assert bounds[again:] == [(update, 0.02) for update in range(1, 21)]
+    assert steering.refusal == "the run is over"
