@@ -117,14 +117,23 @@ class Settling:
         folded = NOTHING
         for lane, slot in lanes:
             bundle = NOTHING
+            # And what those in the same lane will take besides.
+            rest = sum(self._excess(reaches[branch], slot) for branch in lane.branches)
             for branch in lane.branches:
                 least -= float(reaches[branch].least[slot, self.after])
-                ways = self._branch(reaches[branch], lane, slot, cap - least, slack - least, thorough)
-                bundle = bundle.together(ways, side_by_side=False, cap=cap - least, slack=slack - least)
+                rest -= self._excess(reaches[branch], slot)
+                room = cap - least - rest
+                done = float((bundle.lower + bundle.moved).min(initial=math.inf))
+                ways = self._branch(reaches[branch], lane, slot, room - done, slack - least, thorough)
+                bundle = bundle.together(ways, side_by_side=False, cap=room, slack=slack - least)
             folded = folded.together(bundle, side_by_side=True, cap=cap - least, slack=slack - least)
             if thorough:
                 self.crossing.crossings.budget.spend(len(folded.parts))
         return folded
+
+    def _excess(self, reach: Reach, slot: int) -> float:
+        """Seconds that no way through a branch can beat, but for what its transfers to the join at least take."""
+        return float(reach.total[slot, self.before, self.after] - reach.least[slot, self.after])
 
     def _lasts(self, reach: Reach, slot: int) -> Iterable[int]:
         """Counts of a branch's last layer whose fastest ways no other count beats in both time and transfers."""
