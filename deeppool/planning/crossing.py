@@ -5,31 +5,30 @@ pays X(m) to fetch its results. The backward pass starts again at the join, so s
 
     max F + max (T - F) + sum X   over lanes, with sum X within what the join's limit leaves.
 
-With max T in place of max F + max (T - F), and each X at its least but for one lane's, that is a lower
-bound which NumPy evaluates for all arrangements and all GPU counts of fork and join at once. A crossing
-is *settled* for one pair of counts when the search asks for it (see ``settling``).
+Lower bounds of that come for all arrangements and all GPU counts of fork and join at once (see ``bounds``). A
+crossing is *settled* for one pair of counts when the search asks for it (see ``settling``).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from deeppool.costs.communication import HOME, Place
 from deeppool.costs.table import Floats
 from deeppool.graph.regions import INPUT, Block, Knot, Series, layers_of
+from deeppool.planning.bounds import Bounds
 from deeppool.planning.knot import Tangled
 from deeppool.planning.lanes import Slot, division, is_complete
 from deeppool.planning.prices import ROUNDING, Prices
 from deeppool.planning.reach import Reach
 from deeppool.planning.settling import Settling
-from deeppool.planning.ways import NO_WAY, Budget, Choice, Edge, Passage, Step, Way, efficient
+from deeppool.planning.ways import NO_WAY, Budget, Choice, Edge, Passage, Step, Way, efficient, shortest
 
 MOST_PAIRS = 100_000
 """Pairs of ways that a search tries to prove the last fraction of a per cent."""
-NEVER = 1e30
-"""Seconds, for what the limit forbids, where arithmetic needs a number."""
 
 
 class Crossings:
@@ -136,6 +135,11 @@ class Slotted:
         for part, lower, guess in zip(parts, self.lower, self.guess, strict=True):
             part.lower, part.guess = lower, guess
 
+    @cached_property
+    def passes(self) -> Floats:
+        """(S, 2, before, after) seconds of the forward and of the backward pass that no way can beat."""
+        return np.stack([part.passes for part in self.parts])
+
     @property
     def version(self) -> int:
         """Grows whenever a price changes."""
@@ -144,7 +148,7 @@ class Slotted:
     @property
     def least(self) -> Floats:
         """(S, join) seconds of transfers into a join outside that no way can beat."""
-        return np.stack([part.least for part in self.parts if isinstance(part, Crossing)])
+        return np.stack([part.bounds.least for part in self.parts if isinstance(part, Crossing)])
 
     def crossing(self, slot: int) -> "Crossing":
         """A part that is no knot."""
@@ -187,11 +191,8 @@ class Crossing:
         self._exits = tuple(max(exit_ or HOME, place) for _, place in self.division.slots)
         self.reaches = [self._reach(branch) for branch in block.branches]
         self._settled: dict[tuple[int, int], Passage] = {}
-        self.bounds, least = self._bound()
-        """(arrangement, fork, join) seconds that no way in that arrangement can beat; inf where none is permitted."""
-        self.least: Floats = least
-        """(join,) seconds of transfers into the join that no way can beat."""
-        self.lower: Floats = self.bounds.min(axis=0) if self.complete else self._alone()
+        self.bounds = Bounds(self.division, self.reaches, self.own, self.own_forward, self.slack)
+        self.lower: Floats = self.bounds.time.min(axis=0) if self.complete else self._alone()
         self.exact = crossings.proving and self.complete and all(reach.exact for reach in self.reaches)
         """Whether settling finds the best way."""
         self.guess = self.lower if self.exact else self.lower.copy()
@@ -214,20 +215,23 @@ class Crossing:
             inside = tuple((width, HOME) for width, _ in self._entries)
             tail = crossings.step(branch.tail, last, self.join, inside, self._exits)
             bound, least = moved + tail[0].lower, moved + tail[0].least[:, None, :]
-        total = (way.lower[:, :, :, None] + bound[:, None]).min(axis=2)
-        return Reach(way, layers, moved, tail, total, least.min(axis=1))
+        return Reach(way, layers, moved, tail, shortest(way.lower, bound), least.min(axis=1))
 
-    def _bound(self) -> tuple[Floats, Floats]:
-        division, shape = self.division, self.own.shape
-        least = np.minimum([reach.least for reach in self.reaches], NEVER)
-        excess = np.minimum([reach.total for reach in self.reaches], NEVER) - least[:, :, None, :]
-        # A last entry of zeros for lanes with fewer branches, and arrangements with fewer lanes, than others.
-        busy = _padded(_padded(excess.reshape(-1, *shape))[division.members].sum(axis=1))
-        moved = _padded(_padded(least.reshape(-1, shape[1]))[division.members].sum(axis=1))
-        busiest, arriving = busy[division.used].max(axis=1), moved[division.used].sum(axis=1)
-        time = busiest + arriving[:, None, :] + self.own
-        permitted = (time < NEVER / 2) & (arriving[:, None, :] <= self.slack)
-        return np.where(permitted, time, np.inf), arriving.min(axis=0)
+    def sharpen(self) -> None:
+        """Bounds the passes by themselves too, for all GPU counts: worth its time once a pair of them needs it."""
+        if self.bounds.sharp:
+            return
+        self.bounds.sharpen()
+        if self.complete:
+            lower = self.bounds.time.min(axis=0)
+            for known in (self.lower, self.guess):
+                np.maximum(known, lower, out=known)
+            self.version += 1
+
+    @property
+    def passes(self) -> Floats:
+        """(2, fork, join) seconds of the forward and of the backward pass that no way can beat."""
+        return self.bounds.passes if self.complete else np.zeros((2, *self.own.shape))
 
     def _alone(self) -> Floats:
         """A bound for more branches than can be divided in all ways: as if each had all the GPUs to itself."""
@@ -236,7 +240,7 @@ class Crossing:
         with np.errstate(invalid="ignore"):
             busiest = np.max([total - least for total, least in reaches], axis=0)
             arriving = np.sum([least for _, least in reaches], axis=0)
-            return np.where(np.isfinite(self.bounds[0]), busiest + arriving + self.own, np.inf)
+            return np.where(np.isfinite(self.bounds.time[0]), busiest + arriving + self.own, np.inf)
 
     # -- real prices, for one pair of GPU counts ----------------------------------------------------
 
@@ -277,11 +281,7 @@ class Crossing:
 
     def front(self, before: int, after: int, cap: float) -> list[Passage]:
         """All ways within ``cap`` seconds that trade forward for backward."""
+        self.sharpen()
         settling = Settling(self, before, after)
         ways = settling.ways(cap - settling.own, thorough=True)
         return efficient([settling.passage(ways, index) for index in range(len(ways.parts))])
-
-
-def _padded(values: Floats) -> Floats:
-    """The same with zeros behind."""
-    return np.concatenate([values, np.zeros((1, *values.shape[1:]))])

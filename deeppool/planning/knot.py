@@ -47,6 +47,11 @@ class Tangled:
         """(fork, join) seconds if all layers of the knot share one count, the best one."""
         self._settled: dict[tuple[int, int], Passage] = {}
 
+    @property
+    def passes(self) -> Floats:
+        """Nothing is known of the passes by themselves."""
+        return np.zeros((2, *self.lower.shape))
+
     def settle(self, before: int, after: int) -> Passage:
         """A good way, and how far from the bound it is."""
         if (before, after) not in self._settled:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from deeppool.costs.table import Floats
-from deeppool.planning.ways import Way
+from deeppool.planning.ways import Way, shortest
 
 if TYPE_CHECKING:
     from deeppool.planning.crossing import Slotted
@@ -26,6 +26,14 @@ class Reach:
     """(S, fork, join) lower bound of T + X."""
     least: Floats
     """(S, join) lower bound of X."""
+
+    @property
+    def passes(self) -> Floats:
+        """(S, 2, fork, join) lower bounds of F + X / 2 and of B + X / 2."""
+        bound = self.moved[:, None] / 2
+        if self.tail is not None:
+            bound = bound + self.tail[0].passes
+        return shortest(self.way.passes, bound)
 
     @property
     def exact(self) -> bool:

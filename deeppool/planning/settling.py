@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deeppool.costs.table import Floats
 from deeppool.planning.bundle import NONE, NOTHING, Bundle, bundle_of, concatenate
 from deeppool.planning.lanes import Lane
 from deeppool.planning.prices import ROUNDING
@@ -28,10 +29,10 @@ class Settling:
         self.crossing, self.before, self.after = crossing, before, after
         self.own = float(crossing.own[before, after])
         self.slack = float(crossing.slack[before, after])
-        bounds = crossing.bounds[:, before, after]
-        self.order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < math.inf]
+        self.bounds: Floats = crossing.bounds.time[:, before, after] - self.own
+        """Per arrangement, seconds without the join that no way can beat; inf where there is none."""
+        self.order = [index for index in self.bounds.argsort(kind="stable").tolist() if self.bounds[index] < math.inf]
         """Arrangements that can be at all, by their bounds."""
-        self.bounds = {index: float(bounds[index]) - self.own for index in self.order}
         self._stairs: dict[int, list[tuple[float, float, None]]] = {}
 
     def best(self) -> Passage:
@@ -39,26 +40,33 @@ class Settling:
         best, cap = NONE, math.inf
         for thorough in (False, True):
             for index in self.order:
-                if self.bounds[index] >= cap * (1 - ROUNDING):
+                if self._is_ruled_out(index, cap * (1 - ROUNDING), thorough):
                     continue
-                if not thorough:
-                    self.bounds[index] = max(self.bounds[index], self._relaxed(index))
-                    if self.bounds[index] >= cap * (1 - ROUNDING):
-                        continue
                 try:
                     ways = self._arranged(index, cap, self.slack, thorough)
                 except ExhaustedError:
                     continue
                 tight = ways.settled if thorough else False
-                self.bounds[index] = float(np.where(tight, ways.time, ways.lower + ways.moved).min(initial=cap))
+                bound = np.where(tight, ways.time, ways.lower + ways.moved).min(initial=cap)
+                self.bounds[index] = max(self.bounds[index], bound)
                 if len(ways.parts) and float(ways.time.min()) < cap:
                     best = ways.keep(np.array([ways.time.argmin()]))
                     cap = float(best.time[0])
         if not best.parts:
             return NO_WAY
         crossing = self.crossing
-        lower = min(self.bounds.values()) if crossing.exact else crossing.lower[self.before, self.after] - self.own
+        lower = self.bounds.min() if crossing.exact else crossing.lower[self.before, self.after] - self.own
         return self.passage(best, 0)._replace(lower=min(cap, float(lower)) + self.own)
+
+    def _is_ruled_out(self, index: int, cap: float, thorough: bool) -> bool:
+        """Whether no way in an arrangement is within the cap, by better bounds where those at hand do not say so."""
+        crossing = self.crossing
+        if self.bounds[index] < cap and thorough and not crossing.bounds.sharp:
+            crossing.sharpen()
+            self.bounds = np.maximum(self.bounds, crossing.bounds.time[:, self.before, self.after] - self.own)
+        if self.bounds[index] < cap and not thorough:
+            self.bounds[index] = max(self.bounds[index], self._relaxed(index))
+        return bool(self.bounds[index] >= cap)
 
     def ways(self, cap: float, *, thorough: bool) -> Bundle:
         """Ways through the branches, without the join, in any arrangement."""

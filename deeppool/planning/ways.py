@@ -71,6 +71,10 @@ class Step(Protocol):
     """(S, before, after) seconds to reckon with: ``lower``, but for steps that are not settled exactly."""
 
     @property
+    def passes(self) -> Floats:
+        """(S, 2, before, after) seconds of the forward and of the backward pass that no way can beat."""
+
+    @property
     def version(self) -> int:
         """Grows whenever a price changes."""
 
@@ -93,6 +97,13 @@ class Edge:
         self.lower: Floats = edges[0][0][None] if len(edges) == 1 else np.stack([edge[0] for edge in edges])
         self.guess = self.lower
         self._forward = [edge[1] for edge in edges]
+
+    @functools.cached_property
+    def passes(self) -> Floats:
+        """What each pass takes of the transfer and the layer."""
+        forward = np.stack(self._forward)
+        never = np.where(np.isfinite(self.lower), 0.0, np.inf)
+        return np.stack([forward + never, self.lower - forward], axis=1)
 
     def settle(self, slot: int, before: int, after: int) -> Passage:
         """The transfer and the layer."""
@@ -164,7 +175,14 @@ class Way:
         if all(step.lower is step.guess for step, _ in self.steps):
             return self._times[-1]
         first = self.steps[0][0].lower + self._fits
-        return functools.reduce(lambda ways, step: _shortest(ways, step[0].lower) + self._fits, self.steps[1:], first)
+        return functools.reduce(lambda ways, step: shortest(ways, step[0].lower) + self._fits, self.steps[1:], first)
+
+    @functools.cached_property
+    def passes(self) -> Floats:
+        """(S, 2, before, last) seconds of the forward and of the backward pass that no way can beat."""
+        fits = self._fits[:, None]
+        first = self.steps[0][0].passes + fits
+        return functools.reduce(lambda ways, step: shortest(ways, step[0].passes) + fits, self.steps[1:], first)
 
     def settle(self, slot: int, before: int, last: int) -> Passage:
         """The best way with these ends, with its real price."""
@@ -230,7 +248,7 @@ class Way:
             if changed or self._versions[index] != step.version:
                 changed = True
                 self._versions[index] = step.version
-                ways = _shortest(self._times[index - 1], step.guess) if index else step.guess
+                ways = shortest(self._times[index - 1], step.guess) if index else step.guess
                 self._times[index] = ways + self._fits
         return changed
 
@@ -244,10 +262,10 @@ def _joined(way: Passage, piece: Passage, layers: int) -> Passage:
     )
 
 
-def _shortest(before: Floats, step: Floats) -> Floats:
-    """(S, a, c): the shortest of all two-step paths (S, a, b), (S or 1, b, c)."""
-    if before.shape[:2] == (1, 1):
+def shortest(before: Floats, step: Floats) -> Floats:
+    """(S, …, a, c): the shortest of all two-step paths (S, …, a, b), (S or 1, …, b, c)."""
+    if before.ndim == 3 and before.shape[:2] == (1, 1):
         best: Floats = (before[0, 0][:, None] + step[0]).min(axis=0)[None, None]
     else:
-        best = (before[:, :, :, None] + step[:, None, :, :]).min(axis=2)
+        best = (before[..., None] + step[..., None, :, :]).min(axis=-2)
     return best

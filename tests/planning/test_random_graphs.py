@@ -266,23 +266,31 @@ def proofs(monkeypatch):
     return calls
 
 
+@pytest.fixture(params=[True, False], ids=["sharp", "blunt"])
+def sharp(request, monkeypatch):
+    """Whether bounds know passes apart; where they do, hardly anything is left to prove."""
+    if not request.param:
+        monkeypatch.setattr(crossing.Crossing, "sharpen", lambda _: None)
+    return request.param
+
+
 @pytest.mark.timeout(600)
-def test_optimum_is_proved_where_ways_trade_forward_for_backward(proofs, without_alternatives):
+def test_optimum_is_proved_where_ways_trade_forward_for_backward(sharp, proofs, without_alternatives):
     graphs = 0
     for number in range(ONE_PASS_GRAPHS):
         before = proofs["begun"]
         compare(one_pass_problem(number), claims=is_exact)
         graphs += proofs["begun"] > before
-    assert graphs > ONE_PASS_GRAPHS / 20
+    assert sharp or graphs > ONE_PASS_GRAPHS / 20
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pairs", [0, 10])
 def test_search_that_gives_up_its_proof_says_how_far_from_the_optimum_it_may_be(
-    pairs, monkeypatch, without_alternatives
+    pairs, sharp, monkeypatch, without_alternatives
 ):
     monkeypatch.setattr(crossing, "MOST_PAIRS", pairs)
     seen = Counter()
     for number in range(ONE_PASS_GRAPHS):
         seen.update(compare(one_pass_problem(number)))
-    assert seen["bound"] > ONE_PASS_GRAPHS / 40
+    assert sharp or seen["bound"] > ONE_PASS_GRAPHS / 40
