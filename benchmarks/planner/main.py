@@ -6,11 +6,12 @@ algorithm on the same prices. In the same run, random graphs small enough to try
     python -m benchmarks.planner.main
 
 Layer times are made up (every layer scales imperfectly). For chains the search's time hardly depends on them; for
-models with branches it does: with measured times Inception-v3 takes some tenths of a second (``deeppool evaluate
-table3``). The tree of chains and branches of a model is found once and kept; its time stands beside.
+models with branches it does, so Inception-v3 is searched with the shipped layer times too, which were measured. The
+tree of chains and branches of a model is found once and kept; its time stands beside.
 """
 
 import argparse
+import itertools
 import os
 import random
 import statistics
@@ -21,7 +22,7 @@ from collections.abc import Callable
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import deeppool as dp
-from benchmarks.planner.models import MODELS, made_up, prices
+from benchmarks.planner.models import MODELS, made_up, priced, prices
 from deeppool.cluster import Cluster
 from deeppool.costs.table import CostTable
 from deeppool.graph import regions
@@ -30,12 +31,17 @@ from deeppool.planning.frontier import efficient_plans
 from deeppool.planning.planner import plan
 from deeppool.planning.published import search_published
 from deeppool.planning.search import search
+from deeppool.profiling.table import Profile
 from tests.planning.test_search import Definition
 
 SIZES = (8, 1024, 65_536)
 LIMIT = 2.0
+SAMPLES = (4, 32)
+"""A GPU, with measured layer times."""
 FRONTIERS = {"VGG-16": SIZES, "WideResNet-101-2": SIZES[:2], "Inception-v3": SIZES[:2]}
 """Models whose whole frontier is timed, and at which sizes."""
+MEASURED = {"Inception-v3": "inception_v3-cpu"}
+"""Models whose search is timed with shipped layer times too, and which."""
 SHAPES = {
     "chain": [(), (0,), (1,), (2,), (3,), (4,)],
     "two branches": [(), (0,), (1,), (0,), (2, 3)],
@@ -58,6 +64,8 @@ def main() -> None:
     print("|---" * (1 + len(SIZES)) + "|")
     for name in arguments.models:
         report(name, MODELS[name](), arguments.repeats)
+        if name in MEASURED:
+            report_measured(name, dp.find_profile(MEASURED[name]), arguments.repeats)
     print("\n" + check(arguments.graphs))
 
 
@@ -83,6 +91,20 @@ def report(name: str, graph: LayerGraph, repeats: int) -> None:
         sizes = FRONTIERS[name]
         cells = [frontier_cell(table, min(repeats, 9 if sizes == SIZES else 3)) for table in costs[: len(sizes)]]
         print("| … whole frontier |", " | ".join([*cells, *"–" * (len(SIZES) - len(sizes))]), "|", flush=True)
+
+
+def report_measured(name: str, profile: Profile, repeats: int) -> None:
+    """A model's rows with measured layer times; with few samples a GPU, the limit leaves little room for transfers."""
+    for samples, limit in itertools.product(SAMPLES, (LIMIT, None)):
+        costs = [priced(profile, size, samples) for size in SIZES[:2]]
+        found = {search(table, limit).optimality for table in costs}
+        asked = f"{samples} samples a GPU, {'no limit' if limit is None else f'limit {limit}'}"
+        print(
+            f"| {name}, measured layer times, {asked} ({', '.join(sorted(found))}) |",
+            " | ".join(timed(lambda: search(table, limit), repeats) for table in costs),  # noqa: B023
+            "| – |",
+            flush=True,
+        )
 
 
 def frontier_cell(costs: CostTable, repeats: int) -> str:

@@ -74,6 +74,11 @@ def made_up(graph: LayerGraph, seed: int = 0) -> Profile:
 
 
 def prices(graph: LayerGraph, gpus: int) -> CostTable:
-    """Of a model at 32 samples a GPU, on DGX A100 nodes of eight GPUs."""
+    """Of a model at 32 samples a GPU, with made-up times."""
+    return priced(made_up(graph), gpus, 32)
+
+
+def priced(profile: Profile, gpus: int, samples: int) -> CostTable:
+    """Of a model at so many samples a GPU, on DGX A100 nodes of eight GPUs."""
     network = Network(Cluster(gpus), "best")
-    return price(made_up(graph), network, 32 * gpus, gpu_counts_to_search(gpus, 32 * gpus))
+    return price(profile, network, samples * gpus, gpu_counts_to_search(gpus, samples * gpus))
