@@ -1,7 +1,7 @@
 """The real price of a crossing, between one GPU count of its fork and one of its join.
 
 Of the arrangements whose bound is below the best time so far, first each branch's fastest ways are tried, and
-where that leaves a gap between bound and time all ways that trade forward for backward.
+where that leaves a gap between bound and time, by sharper bounds, all ways that trade forward for backward.
 """
 
 import math
