@@ -5,7 +5,8 @@
 
 No messages, no locks, no thread: each field is eight bytes that one side writes at once (a single store), and the other
 reads whenever it wants to. Fields that are written one after another may for an instant be read from two iterations;
-that costs at most a piece too many.
+that costs at most a piece too many. A background that waits need not look again and again: a bell rings where there is
+news for it.
 
 The page is a file in the private folder of the run, and goes with it; whoever comes first makes it. Blank, it says that
 the foreground is not there: all is allowed.
@@ -16,8 +17,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from deeppool.bell import Bell
+
 KINDS = ("forward", "backward", "reshard", "sync", "update")
 """Of an operator: what a trainer can be doing in a stage."""
+GAPS = frozenset({"reshard", "sync"})
+"""Kinds in which the foreground mostly waits for other ranks."""
 STAGES = 5000
 """At most: a plan has no more than its model has layers, and the deepest that was planned has 1155."""
 Operator = tuple[str, int]
@@ -46,6 +51,7 @@ class Board:
             self._page = mmap.mmap(file, _BYTES)
         finally:
             os.close(file)
+        self._bell = Bell(folder, rank)
         whole = memoryview(self._page)
         self._views: tuple[memoryview[Any], ...] = (
             whole,
@@ -78,15 +84,19 @@ class Board:
         self._numbers[_SHARE] = share
         self._whole_numbers[_OPEN] = open
         self._whole_numbers[_ORDERED] = 1
+        self._bell.ring()
 
     def withdraw(self) -> None:
         """The foreground rests: the background may do as it likes."""
         self._whole_numbers[_ORDERED] = 0
         self._whole_numbers[_DOING] = 0
+        self._bell.ring()
 
     def begin(self, kind: str, stage: int) -> None:
         """The foreground begins an operator."""
         self._whole_numbers[_DOING] = 1 + _CODES[kind] + len(KINDS) * stage
+        if kind in GAPS:
+            self._bell.ring()
 
     def end(self) -> None:
         """And has ended it."""
@@ -117,6 +127,10 @@ class Board:
         code = self._whole_numbers[_DOING]
         return _operator(code - 1) if code else None
 
+    def wait(self, seconds: float) -> bool:
+        """Returns when there are other orders or the foreground waits, or after so many seconds; False: after those."""
+        return self._bell.wait(seconds)
+
     def count(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
         """Adds to what the background has done."""
         self._whole_numbers[_STEPS] += steps
@@ -129,6 +143,7 @@ class Board:
         for view in reversed(self._views):
             view.release()
         self._page.close()
+        self._bell.close()
 
 
 def _code(operator: Operator) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deeppool.board import Board
-from deeppool.collocation.throttle import NAP, Throttle
+from deeppool.collocation.throttle import LONGEST_NAP, NAP, Throttle
 from deeppool.sharing import Sharing
 
 NOTHING: frozenset[tuple[str, int]] = frozenset()
@@ -41,9 +41,11 @@ class Machine:
         self.now += LOOK
         return self.now
 
-    def nap(self, seconds: float) -> None:
+    def nap(self, seconds: float) -> bool:
         self.naps.append(seconds)
-        self.now += seconds
+        rung = self.board.wait(0)
+        self.now += 0 if rung else seconds
+        return rung
 
     def hurries(self) -> bool:
         self.looks += 1
@@ -82,11 +84,26 @@ def test_a_closed_gate_holds_until_it_opens(folder: Path) -> None:
     machine.later = {5: machine.order}
     machine.piece("forward", 0, 0.01)
     assert machine.looks == 5
-    assert machine.naps == [NAP] * 5
+    # The first orders rang before it waited.
+    assert machine.naps == [NAP, NAP, 2 * NAP, 4 * NAP, 8 * NAP]
     _, pieces, busy, held = machine.foreground.done
     assert pieces == 1
     assert busy == pytest.approx(0.01)
-    assert held == pytest.approx(5 * (NAP + LOOK))
+    # As it does when the gate opens.
+    assert held == pytest.approx(7 * NAP + 5 * LOOK)
+
+
+def test_naps_are_longer_each_time_until_the_foreground_rings(folder: Path) -> None:
+    machine = Machine(folder, Sharing(max_slowdown=0.01))
+    machine.order(open=False)
+    machine.later = {20: lambda: machine.foreground.begin("forward", 0), 30: machine.foreground.end}
+    machine.later |= {40: lambda: machine.foreground.begin("sync", 0), 50: machine.order}
+    machine.piece("forward", 0, 0.01)
+    assert machine.naps[:4] == [NAP, NAP, 2 * NAP, 4 * NAP]
+    # Neither what it computes nor its end is news for who waits; that it waits itself is.
+    assert machine.naps[18:40] == [LONGEST_NAP] * 22
+    assert machine.naps[40:43] == [NAP, 2 * NAP, 4 * NAP]
+    assert len(machine.naps) == 50
 
 
 def test_no_piece_begins_beside_a_banned_operator_but_beside_others(folder: Path) -> None:
