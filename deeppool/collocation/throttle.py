@@ -6,7 +6,7 @@ itself how long each held it.
 
 While it is held back it waits in one of two ways. At the lowest priority it looks again and again: nobody is kept from
 the core, and a core that sleeps in its gaps would make the foreground slower than one that is kept awake. At any other
-priority each look takes the core from the foreground (two thousand a second made it 12 to 30 % slower), so it sleeps,
+priority each look takes the core from the foreground (two thousand a second made it 12 to 31 % slower), so it sleeps,
 longer each time, until the foreground rings: it has other orders, or waits itself.
 """
 
