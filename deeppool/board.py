@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.bell import Bell
+from deeppool.timeline import COMPUTING
 
 KINDS = ("forward", "backward", "reshard", "sync", "update")
 """Of an operator: what a trainer can be doing in a stage."""
-GAPS = frozenset({"reshard", "sync"})
-"""Kinds in which the foreground mostly waits for other ranks."""
 STAGES = 5000
 """At most: a plan has no more than its model has layers, and the deepest that was planned has 1155."""
 Operator = tuple[str, int]
@@ -95,7 +94,7 @@ class Board:
     def begin(self, kind: str, stage: int) -> None:
         """The foreground begins an operator."""
         self._whole_numbers[_DOING] = 1 + _CODES[kind] + len(KINDS) * stage
-        if kind in GAPS:
+        if kind not in COMPUTING:
             self._bell.ring()
 
     def end(self) -> None:

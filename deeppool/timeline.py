@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 SpanKind = Literal["forward", "backward", "reshard", "sync", "update", "idle", "background"]
+COMPUTING: frozenset[SpanKind] = frozenset({"forward", "backward", "update"})
+"""Kinds in which a rank computes; in the others of its own it mostly waits for other ranks."""
 Provenance = Literal["predicted", "measured"]
 
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deeppool.device.common import Device
-from deeppool.scheduling.gate import COMPUTING
 from deeppool.scheduling.orders import Operator
-from deeppool.timeline import SpanKind
+from deeppool.timeline import COMPUTING, SpanKind
 
 POLL_SECONDS = 2e-5
 """Between two looks at a device that is waited for."""

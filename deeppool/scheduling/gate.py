@@ -3,9 +3,7 @@
 from deeppool.scheduling.orders import Operator, Orders
 from deeppool.scheduling.pacing import Duty, Pacer
 from deeppool.sharing import Sharing
-
-COMPUTING = frozenset({"forward", "backward", "update"})
-"""Kinds of operators in which the foreground computes; in the others it mostly waits for other ranks."""
+from deeppool.timeline import COMPUTING
 
 
 class Gate:
