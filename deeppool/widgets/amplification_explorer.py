@@ -162,12 +162,12 @@ class AmplificationExplorer(Panel):
         return question, self._exploration.plan(question, limit)
 
     def _turn(self, _: object) -> None:
-        question, plan = self._search()
+        # Two controls may turn in two threads; whoever is the last reads both.
         with self._drawing:
-            self._question, self._plan = question, plan
-        self._draw()
-        for on_plan in self._watchers:
-            on_plan(plan)
+            self._question, self._plan = self._search()
+            self._draw()
+            for on_plan in self._watchers:
+                on_plan(self._plan)
 
     def _switch(self, _: object) -> None:
         self._ask()

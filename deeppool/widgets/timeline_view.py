@@ -3,7 +3,6 @@
 import html
 import math
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from deeppool.figures.timeline_rows import Panel as Shown
 from deeppool.figures.timeline_rows import Source, panels_of
 from deeppool.timeline import SpanKind
 from deeppool.widgets.controls import LABEL, choice, grid
-from deeppool.widgets.live_figure import become
+from deeppool.widgets.live_figure import become, turn
 from deeppool.widgets.panel import Panel
 
 ALL = -1
@@ -49,7 +48,7 @@ class TimelineView(Panel):
         Raises:
             InvalidValueError: no source, or one that is none of these.
         """
-        self._drawing, self._quiet = threading.RLock(), False
+        self._quiet = False
         self.panel = choice("timelines", {"none": ALL}, ALL)
         self.window = ipywidgets.FloatRangeSlider(
             continuous_update=True, readout_format=".4g", style=LABEL, layout=ipywidgets.Layout(width="auto")
@@ -90,7 +89,7 @@ class TimelineView(Panel):
             InvalidValueError: no source, or one that is none of these.
         """
         panels = panels_of(*sources)
-        with self._drawing:
+        with turn(self.figure):
             self._take(panels)
             self._draw()
 
@@ -153,8 +152,9 @@ class TimelineView(Panel):
         self.window.value = (self._unit.of(start), self._unit.of(end))
 
     def _follow_mouse(self, _: object, range_: tuple[float, float] | None) -> None:
-        if not self._quiet and range_ is not None:
-            self._set((self._unit.seconds * range_[0], self._unit.seconds * range_[1]))
+        with turn(self.figure):
+            if not self._quiet and range_ is not None:
+                self._set((self._unit.seconds * range_[0], self._unit.seconds * range_[1]))
 
     # -- what is shown ------------------------------------------------------------------------------
 
@@ -173,11 +173,13 @@ class TimelineView(Panel):
         self._kinds.children = (ipywidgets.Label("show"), *self.kinds.values())
 
     def _redraw(self, _: object) -> None:
-        if not self._quiet:
-            self._draw()
+        # Quiet in this thread: what another one draws at the moment may not know of this control.
+        with turn(self.figure):
+            if not self._quiet:
+                self._draw()
 
     def _draw(self) -> None:
-        with self._drawing:
+        with turn(self.figure):
             # What we draw ourselves is no move of the mouse.
             self._quiet = True
             try:

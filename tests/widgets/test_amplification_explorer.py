@@ -16,6 +16,7 @@ from deeppool.planning.summary import summarise
 from deeppool.widgets import AmplificationExplorer
 from deeppool.widgets.exploration import Question
 from tests.strategies import make_graph, profile_from_times
+from tests.widgets.turns import PATIENCE, Interrupted, Turn
 
 CLUSTER = Cluster(8, "by hand", 8, Link(1e12, 0.0, "made by hand"))
 # Layers that scale, hardly scale and do not scale.
@@ -52,6 +53,19 @@ def assert_shows(panel, plan):
     curve = traces(panel.comparison)["efficient plans"]
     assert list(curve.y) == pytest.approx([1e3 * point.iteration_time for point in found.points[::-1]])
     assert curve.opacity is None
+
+
+def test_of_two_controls_that_turn_in_two_threads_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel, turn = explorer(), Turn()
+    monkeypatch.setattr(panel, "_drawing", turn)
+
+    def turn_gpus() -> None:
+        panel.gpus.value = 8
+
+    monkeypatch.setattr(panel, "_search", interrupted := Interrupted(panel._search, turn_gpus, turn))
+    panel.limit.value = math.inf
+    interrupted.thread.join(PATIENCE)
+    assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=8), 16))
 
 
 def test_it_opens_with_the_plan_that_was_asked_for() -> None:

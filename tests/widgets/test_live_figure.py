@@ -6,6 +6,7 @@ import pytest
 from deeppool import figures
 from deeppool.widgets.live_figure import become, settle
 from tests.figures.records import two_layer_plan
+from tests.widgets.turns import PATIENCE, Interrupted, Turn
 
 BARS = go.Figure(go.Bar(x=[1, 2], y=[3, 4], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
 LATER = go.Figure(go.Bar(x=[1, 2], y=[5, 6], name="later"), {"xaxis": {"range": [0, 9]}})
@@ -56,3 +57,18 @@ def test_a_page_that_is_opened_again_gets_the_figure_as_it_is_now() -> None:
     assert [trace["type"] for trace in state["_widget_data"]] == ["scatter", "bar"]
     assert [list(trace["y"]) for trace in state["_widget_data"]] == [[7], [2]]
     assert "title" not in state["_widget_layout"] or not state["_widget_layout"]["title"]
+
+
+def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_tells_the_page_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else traitlets would keep only that the order is over."""
+    shown, turn, ordered = go.FigureWidget(BARS), Turn(), []
+    settle(shown)
+    monkeypatch.setitem(shown.__dict__, "_turn", turn)
+    shown.observe(lambda change: ordered.append(change.new), "_py2js_addTraces")
+    interrupted = Interrupted(shown.set_trait, lambda: become(shown, LINES), turn)
+    monkeypatch.setattr(shown, "set_trait", interrupted)
+    shown.set_state({"_js2py_layoutDelta": {"layout_delta": {}, "layout_edit_id": 0}})
+    interrupted.thread.join(PATIENCE)
+    assert [order and len(order["trace_data"]) for order in ordered] == [2, None]

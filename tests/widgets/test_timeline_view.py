@@ -10,6 +10,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.timeline import Span, Timeline
 from deeppool.widgets import TimelineView
 from tests.figures.records import layer, plan_of, run_of, two_layer_plan
+from tests.widgets.turns import PATIENCE, Interrupted, Turn
 
 
 def drawn(view):
@@ -118,6 +119,19 @@ def test_kinds_are_switched_off_and_on() -> None:
     assert {trace.name for trace in view.figure.data} == {"forward", "backward", "reshard", "sync"}
     view.kinds["idle"].value = True
     assert "idle" in {trace.name for trace in view.figure.data}
+
+
+def test_a_control_that_turns_while_another_thread_draws_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, turn = TimelineView(run_of()), Turn()
+    monkeypatch.setitem(view.figure.__dict__, "_turn", turn)
+
+    def switch_off() -> None:
+        view.kinds["idle"].value = False
+
+    monkeypatch.setattr(view, "static", interrupted := Interrupted(view.static, switch_off, turn))
+    view.buttons["Narrower"].click()
+    interrupted.thread.join(PATIENCE)
+    assert "idle" not in {trace.name for trace in view.figure.data}
 
 
 def test_a_thousand_gpus_share_rows() -> None:
