@@ -25,6 +25,8 @@ FLOOR = 50e-6
 """Seconds of slowdown that ban nothing: short operators are as noisy as that."""
 CONFIDENCE = 3.0
 """Standard errors by which two medians differ clearly."""
+STRIKING = 2.0
+"""Standard deviations of a time alone by which a single one must be longer to look like what the last ban was for."""
 FIRST_BAN, LONGEST_BAN = 32, 4096
 """Iterations."""
 
@@ -40,6 +42,8 @@ class _History:
     alone: deque[float] = field(default_factory=_times)
     usual: float = math.inf
     """Median of those."""
+    noise: float = 0.0
+    """Standard deviation of one of them, seconds."""
     beside: deque[float] = field(default_factory=_times)
     """With a background that was free to run beside it; since the last ban."""
     apart: deque[float] = field(default_factory=_times)
@@ -76,7 +80,7 @@ class Feedback:
         for operator, seconds in operators.items():
             known = self._known.setdefault(operator, _History())
             known.alone.append(seconds)
-            known.usual = median(known.alone)
+            known.usual, known.noise = median(known.alone), spread(known.alone)
 
     def collocated(self, iteration: int, operators: Mapping[Operator, float]) -> None:
         """What each took in an iteration with one, banned or not as :meth:`banned` says of it."""
@@ -102,7 +106,11 @@ class Feedback:
         if not self._suffers(known, known.beside[-1]):
             return
         beside = median(known.beside)
-        again = known.suffered is not None and beside > (known.usual + known.suffered) / 2
+        again = (
+            known.suffered is not None
+            and beside > (known.usual + known.suffered) / 2
+            and beside > known.usual + STRIKING * known.noise
+        )
         sure = again or (len(known.beside) >= ENOUGH and _differ(known.beside, known.alone))
         if sure and self._suffers(known, beside):
             known.suffered = beside

@@ -51,7 +51,8 @@ def stretches(numbers):
 
 def test_iterations_alone_are_dense_at_first_and_then_rare():
     alone = [number for number in range(2000) if is_alone(number)]
-    assert alone[:16] == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 200, 201, 202, 203]
+    assert alone[::4] == [0, 8, 16, 36, 72, 144, *range(288, 2000, 288)]
+    assert alone == [first + number for first in alone[::4] for number in range(4)]
     assert sum(number >= DENSE for number in alone) <= 0.02 * (2000 - DENSE)
 
 
@@ -137,8 +138,9 @@ def test_noise_alone_bans_little(noise):
     def plant(*_):
         return {FORWARD: 0.09, SYNC: 0.01}
 
-    found = [run(Governor(Sharing(feedback=0.1)), plant, 600, noise=noise, seed=seed) for seed in range(6)]
-    assert sum(len(banned(told)) for told in found) < 0.1 * 6 * 600
+    # One false ban of half a run is in the sum of a few seeds what it is not in that of many.
+    found = [run(Governor(Sharing(feedback=0.1)), plant, 600, noise=noise, seed=seed) for seed in range(60)]
+    assert sum(len(banned(told)) for told in found) < 0.1 * 60 * 600
 
 
 def test_a_ban_that_does_not_help_is_lifted():
