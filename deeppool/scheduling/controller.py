@@ -76,6 +76,11 @@ class Controller:
         """Of the time, for the next iteration."""
         return self._share if self._trial is None else self._trial.share
 
+    @property
+    def doubts(self) -> bool:
+        """Whether it takes the foreground for too slow by itself; iterations alone will show whether it is."""
+        return self.drift > self._bound
+
     def change_bound(self, bound: float) -> None:
         """Holds another bound: what is known of the cost stays, so a share that holds the old one is scaled.
 

@@ -1,8 +1,8 @@
 """What the background may do in each iteration of the foreground; one beside every rank of the foreground.
 
 Two loops, each by itself: feedback bans operators that suffer, a controller holds the bound on the mean slowdown.
-Both compare with iterations alone. Which those are depends on the number of the iteration and nothing else, so they
-coincide on all ranks without a message: a rank waits for the others, and is alone only when all are.
+Both compare with iterations alone. Which those are depends on the number of the iteration and on the share, so they
+coincide on all ranks: a rank waits for the others, and is alone only when all are.
 
 Feedback is each rank's own matter, the share is not. A rank that gives its background less of the time still waits for
 the others', and would find its own background innocent. So every rank's controller learns the same (see
@@ -22,18 +22,27 @@ from deeppool.sharing import Sharing
 __all__ = ["Estimate", "Governor", "Operator", "Orders", "Seen", "is_alone", "together"]
 
 BLOCK = 4
-"""Iterations alone in a row. The first may still find pieces in flight and a cold cache: it is not measured."""
+"""Iterations alone in a row, of which the first one is not measured."""
 DENSE = 24
 """Iterations at the start, of which every other block is alone: what is learned there must last for a while."""
 RARE = 288
-"""Iterations of which one block is alone later: 1.4 %. Between the two it is one at 36, 72 and 144: a training becomes
-faster while it warms up, and what was learned of its first iterations would be held too cheaply."""
+"""Iterations of which one block is alone later: 1.4 %."""
+CLOSE = 36
+"""The same while the controller doubts."""
 
 
-def is_alone(iteration: int) -> bool:
-    """Whether an iteration is without background."""
-    period = 2 * BLOCK if iteration < DENSE else RARE
-    while period > max(iteration, DENSE):
+def is_alone(iteration: int, *, held: bool = False, doubted: bool = False) -> bool:
+    """Whether an iteration is without background.
+
+    Args:
+        iteration: from the start of the run.
+        held: the background is held back. Blocks then come at doubling distances at first (36, 72, 144): a training
+            becomes faster while it warms up, and what was learned of its first iterations would hold the bound too
+            loosely. A background that is free need not pay for that.
+        doubted: that the foreground is slow by itself, see :attr:`Controller.doubts`.
+    """
+    period = 2 * BLOCK if iteration < DENSE else CLOSE if doubted else RARE
+    while held and period > max(iteration, DENSE):
         period //= 2
     return iteration % period < BLOCK
 
@@ -68,6 +77,8 @@ class Governor:
         self._settled = frozenset[Operator]()
         """Bans at which the controller's evidence was found."""
         self._iteration = 0
+        self._rested = False
+        """Whether the iteration before was alone, so that this one finds no pieces in flight and no cold cache."""
         self._orders = FREE
 
     def change_bound(self, bound: float) -> None:
@@ -90,8 +101,9 @@ class Governor:
         if self._feedback is None and self._controller is None:
             return FREE
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
-        share = 1.0 if self._controller is None else self._controller.share
-        self._orders = Orders(not is_alone(iteration), share, banned)
+        share, doubted = (1.0, False) if self._controller is None else (self._controller.share, self._controller.doubts)
+        self._rested = not self._orders.open
+        self._orders = Orders(not is_alone(iteration, held=share < 1, doubted=doubted), share, banned)
         return self._orders
 
     def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:
@@ -104,7 +116,7 @@ class Governor:
             return Seen(seconds)
         if self._orders.open:
             self._feedback.collocated(self._iteration, operators)
-        elif self._iteration % BLOCK:
+        elif self._rested:
             self._feedback.alone(operators)
         return Seen(seconds, self._feedback.trying(self._iteration), self._orders.banned != self._settled)
 
@@ -114,7 +126,7 @@ class Governor:
             return
         if self._orders.open:
             self._collocated(seen)
-        elif self._iteration % BLOCK:
+        elif self._rested:
             self._block.append(seen.seconds)
 
     def _collocated(self, seen: Seen) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeppool.scheduling.controller import LEAST
 from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
 from deeppool.scheduling.governor import DENSE, Governor, is_alone, together
 from deeppool.scheduling.orders import FREE, Orders
@@ -51,9 +52,27 @@ def stretches(numbers):
 
 def test_iterations_alone_are_dense_at_first_and_then_rare():
     alone = [number for number in range(2000) if is_alone(number)]
+    assert alone[:16] == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 288, 289, 290, 291]
+    assert sum(number >= DENSE for number in alone) <= 0.02 * (2000 - DENSE)
+
+
+def test_while_a_background_is_held_back_iterations_alone_come_at_doubling_distances():
+    alone = [number for number in range(2000) if is_alone(number, held=True)]
     assert alone[::4] == [0, 8, 16, 36, 72, 144, *range(288, 2000, 288)]
     assert alone == [first + number for first in alone[::4] for number in range(4)]
     assert sum(number >= DENSE for number in alone) <= 0.02 * (2000 - DENSE)
+
+
+def test_a_training_that_warms_up_is_not_held_too_loosely():
+    """A tenth slower at first, and a background that costs its share of the time: the bound is on what it is later."""
+
+    def plant(iteration, orders):
+        alone = 0.1 * (1.1 if iteration < 30 else 1.0)
+        return {FORWARD: alone * (1 + orders.share * orders.open)}
+
+    governor = Governor(Sharing(priority="normal", max_slowdown=0.05))
+    told = run(governor, plant, 280, noise=0.01)
+    assert fmean(orders.share for orders in told[150:] if orders.open) < 0.06
 
 
 def test_without_feedback_and_bound_nothing_is_forbidden_or_measured():
@@ -63,8 +82,19 @@ def test_without_feedback_and_bound_nothing_is_forbidden_or_measured():
 
 
 def test_orders_are_closed_where_the_schedule_says():
-    told = run(Governor(Sharing(max_slowdown=0.1)), doubling_sync(), 300)
+    told = run(Governor(Sharing(max_slowdown=0.1)), doubling_sync(sync=0.005), 300)
     assert [not orders.open for orders in told] == [is_alone(number) for number in range(300)]
+
+
+def test_while_a_controller_doubts_it_is_soon_shown_what_an_iteration_takes_alone():
+    """Half as slow again at any share: it looks like a slower machine, which two blocks alone show that it is not."""
+
+    def plant(_, orders):
+        return {FORWARD: 0.15 if orders.open else 0.1}
+
+    told = run(Governor(Sharing(max_slowdown=0.03)), plant, 200, noise=0.01)
+    assert {orders.share for orders in told[120:]} == {LEAST}
+    assert sum(not orders.open for orders in told[DENSE:]) <= 5 * 4
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.1])
