@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from deeppool.board import Board
-from deeppool.execution.peers import Peers
+from deeppool.execution.peers import Peers, Work
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer, Watcher
 from deeppool.scheduling.governor import Governor, Seen, together
@@ -43,6 +43,9 @@ class Governing:
             position: of this rank's place in the run; its number, but for one that runs for all.
             peers: all ranks of the foreground, each with a governing of its own.
             place: of a tensor that they can sum up.
+
+        What all ranks saw of an iteration is learned when the next one has ended: to wait for it at once would have all
+        begin together, and cost a rank that leaves another one behind what it is ahead.
         """
         self._sharing = sharing
         self._peers, self._place = peers, place
@@ -53,6 +56,8 @@ class Governing:
         self._agreed = self._wanted
         """Of the newest one that all ranks have heard of; it is held from the next iteration on."""
         self._board = Board(folder, position)
+        self._arriving: tuple[torch.Tensor, Work] | None = None
+        """What all ranks saw of the iteration before, until it was learned."""
         self._clocked: Clocked | None = None
         self._board.withdraw()
         self.start_over()
@@ -62,7 +67,7 @@ class Governing:
         self._clocked = clocked
 
     def start_over(self) -> None:
-        """What was learned holds no longer: the stages are others now. All ranks do it together."""
+        """What was learned holds no longer: the stages are others now. All ranks do it together, and had a rest."""
         self._governor = Governor(self._sharing)
         self._orders = FREE
         self._iterations = 0
@@ -92,10 +97,22 @@ class Governing:
             self._governor.change_bound(bound)
 
     def end(self, seconds: float, spans: Sequence[RawSpan]) -> None:
-        """It took so long, and so did its parts; all ranks end it together."""
+        """It took so long, and so did its parts; on all ranks."""
         if not self._sharing.learns:
             return
-        told = self._gather(self._governor.observe(seconds, self._operators(spans)))
+        self._learn()
+        self._arriving = self._send(self._governor.observe(seconds, self._operators(spans)))
+        if self._peers.ranks == 1:
+            self._learn()
+
+    def _learn(self) -> None:
+        """What all ranks saw of the latest iteration of which nothing was learned yet, if there is one."""
+        if self._arriving is None:
+            return
+        rows, work = self._arriving
+        work.wait()
+        self._arriving = None
+        told = _told(rows)
         self._governor.learn(together([seen for seen, _, _ in told]))
         # A rank may hear of a bound an iteration later than another.
         _, number, bound = min(told, key=_number)
@@ -109,21 +126,17 @@ class Governing:
             operators[kind, stage] += ended - started
         return operators
 
-    def _gather(self, seen: Seen) -> list[Told]:
-        """From each rank that is there: where the others are emulated, from this one alone."""
+    def _send(self, seen: Seen) -> tuple[torch.Tensor, Work]:
+        """A row for each rank, of which this one fills its own."""
         number, bound = self._wanted
         rows = torch.zeros(self._peers.ranks, 5, dtype=torch.float64)
         rows[self._peers.rank] = torch.tensor([*seen, number, math.nan if bound is None else bound], dtype=rows.dtype)
         rows = rows.to(self._place)
-        self._peers.all_reduce(rows)
-        return [
-            (Seen(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
-            for seconds, trying, unsettled, number, bound in rows.tolist()
-            if seconds > 0
-        ]
+        return rows, self._peers.all_reduce(rows)
 
     def rest(self, trainer: Trainer) -> None:
-        """For now that was the last: the background may do as it likes."""
+        """For now that was the last: the background may do as it likes. All ranks rest together."""
+        self._learn()
         trainer.watcher = None
         self._board.withdraw()
 
@@ -138,6 +151,15 @@ class Governing:
             "share": self._orders.share,
             "banned": [f"{kind} of {stages[stage].name}" for kind, stage in sorted(self._orders.banned)],
         }
+
+
+def _told(rows: torch.Tensor) -> list[Told]:
+    """By each rank that is there: where the others are emulated, by this one alone."""
+    return [
+        (Seen(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
+        for seconds, trying, unsettled, number, bound in rows.tolist()
+        if seconds > 0
+    ]
 
 
 def _number(told: Told) -> int:

@@ -58,8 +58,8 @@ class Peers(Protocol):
             One work for each, in their order, or one for all of them.
         """
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Puts the sum over all ranks in the place of each one's tensor, and waits for it."""
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Starts to put the sum over all ranks in the place of each one's tensor."""
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
@@ -121,9 +121,9 @@ class ProcessGroup(_Unwatched):
         # NCCL answers with one work for the whole batch.
         return list(dist.batch_isend_irecv(operations)) if operations else []
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
         """As :meth:`Peers.all_reduce`."""
-        dist.all_reduce(tensor)
+        return _sum(tensor, None)
 
     def barrier(self) -> None:
         """As :meth:`Peers.barrier`."""
@@ -142,9 +142,7 @@ class _SubGroup:
         self._group: Any = dist.new_group(list(ranks))
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        work: Work | None = dist.all_reduce(tensor, group=self._group, async_op=True)
-        assert work is not None, "torch returns None only to ranks outside the group"
-        return work
+        return _sum(tensor, self._group)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         told = [torch.empty_like(tensor) for _ in range(self._ranks)]
@@ -153,6 +151,19 @@ class _SubGroup:
 
     def close(self) -> None:
         dist.destroy_process_group(self._group)
+
+
+def _sum(tensor: torch.Tensor, group: Any) -> Work:
+    work: Work | None = dist.all_reduce(tensor, group=group, async_op=True)
+    assert work is not None, "torch returns None only to ranks outside the group"
+    return work
+
+
+class Done:
+    """Work that took no time."""
+
+    def wait(self) -> None:
+        """At once."""
 
 
 class Alone(_Unwatched):
@@ -170,8 +181,9 @@ class Alone(_Unwatched):
         assert not sending, "a stage of a training of one rank is read on another rank"
         return []
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
         """The sum over one rank is there."""
+        return Done()
 
     def barrier(self) -> None:
         """All are there."""

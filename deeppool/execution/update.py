@@ -97,7 +97,7 @@ class Update:
         for parameter in self._counted:
             if parameter.grad is not None:
                 total += parameter.grad.norm(dtype=torch.float64).square()
-        self._peers.all_reduce(total)
+        self._peers.all_reduce(total).wait()
         return math.sqrt(float(total)) / self.scale.factor if total >= 0 else math.nan
 
     def _multiply(self, factor: float) -> None:

@@ -109,20 +109,21 @@ class Controller:
                 self._turn(LEAST)
         self.drift = 0.0
 
-    def collocated(self, slowdown: float, alone: int, noise: float) -> None:
-        """One more iteration at the present share.
+    def collocated(self, share: float, slowdown: float, alone: int, noise: float) -> None:
+        """One more iteration.
 
         Args:
+            share: that it had; since then it may have been turned.
             slowdown: of that iteration, against the iterations alone.
             alone: how many of those there are.
             noise: standard deviation of one of them, as a part of their mean.
         """
         if self._trial is not None:
-            self._trial.collocated(slowdown, noise)
+            self._trial.collocated(share, slowdown, noise)
             if self._trial.over(self._bound):
                 self._decide(self._trial)
             return
-        self._seen.append((self._share, slowdown - self.drift))
+        self._seen.append((share, slowdown - self.drift))
         self._waited += 1
         self._rest -= 1
         if len(self._seen) < 2 or alone < 2 or len(self._seen) + alone < ENOUGH:

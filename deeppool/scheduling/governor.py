@@ -6,9 +6,10 @@ coincide on all ranks: a rank waits for the others, and is alone only when all a
 
 Feedback is each rank's own matter, the share is not. A rank that gives its background less of the time still waits for
 the others', and would find its own background innocent. So every rank's controller learns the same (see
-:class:`Seen`), and all turn the share as one.
+:class:`Seen`), and all turn the share as one. What the others saw may arrive while the next iteration runs.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -80,6 +81,8 @@ class Governor:
         self._rested = False
         """Whether the iteration before was alone, so that this one finds no pieces in flight and no cold cache."""
         self._orders = FREE
+        self._ended: deque[tuple[Orders, bool]] = deque()
+        """Iterations that nothing was learned of yet: orders, and whether the one before was alone."""
 
     def change_bound(self, bound: float) -> None:
         """Holds another bound from the next iteration on; :attr:`slowdown` is then of what comes.
@@ -112,7 +115,10 @@ class Governor:
 
     def observe(self, seconds: float, operators: Mapping[Operator, float]) -> Seen:
         """The iteration is over on this rank; returns what all ranks should :meth:`learn` :func:`together`."""
-        if self._feedback is None or self._orders is FREE:
+        if self._orders is FREE:
+            return Seen(seconds)
+        self._ended.append((self._orders, self._rested))
+        if self._feedback is None:
             return Seen(seconds)
         if self._orders.open:
             self._feedback.collocated(self._iteration, operators)
@@ -121,15 +127,16 @@ class Governor:
         return Seen(seconds, self._feedback.trying(self._iteration), self._orders.banned != self._settled)
 
     def learn(self, seen: Seen) -> None:
-        """The iteration is over on every rank; all that share a bound learn the same."""
-        if self._orders is FREE:
+        """The earliest iteration of which nothing was learned is over on every rank; all ranks learn the same."""
+        if not self._ended:
             return
-        if self._orders.open:
-            self._collocated(seen)
-        elif self._rested:
+        orders, rested = self._ended.popleft()
+        if orders.open:
+            self._collocated(seen, orders)
+        elif rested:
             self._block.append(seen.seconds)
 
-    def _collocated(self, seen: Seen) -> None:
+    def _collocated(self, seen: Seen, orders: Orders) -> None:
         known = self._baseline
         self._take_block()
         if not known:
@@ -139,9 +146,9 @@ class Governor:
         # An operator on trial is left to the feedback.
         if self._controller is not None and not seen.trying:
             if seen.unsettled:
-                self._settled = self._orders.banned
+                self._settled = orders.banned
                 self._controller.forget()
-            self._controller.collocated(slowdown, len(known), known.noise)
+            self._controller.collocated(orders.share, slowdown, len(known), known.noise)
 
     def _take_block(self) -> None:
         """The iterations alone that have just ended, if some have."""

@@ -33,10 +33,11 @@ class Trial:
         """For the next iteration."""
         return self._shares[len(self.seen) % TURN > 0]
 
-    def collocated(self, slowdown: float, noise: float) -> None:
-        """One more iteration; ``noise`` is the standard deviation of one that is alone."""
-        self.seen.append((self.share, slowdown))
-        self._noise = noise
+    def collocated(self, share: float, slowdown: float, noise: float) -> None:
+        """One more iteration, unless it had neither share; ``noise`` is the standard deviation of one that is alone."""
+        if share in self._shares:
+            self.seen.append((share, slowdown))
+            self._noise = noise
 
     def over(self, bound: float) -> bool:
         """Whether it is known on which side of ``bound`` the cost lies, or enough was tried."""

@@ -155,32 +155,65 @@ def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_pa
     assert ungoverned.told() == {"bound": None, "share": None}
 
 
+class Meeting:
+    """What each of two ranks adds to one sum after the other."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        self.changed = threading.Condition()
+
+
 class Two(Alone):
-    """Both of two ranks, which take turns: the first one's part of a sum waits for the second one's."""
+    """One of two ranks."""
 
     ranks = 2
 
-    def __init__(self, rank: int, meeting: threading.Barrier, rows: list[torch.Tensor]) -> None:
-        self.rank, self._meeting, self._rows = rank, meeting, rows
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        self.rank, self._meeting = rank, meeting
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
-        self._rows[self.rank] = tensor.clone()
-        self._meeting.wait(60)
-        tensor.copy_(sum(self._rows, torch.zeros_like(tensor)))
-        self._meeting.wait(60)
+    def all_reduce(self, tensor: torch.Tensor) -> "Sum":
+        with self._meeting.changed:
+            self._meeting.rows[self.rank].append(tensor.clone())
+            self._meeting.changed.notify_all()
+        return Sum(self._meeting, len(self._meeting.rows[self.rank]) - 1, tensor)
+
+
+class Sum:
+    """Complete once both have added their part."""
+
+    def __init__(self, meeting: Meeting, number: int, tensor: torch.Tensor) -> None:
+        self._meeting, self._number, self._tensor = meeting, number, tensor
+
+    def wait(self) -> None:
+        rows = self._meeting.rows
+        with self._meeting.changed:
+            assert self._meeting.changed.wait_for(lambda: min(map(len, rows)) > self._number, 10), (
+                "the other is not there"
+            )
+        self._tensor.copy_(rows[0][self._number] + rows[1][self._number])
+
+
+def test_a_rank_that_has_ended_an_iteration_waits_for_nobody_before_it_has_ended_the_next_one(tmp_path: Path) -> None:
+    meeting, trainer = Meeting(), two_stages()
+    governing = Governing(GOVERNED, tmp_path, 0, Two(0, meeting))
+    governing.begin(trainer)
+    governing.end(0.2, [SPAN])
+    governing.begin(trainer)
+    with pytest.raises(AssertionError, match="the other is not there"):
+        governing.end(0.2, [SPAN])
 
 
 def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(tmp_path: Path) -> None:
-    meeting, rows = threading.Barrier(2), [torch.zeros(0)] * 2
+    meeting = Meeting()
     heard = (DENSE + 1, DENSE + 2)
     noise = (0.98, 1.02)
     trainer = two_stages()
 
     def train(rank: int) -> list[tuple[float, int]]:
         background = Board(tmp_path, rank)
-        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting, rows))
+        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting))
         found = []
-        for iteration in range(DENSE + 4):
+        for iteration in range(DENSE + 5):
             if iteration == heard[rank]:
                 governing.change_bound(0.05, 1)
             governing.begin(trainer)
@@ -192,5 +225,5 @@ def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(train, range(2))
     assert first == second
-    assert [number for _, number in first] == [0] * (DENSE + 3) + [1]
+    assert [number for _, number in first] == [0] * (DENSE + 4) + [1]
     assert first[-1][0] == pytest.approx(5 * first[-2][0])

@@ -237,11 +237,11 @@ def test_what_a_trial_found_bearable_is_suspected_at_once_by_a_tighter_bound():
     controller = Controller(BOUND)
     tried = acquitted = False
     while not acquitted:
-        controller.collocated(0.1, 9, 0.001)
+        controller.collocated(controller.share, 0.1, 9, 0.001)
         tried, acquitted = tried or controller.share < 1, tried and controller.share == 1 and controller.drift > 0
     controller.change_bound(0.01)
     seen = 0
     while controller.share == 1 and seen < 60:
-        controller.collocated(0.1 + 0.03, 9, 0.001)
+        controller.collocated(controller.share, 0.1 + 0.03, 9, 0.001)
         seen += 1
     assert seen < 12

@@ -13,7 +13,7 @@ def held(cost, *, drift=0.0, noise=0.0, low=0.01, high=1.0, seed=0):
     """A trial of a background of a known cost, to its end."""
     draw, trial = random.Random(seed), Trial(low, high)
     while not trial.over(BOUND):
-        trial.collocated(drift + cost * trial.share + draw.gauss(0, noise), noise)
+        trial.collocated(trial.share, drift + cost * trial.share + draw.gauss(0, noise), noise)
     return trial
 
 
@@ -32,7 +32,7 @@ def test_the_first_of_each_turn_has_little():
     shares = []
     for _ in range(2 * TURN):
         shares.append(trial.share)
-        trial.collocated(0.0, 0.02)
+        trial.collocated(trial.share, 0.0, 0.02)
     assert shares == 2 * [0.01, 0.4, 0.4, 0.4]
 
 
