@@ -42,7 +42,8 @@ class Trial:
     def over(self, bound: float) -> bool:
         """Whether it is known on which side of ``bound`` the cost lies, or enough was tried."""
         low, high = self._sides()
-        if len(low) < 2:
+        # What was decided before the latest iteration was known may have had both of the first ones small.
+        if min(len(low), len(high)) < 2:
             return False
         freedom = len(low) + len(high) - 2
         squares = sum((x - fmean(side)) ** 2 for side in (low, high) for x in side)
