@@ -37,7 +37,7 @@ from deeppool.planning.halved import halved_plan
 from deeppool.planning.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent))
-from main import EVERYTHING, summarise
+from main import CONFIDENCE, EVERYTHING, summarise
 
 PLAN, FOUND = "plan.json", "found.json"
 BLOCK = 8
@@ -63,8 +63,13 @@ def main() -> None:
         mp.spawn(rank, (Path(folder), 3 if arguments.quick else arguments.pairs), nprocs=plan.gpus)
         off, on = json.loads((Path(folder) / FOUND).read_text())
     found = summarise(off, on, [0.0] * len(on))
-    print(f"{found.pairs} pairs of {BLOCK} iterations, {found}")
-    entry = {"environment": documents.to_json(dp.environment()), "found": asdict(found), "off": off, "on": on}
+    print(
+        f"engine on against off: {100 * found.median:+.2f} % of an iteration of {1e3 * found.iteration:.2f} ms "
+        f"({100 * CONFIDENCE:.0f} % confidence: {100 * found.low:+.2f} to {100 * found.high:+.2f}, "
+        f"{found.pairs} pairs of {BLOCK} iterations)"
+    )
+    differences = {name: value for name, value in asdict(found).items() if name != "own_calls"}
+    entry = {"environment": documents.to_json(dp.environment()), "found": differences, "off": off, "on": on}
     documents.write_text(json.dumps(entry), arguments.output)
 
 
