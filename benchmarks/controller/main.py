@@ -39,7 +39,7 @@ MEMORY = 50
 class Plain:
     """A controller that takes every slowdown for the background's."""
 
-    drift = 0.0
+    drift, doubts = 0.0, False
 
     def alone(self, shift):
         """There are new iterations alone, against which slowdowns are."""
@@ -54,7 +54,7 @@ class AdditiveIncrease(Plain):
     def __init__(self, bound):
         self.share, self._bound, self._seen = 1.0, bound, []
 
-    def collocated(self, slowdown, alone, noise):
+    def collocated(self, share, slowdown, alone, noise):
         self._seen.append(slowdown)
         if len(self._seen) >= 5 and alone >= 2:
             broken = fmean(self._seen) > self._bound
@@ -69,7 +69,7 @@ class Bisection(Plain):
         self.share, self._bound, self._seen = 1.0, bound, []
         self._holds, self._breaks = 0.0, 1.0
 
-    def collocated(self, slowdown, alone, noise):
+    def collocated(self, share, slowdown, alone, noise):
         self._seen.append(slowdown)
         if len(self._seen) < 10 or alone < 2:
             return

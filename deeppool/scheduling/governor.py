@@ -28,24 +28,18 @@ DENSE = 24
 """Iterations at the start, of which every other block is alone: what is learned there must last for a while."""
 RARE = 288
 """Iterations of which one block is alone later: 1.4 %."""
-CLOSE = 36
-"""The same while the controller doubts."""
+CLOSE = 48
+"""The same where it is worth more: while a background is held back, and while the controller doubts."""
 
 
-def is_alone(iteration: int, *, held: bool = False, doubted: bool = False) -> bool:
+def is_alone(iteration: int, *, closely: bool = False) -> bool:
     """Whether an iteration is without background.
 
-    Args:
-        iteration: from the start of the run.
-        held: the background is held back. Blocks then come at doubling distances at first (36, 72, 144): a training
-            becomes faster while it warms up, and what was learned of its first iterations would hold the bound too
-            loosely. A background that is free need not pay for that.
-        doubted: that the foreground is slow by itself, see :attr:`Controller.doubts`.
+    Closely: a share that is held is as good as what it was compared with, and a training becomes faster while it warms
+    up, so what was learned of its first iterations would hold the bound too loosely. A background that is free need not
+    pay for that.
     """
-    period = 2 * BLOCK if iteration < DENSE else CLOSE if doubted else RARE
-    while held and period > max(iteration, DENSE):
-        period //= 2
-    return iteration % period < BLOCK
+    return iteration % (2 * BLOCK if iteration < DENSE else CLOSE if closely else RARE) < BLOCK
 
 
 class Seen(NamedTuple):
@@ -104,9 +98,9 @@ class Governor:
         if self._feedback is None and self._controller is None:
             return FREE
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
-        share, doubted = (1.0, False) if self._controller is None else (self._controller.share, self._controller.doubts)
+        share, doubts = (1.0, False) if self._controller is None else (self._controller.share, self._controller.doubts)
         self._rested = not self._orders.open
-        self._orders = Orders(not is_alone(iteration, held=share < 1, doubted=doubted), share, banned)
+        self._orders = Orders(not is_alone(iteration, closely=share < 1 or doubts), share, banned)
         return self._orders
 
     def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:

@@ -62,11 +62,10 @@ def test_iterations_alone_are_dense_at_first_and_then_rare():
     assert sum(number >= DENSE for number in alone) <= 0.02 * (2000 - DENSE)
 
 
-def test_while_a_background_is_held_back_iterations_alone_come_at_doubling_distances():
-    alone = [number for number in range(2000) if is_alone(number, held=True)]
-    assert alone[::4] == [0, 8, 16, 36, 72, 144, *range(288, 2000, 288)]
+def test_where_they_are_worth_more_iterations_alone_come_more_often():
+    alone = [number for number in range(1000) if is_alone(number, closely=True)]
+    assert alone[::4] == [0, 8, 16, *range(48, 1000, 48)]
     assert alone == [first + number for first in alone[::4] for number in range(4)]
-    assert sum(number >= DENSE for number in alone) <= 0.02 * (2000 - DENSE)
 
 
 @LATE

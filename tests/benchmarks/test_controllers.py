@@ -1,0 +1,29 @@
+"""The comparison of controllers runs, and ours holds what it is said to hold."""
+
+import runpy
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "controller" / "main.py"
+NOISE, SEED = 0.02, 0
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return runpy.run_path(str(PATH))
+
+
+@pytest.mark.parametrize("name", ["additive increase", "bisection", "trials and a fit (ours)"])
+def test_a_background_that_costs_its_share_gets_less_of_the_time(comparison, name: str) -> None:
+    _, shares = comparison["run"](comparison["CONTROLLERS"][name], "120 % x share", NOISE, SEED)
+    assert fmean(shares) < 0.1
+
+
+def test_ours_holds_the_bound_and_blames_no_background_for_the_machine(comparison) -> None:
+    ours = comparison["CONTROLLERS"]["trials and a fit (ours)"]
+    slowdowns, _ = comparison["run"](ours, "120 % x share", NOISE, SEED)
+    assert fmean(slowdowns) < 1.5 * comparison["BOUND"]
+    _, shares = comparison["run"](ours, comparison["WANDERING"], NOISE, SEED)
+    assert fmean(shares) > 0.9
