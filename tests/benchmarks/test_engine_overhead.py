@@ -1,7 +1,9 @@
 """The overhead of the engine is found where there is one, however noisy the machine."""
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -70,3 +72,13 @@ def test_the_script_runs(overhead, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         torch.set_num_threads(threads)
     assert "engine on against off: " in capsys.readouterr().out
     assert output.is_file()
+
+
+@pytest.mark.processes
+def test_two_ranks_take_turns_with_their_engine(tmp_path: Path) -> None:
+    output = tmp_path / "found.json"
+    command = [sys.executable, str(PATH.with_name("ranks.py")), "-o", str(output), "--quick"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110).stdout
+    assert "engine on against off: " in told
+    found = json.loads(output.read_text())
+    assert len(found["off"]) == len(found["on"]) == found["found"]["pairs"] == 3
