@@ -39,7 +39,11 @@ MEMORY = 50
 class Plain:
     """A controller that takes every slowdown for the background's."""
 
-    drift, doubts = 0.0, False
+    drift = 0.0
+
+    @property
+    def at_ease(self):
+        return self.share == 1
 
     def alone(self, shift):
         """There are new iterations alone, against which slowdowns are."""

@@ -14,7 +14,7 @@ from deeppool.execution.peers import Peers, Work
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer, Watcher
 from deeppool.scheduling.governor import Governor, Seen, together
-from deeppool.scheduling.orders import FREE, Operator
+from deeppool.scheduling.orders import FREE, Operator, Orders
 from deeppool.sharing import Sharing
 
 
@@ -27,6 +27,9 @@ class Clocked(Watcher, Protocol):
 
 
 CPU = torch.device("cpu")
+GROUP = 4
+"""Iterations of which ranks tell each other at once while their governors are at ease: telling costs as much as the
+rest of a governor."""
 Told = tuple[Seen, int, float | None]
 """By a rank: what it saw, and the newest bound that it has heard of, with its number."""
 
@@ -44,8 +47,9 @@ class Governing:
             peers: all ranks of the foreground, each with a governing of its own.
             place: of a tensor that they can sum up.
 
-        What all ranks saw of an iteration is learned when the next one has ended: to wait for it at once would have all
-        begin together, and cost a rank that leaves another one behind what it is ahead.
+        What all ranks saw of an iteration is learned when a later one has ended, the next one or, while there is no
+        hurry, up to the fourth: to wait for it at once would have all begin together, and cost a rank that leaves
+        another one behind what it is ahead.
         """
         self._sharing = sharing
         self._peers, self._place = peers, place
@@ -56,8 +60,10 @@ class Governing:
         self._agreed = self._wanted
         """Of the newest one that all ranks have heard of; it is held from the next iteration on."""
         self._board = Board(folder, position)
+        self._seen: list[Seen] = []
+        """By this rank, of the latest iterations, until it tells the others."""
         self._arriving: tuple[torch.Tensor, Work] | None = None
-        """What all ranks saw of the iteration before, until it was learned."""
+        """What all ranks saw of those before, until it was learned."""
         self._clocked: Clocked | None = None
         self._board.withdraw()
         self.start_over()
@@ -70,6 +76,8 @@ class Governing:
         """What was learned holds no longer: the stages are others now. All ranks do it together, and had a rest."""
         self._governor = Governor(self._sharing)
         self._orders = FREE
+        self._ordered: Orders | None = None
+        """What stands on the board."""
         self._iterations = 0
         """Governed ones, on every rank the same: those alone coincide."""
 
@@ -89,7 +97,9 @@ class Governing:
         self._hold(*self._agreed)
         self._orders = self._governor.begin(self._iterations)
         self._iterations += 1
-        self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
+        if self._orders != self._ordered:
+            self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
+            self._ordered = self._orders
 
     def _hold(self, number: int, bound: float | None) -> None:
         if number > self.number and bound is not None:
@@ -101,22 +111,26 @@ class Governing:
         if not self._sharing.learns:
             return
         self._learn()
-        self._arriving = self._send(self._governor.observe(seconds, self._operators(spans)))
+        self._seen.append(self._governor.observe(seconds, self._operators(spans)))
+        # What it depends on is the same on all ranks.
+        if len(self._seen) >= GROUP or not self._governor.at_ease or self._peers.ranks == 1:
+            self._send()
         if self._peers.ranks == 1:
             self._learn()
 
     def _learn(self) -> None:
-        """What all ranks saw of the latest iteration of which nothing was learned yet, if there is one."""
+        """What all ranks saw of the latest iterations that they told each other of, if there are any."""
         if self._arriving is None:
             return
         rows, work = self._arriving
         work.wait()
         self._arriving = None
-        told = _told(rows)
-        self._governor.learn(together([seen for seen, _, _ in told]))
-        # A rank may hear of a bound an iteration later than another.
-        _, number, bound = min(told, key=_number)
-        self._agreed = number, bound
+        for iteration in rows.tolist():
+            told = _told(iteration)
+            self._governor.learn(together([seen for seen, _, _ in told]))
+            # A rank may hear of a bound later than another.
+            _, number, bound = min(told, key=_number)
+            self._agreed = number, bound
 
     def _operators(self, spans: Sequence[RawSpan]) -> Mapping[Operator, float]:
         if self._clocked is not None:
@@ -126,19 +140,25 @@ class Governing:
             operators[kind, stage] += ended - started
         return operators
 
-    def _send(self, seen: Seen) -> tuple[torch.Tensor, Work]:
-        """A row for each rank, of which this one fills its own."""
+    def _send(self) -> None:
+        """For each iteration a row for each rank, of which this one fills its own."""
         number, bound = self._wanted
-        rows = torch.zeros(self._peers.ranks, 5, dtype=torch.float64)
-        rows[self._peers.rank] = torch.tensor([*seen, number, math.nan if bound is None else bound], dtype=rows.dtype)
+        known = [[*seen, number, math.nan if bound is None else bound] for seen in self._seen]
+        self._seen.clear()
+        rows = torch.zeros(len(known), self._peers.ranks, len(known[0]), dtype=torch.float64)
+        rows[:, self._peers.rank] = torch.tensor(known, dtype=rows.dtype)
         rows = rows.to(self._place)
-        return rows, self._peers.all_reduce(rows)
+        self._arriving = rows, self._peers.all_reduce(rows)
 
     def rest(self, trainer: Trainer) -> None:
         """For now that was the last: the background may do as it likes. All ranks rest together."""
         self._learn()
+        if self._seen:
+            self._send()
+            self._learn()
         trainer.watcher = None
         self._board.withdraw()
+        self._ordered = None
 
     def found(self, stages: Sequence[Stage]) -> dict[str, Any]:
         """What is known by now: fields of :class:`deeppool.job.GovernorResult`."""
@@ -153,11 +173,11 @@ class Governing:
         }
 
 
-def _told(rows: torch.Tensor) -> list[Told]:
+def _told(rows: Sequence[Sequence[float]]) -> list[Told]:
     """By each rank that is there: where the others are emulated, by this one alone."""
     return [
         (Seen(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
-        for seconds, trying, unsettled, number, bound in rows.tolist()
+        for seconds, trying, unsettled, number, bound in rows
         if seconds > 0
     ]
 

@@ -77,9 +77,9 @@ class Controller:
         return self._share if self._trial is None else self._trial.share
 
     @property
-    def doubts(self) -> bool:
-        """Whether it takes the foreground for too slow by itself; iterations alone will show whether it is."""
-        return self.drift > self._bound
+    def at_ease(self) -> bool:
+        """Whether the background has all time, none of it on trial, and the foreground by itself is not too slow."""
+        return self._share == 1 and self._trial is None and self.drift <= self._bound
 
     def change_bound(self, bound: float) -> None:
         """Holds another bound: what is known of the cost stays, so a share that holds the old one is scaled.

@@ -29,7 +29,7 @@ DENSE = 24
 RARE = 288
 """Iterations of which one block is alone later: 1.4 %."""
 CLOSE = 48
-"""The same where it is worth more: while a background is held back, and while the controller doubts."""
+"""The same where it is worth more: while the controller is not at ease."""
 
 
 def is_alone(iteration: int, *, closely: bool = False) -> bool:
@@ -98,10 +98,15 @@ class Governor:
         if self._feedback is None and self._controller is None:
             return FREE
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
-        share, doubts = (1.0, False) if self._controller is None else (self._controller.share, self._controller.doubts)
+        share = 1.0 if self._controller is None else self._controller.share
         self._rested = not self._orders.open
-        self._orders = Orders(not is_alone(iteration, closely=share < 1 or doubts), share, banned)
+        self._orders = Orders(not is_alone(iteration, closely=not self.at_ease), share, banned)
         return self._orders
+
+    @property
+    def at_ease(self) -> bool:
+        """Whether enough is known and nothing speaks against the background: what is learned may come late."""
+        return self._iteration >= DENSE and (self._controller is None or self._controller.at_ease)
 
     def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:
         """The iteration is over: what it took, and each operator in it; of a rank by itself."""

@@ -1,11 +1,12 @@
 """A rank's side of sharing its device: what it does stands on the board, and its governor's orders, while it trains."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from deeppool.board import Board
 from deeppool.collectives.layout import Layout
-from deeppool.execution.governing import Governing
+from deeppool.execution.governing import GROUP, Governing
 from deeppool.execution.peers import Alone
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -145,6 +146,21 @@ def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
     assert governing.told()["bound"] == 0.01
 
 
+def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    background.wait(0)
+    heard = []
+    for _ in range(DENSE):
+        governing.begin(trainer)
+        heard.append(background.wait(0))
+        governing.end(0.2, [SPAN])
+    assert heard == [number % 4 == 0 for number in range(DENSE)]
+    governing.rest(trainer)
+    governing.begin(trainer)
+    assert background.wait(0)
+
+
 def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_path: Path) -> None:
     trainer = two_stages()
     governing = Governing(GOVERNED, tmp_path, 0, Alone())
@@ -201,6 +217,52 @@ def test_a_rank_that_has_ended_an_iteration_waits_for_nobody_before_it_has_ended
     governing.begin(trainer)
     with pytest.raises(AssertionError, match="the other is not there"):
         governing.end(0.2, [SPAN])
+
+
+def train_two(
+    folder: Path, meeting: Meeting, times: Callable[[int, float], Sequence[float]], iterations: int
+) -> list[tuple[Sequence[float], dict[str, Any]]]:
+    """Shares on two ranks that rest after so many iterations, and what each has found by then."""
+    trainer = two_stages()
+
+    def train(rank: int) -> tuple[Sequence[float], dict[str, Any]]:
+        background = Board(folder, rank)
+        governing = Governing(GOVERNED, folder, rank, Two(rank, meeting))
+        shares = []
+        for iteration in range(iterations):
+            governing.begin(trainer)
+            may_run, share, _ = background.orders
+            shares.append(share * may_run)
+            governing.end(times(iteration, shares[-1])[rank], [SPAN])
+        governing.rest(trainer)
+        return shares, governing.found(trainer.stages)
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(train, range(2)))
+
+
+def test_while_a_background_does_no_harm_ranks_tell_each_other_of_several_iterations_at_once(tmp_path: Path) -> None:
+    meeting = Meeting()
+    (_, found), (_, other) = train_two(tmp_path, meeting, lambda iteration, share: (0.1, 0.3), DENSE + 10)
+    assert [len(rows) for rows in meeting.rows[0]] == [1] * DENSE + [GROUP] * 2 + [2]
+    # They were alone for 4 + 4 + 4 iterations, of which the first is not measured.
+    assert found["alone"] == other["alone"] == 9
+    assert found["collocated"] == other["collocated"] == DENSE + 10 - 12
+    assert found["slowdown"] == pytest.approx(0)
+
+
+def test_from_the_first_suspicion_on_they_tell_each_other_of_each(tmp_path: Path) -> None:
+    """Innocent until the fortieth iteration; the fourth after it is the last that is told of with others."""
+    meeting = Meeting()
+
+    def times(iteration: int, share: float) -> Sequence[float]:
+        return [0.1 * (1 + (0.5 * share if iteration >= 40 else 0))] * 2
+
+    (shares, _), (others, _) = train_two(tmp_path, meeting, times, 80)
+    assert shares == others
+    told = [len(rows) for rows in meeting.rows[0]]
+    assert told == [1] * DENSE + [GROUP] * 5 + [1] * 36
+    assert max(shares[-10:]) < 0.05
 
 
 def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(tmp_path: Path) -> None:
