@@ -11,7 +11,7 @@ import torch
 from deeppool.board import Board
 from deeppool.child import Commands, Message
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.pieces import in_pieces
+from deeppool.collocation.pieces import PIECE_SECONDS, in_pieces, longest_piece
 from deeppool.collocation.throttle import Throttle
 from deeppool.device.common import find_device
 from deeppool.device.cpu import LOWEST
@@ -76,7 +76,8 @@ class Guest:
         if not (self._throttled and self._sharing.in_pieces):
             return whole(captured, self.batch)
         with self._stream.current():
-            return in_pieces(captured, self.batch, self._trainer, self._device)
+            limit = longest_piece(self._sharing) if self._device.kind == "cpu" else PIECE_SECONDS
+            return in_pieces(captured, self.batch, self._trainer, self._device, limit)
 
     def pace(self, priority: str) -> None:
         """From now on it begins a piece when the foreground lets it; ``priority`` is the one that it was granted."""

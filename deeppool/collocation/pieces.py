@@ -16,18 +16,35 @@ from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture import CapturedModel
 from deeppool.graph.extract import example_inputs, extract
 from deeppool.scheduling.orders import Operator
+from deeppool.sharing import Sharing
 
 PIECE_SECONDS = 0.002
 """Of a piece on a CPU. The kernel stops a piece of low priority at once, whatever its length; what is bounded here is
 how late the background sees an order. Shorter ones see it sooner, and cost more Python for the same work."""
+LONGER = 0.008
+"""The same where orders change no more often than iterations do: a step of ResNet-18 becomes 3 % longer, not 8 %."""
 MEASURED = 3
 """Times that each layer is measured; the least counts."""
 
 
+def longest_piece(sharing: Sharing) -> float:
+    """Seconds of a piece at most, for a background in a process of its own on a CPU.
+
+    At the lowest priority a bound needs no more than to be seen within an iteration. Any other mechanism looks at what
+    the foreground does within it, and at any other priority the foreground waits for the piece that runs.
+    """
+    bare = Sharing(max_slowdown=sharing.max_slowdown, home=sharing.home)
+    return LONGER if sharing == bare else PIECE_SECONDS
+
+
 def in_pieces(
-    captured: CapturedModel, batch: int, trainer_of: Callable[[Sequence[Stage]], Trainer], device: Device
+    captured: CapturedModel,
+    batch: int,
+    trainer_of: Callable[[Sequence[Stage]], Trainer],
+    device: Device,
+    limit: float = PIECE_SECONDS,
 ) -> tuple[Stage, ...]:
-    """The model as stages of about :data:`PIECE_SECONDS`, by its own layers' times.
+    """The model as stages of at most ``limit`` seconds, or of one layer, by its own layers' times.
 
     The state of the model is as before when it is done.
 
@@ -36,11 +53,12 @@ def in_pieces(
         batch: samples of a step.
         trainer_of: makes a trainer of some stages.
         device: that runs them.
+        limit: seconds of a piece, forward or backward.
     """
     layers = captured.graph.layers
     single = [_stage(captured, range(index, index + 1), batch) for index in range(len(layers))]
     times = _measure(captured, batch, trainer_of(single), Phases(device))
-    return tuple(_stage(captured, piece, batch) for piece in cut(times, PIECE_SECONDS))
+    return tuple(_stage(captured, piece, batch) for piece in cut(times, limit))
 
 
 def cut(times: Sequence[tuple[float, float]], limit: float) -> list[range]:

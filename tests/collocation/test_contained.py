@@ -88,7 +88,8 @@ def record(folder: Path, told: list[str]) -> TrainingRecord:
         dp.BackgroundJob(training(), batch=BATCH),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(containment, "CIRCLING_SECONDS", 1.0)
+        # To fill its memory takes a job up to one.
+        patch.setattr(containment, "CIRCLING_SECONDS", 3.0)
         # The foreground waits for the last job.
         patch.setattr(ranks_module, "LEAST_PATIENCE", 300.0)
         return dp.train(

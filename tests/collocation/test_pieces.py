@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deeppool.collocation import pieces
-from deeppool.collocation.pieces import cut, in_pieces
+from deeppool.collocation.pieces import LONGER, PIECE_SECONDS, cut, in_pieces, longest_piece
 from deeppool.device.cpu import CpuDevice
 from deeppool.execution.peers import Alone
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training import Training
 from deeppool.graph.capture import CapturedModel, capture
+from deeppool.sharing import Sharing
 from examples.two_branch import TwoBranch
 from tests.execution.gradient_rank import Branches
 
@@ -43,6 +44,22 @@ def test_there_are_as_few_pieces_as_fit_the_limit(times: list[tuple[float, float
     assert all(fits(times, run, limit) for run in runs)
     fitting = [len(way) for way in every_cut(len(times)) if all(fits(times, run, limit) for run in way)]
     assert len(runs) == min(fitting)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "limit"),
+    [
+        (Sharing(max_slowdown=0.01), LONGER),
+        (Sharing(max_slowdown=0.01, home="process"), LONGER),
+        (Sharing(max_slowdown=0.01, priority="normal"), PIECE_SECONDS),
+        (Sharing(max_slowdown=0.01, share=0.5), PIECE_SECONDS),
+        (Sharing(max_slowdown=0.01, feedback=0.1), PIECE_SECONDS),
+        (Sharing(gaps_only=True), PIECE_SECONDS),
+        (Sharing(pieces=2), PIECE_SECONDS),
+    ],
+)
+def test_pieces_are_longer_where_the_foreground_need_not_wait_for_them(sharing: Sharing, limit: float) -> None:
+    assert longest_piece(sharing) == limit
 
 
 class Job:
@@ -72,13 +89,10 @@ class Job:
 
 @pytest.mark.parametrize("model", [Branches, TwoBranch])
 @pytest.mark.parametrize("limit", [1e-9, 1e-4, 1e9])
-def test_a_step_in_pieces_is_the_uncut_step(
-    model: type[nn.Module], limit: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "PIECE_SECONDS", limit)
+def test_a_step_in_pieces_is_the_uncut_step(model: type[nn.Module], limit: float) -> None:
     job, other = Job(model), Job(model)
     before, random = job.state(), torch.get_rng_state()
-    stages = in_pieces(job.captured, BATCH, job.trainer, CpuDevice())
+    stages = in_pieces(job.captured, BATCH, job.trainer, CpuDevice(), limit)
     if limit == 1e-9:
         assert len(stages) == len(job.captured.graph.layers)
     if limit == 1e9:
