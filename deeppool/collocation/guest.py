@@ -15,6 +15,7 @@ from deeppool.collocation.pieces import PIECE_SECONDS, in_pieces, longest_piece
 from deeppool.collocation.throttle import Throttle
 from deeppool.device.common import find_device
 from deeppool.device.cpu import LOWEST
+from deeppool.device.heap import keep_memory
 from deeppool.errors import InvalidValueError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
@@ -49,6 +50,7 @@ class Guest:
         device = find_device(setup.get("device", "cpu"))
         place = device.torch_device(setup.get("index", 0))
         if device.kind == "cpu":
+            keep_memory()
             torch.set_num_threads(1)
         else:
             device.select(setup["index"])

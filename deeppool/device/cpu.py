@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deeppool.device.common import Launch, StreamPriority
+from deeppool.device.heap import keep_memory
 from deeppool.errors import InvalidValueError
 from deeppool.sharing import Priority
 
@@ -35,9 +36,10 @@ class CpuDevice:
         self.count = len(self._cores)
 
     def select(self, index: int) -> None:
-        """One thread on a core of its own; ranks beyond the cores share them."""
+        """One thread on a core of its own, in a process that keeps what it frees; ranks beyond the cores share them."""
         import torch
 
+        keep_memory()
         torch.set_num_threads(1)
         pin_to_core(self._cores[index % len(self._cores)])
 

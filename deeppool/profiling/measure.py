@@ -10,7 +10,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import torch
 
 from deeppool import documents
 from deeppool.device.common import AUTOCAST, Device, Precision, find_device
+from deeppool.device.heap import memory_kept
 from deeppool.env import package_versions
 from deeppool.errors import InvalidValueError, ProfileError
 from deeppool.graph.capture import CapturedModel, capture
@@ -94,7 +95,8 @@ def profile(
     _check_memory(captured, sizes[-1], place, precision)
     log = MeasurementLog(log_path, conditions)
     memory: dict[int, MemoryUse] = {}
-    with _threads(threads), place.arithmetic(precision):
+    # As in the processes that train.
+    with memory_kept() if place.kind == "cpu" else nullcontext(), _threads(threads), place.arithmetic(precision):
         bench = Bench(captured, place, precision, graphs)
         for index, batch in enumerate(sizes):
             # Larger batches take longer, about as their number of samples.
