@@ -3,6 +3,7 @@
 common          Device: what the rest of the package sees
 cpu             cores, pinning, priorities of the operating system
 control_group   a core divided by weight
+heap            memory that a training frees, and its process keeps
 cuda            NVIDIA GPUs
 sm_share        a part of a GPU for one job
 nvml            what the driver of GPUs says of them
