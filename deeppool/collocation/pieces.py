@@ -42,7 +42,7 @@ def in_pieces(
     batch: int,
     trainer_of: Callable[[Sequence[Stage]], Trainer],
     device: Device,
-    limit: float = PIECE_SECONDS,
+    limit: float,
 ) -> tuple[Stage, ...]:
     """The model as stages of at most ``limit`` seconds, or of one layer, by its own layers' times.
 
