@@ -86,19 +86,20 @@ def train(model: str, seconds: float, *, kept: bool) -> dict[str, float]:
         work = synthetic_work(Job(model, shape, batch), torch.device("cpu"), Path(folder))
     trainer = Trainer(work.captured, whole(work.captured, batch), Alone(), work.training)
 
-    def iterate() -> float:
-        started = time.perf_counter()
+    def iterate() -> tuple[float, int]:
+        started, before = time.perf_counter(), pages()
         trainer.iterate([lambda samples: work.samples(trainer.iterations, samples)])
-        return time.perf_counter() - started
+        return time.perf_counter() - started, pages() - before
 
     for _ in range(COLD):
         iterate()
-    before, times = pages(), [iterate()]
-    while sum(times) < seconds:
-        times.append(iterate())
+    found = [iterate()]
+    while sum(time for time, _ in found) < seconds:
+        found.append(iterate())
     return {
-        "milliseconds": 1e3 * statistics.median(times),
-        "faults": (pages() - before) / len(times),
+        "milliseconds": 1e3 * statistics.median(time for time, _ in found),
+        # As the heap grows once more now and then, in a single iteration, a mean of few would say little.
+        "faults": statistics.median(faults for _, faults in found),
         "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
