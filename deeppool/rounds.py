@@ -141,7 +141,8 @@ class Rounds:
         self.neighbours.measure(work(), started)
 
     def _train(self, count: int) -> list[Message]:
-        answers = self.ranks.train(count, self._hear, beside=self.feed.condition in BESIDE)
+        condition = self.feed.condition
+        answers = self.ranks.train(count, self._hear, beside=condition in BESIDE, awake=condition == "awake")
         # Each rank tells its part of the mean over the global batch; ranks outside the last stage tell 0.
         self.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers

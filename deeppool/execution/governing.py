@@ -15,6 +15,7 @@ from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer, Watcher
 from deeppool.scheduling.governor import Governor, Seen, together
 from deeppool.scheduling.orders import FREE, Operator, Orders
+from deeppool.scheduling.slowdown import Baseline
 from deeppool.sharing import Sharing
 
 
@@ -159,6 +160,21 @@ class Governing:
         trainer.watcher = None
         self._board.withdraw()
         self._ordered = None
+
+    def alone(self, seconds: Sequence[float]) -> None:
+        """So long the iterations took that have ended on all ranks without a background, on cores kept awake.
+
+        On cores that sleep in its gaps a foreground is up to a tenth slower: nothing to compare with.
+        """
+        # The first one finds no warm caches.
+        latest = torch.tensor(seconds[1:][-Baseline.KEPT :], dtype=torch.float64)
+        if not self._sharing.learns or not len(latest):
+            return
+        rows = torch.zeros(self._peers.ranks, len(latest), dtype=latest.dtype, device=self._place)
+        rows[self._peers.rank] = latest
+        self._peers.all_reduce(rows).wait()
+        there = rows[:, 0] > 0
+        self._governor.alone(rows[there].mean(dim=0).tolist())
 
     def found(self, stages: Sequence[Stage]) -> dict[str, Any]:
         """What is known by now: fields of :class:`deeppool.job.GovernorResult`."""

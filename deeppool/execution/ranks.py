@@ -104,7 +104,13 @@ class Ranks:
         self.group.collect("ready", START_SECONDS, "while it started", meeting=MEETING_SECONDS)
 
     def train(
-        self, steps: int, on_step: OnStep | None = None, *, told: bool = False, beside: bool = False
+        self,
+        steps: int,
+        on_step: OnStep | None = None,
+        *,
+        told: bool = False,
+        beside: bool = False,
+        awake: bool = False,
     ) -> list[Message]:
         """Trains some updates on all ranks; returns each rank's measurements.
 
@@ -113,6 +119,7 @@ class Ranks:
             on_step: see :data:`OnStep`.
             told: whether every rank tells of every step, not rank 0 alone.
             beside: whether the background runs meanwhile, so that it must be governed.
+            awake: whether it does not, but cores are kept awake as beside it, so that its governors may learn.
         """
 
         def on_message(message: Message) -> None:
@@ -122,7 +129,7 @@ class Ranks:
                     on_step(message)
 
         # Rank 0 tells of its steps unasked; it may not be the one that is there.
-        self.group.send("train", steps=steps, told=told or self._emulated, beside=beside)
+        self.group.send("train", steps=steps, told=told or self._emulated, beside=beside, awake=awake)
         return self.group.collect("done", self._patience, "while it trained", on_message)
 
     def change_bound(self, bound: float, number: int) -> None:

@@ -161,6 +161,8 @@ class Rank:
                 )
         if governing is not None:
             governing.rest(self.trainer)
+        elif self.governing is not None and message["awake"]:
+            self.governing.alone(times)
         return {
             "times": times,
             "losses": losses,

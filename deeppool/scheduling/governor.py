@@ -1,8 +1,9 @@
 """What the background may do in each iteration of the foreground; one beside every rank of the foreground.
 
 Two loops, each by itself: feedback bans operators that suffer, a controller holds the bound on the mean slowdown.
-Both compare with iterations alone. Which those are depends on the number of the iteration and on the share, so they
-coincide on all ranks: a rank waits for the others, and is alone only when all are.
+Both compare with iterations alone: the controller with those of a run's phase alone, too. Which are made so
+depends on the number of the iteration and on the share, so they coincide on all ranks: a rank waits for the others, and
+is alone only when all are.
 
 Feedback is each rank's own matter, the share is not. A rank that gives its background less of the time still waits for
 the others', and would find its own background innocent. So every rank's controller learns the same (see
@@ -66,7 +67,7 @@ class Governor:
         self._wary = sharing.priority == "normal" and sharing.share is None
         self._controller = self._held(sharing.max_slowdown)
         self._baseline = Baseline()
-        self._block: list[float] = []
+        self._block: deque[float] = deque(maxlen=Baseline.KEPT)
         """Seconds of the latest iterations alone, until the next one beside a background."""
         self._slowdown = Slowdown()
         self._settled = frozenset[Operator]()
@@ -100,8 +101,12 @@ class Governor:
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
         share = 1.0 if self._controller is None else self._controller.share
         self._rested = not self._orders.open
-        self._orders = Orders(not is_alone(iteration, closely=not self.at_ease), share, banned)
+        self._orders = Orders(not is_alone(iteration, closely=self._compares), share, banned)
         return self._orders
+
+    @property
+    def _compares(self) -> bool:
+        return self._controller is not None and self._controller.compares
 
     @property
     def at_ease(self) -> bool:
@@ -111,6 +116,10 @@ class Governor:
     def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:
         """The iteration is over: what it took, and each operator in it; of a rank by itself."""
         self.learn(self.observe(seconds, operators))
+
+    def alone(self, seconds: Sequence[float]) -> None:
+        """So long iterations took while there was no background to govern, its cores awake: the same on all ranks."""
+        self._block += seconds
 
     def observe(self, seconds: float, operators: Mapping[Operator, float]) -> Seen:
         """The iteration is over on this rank; returns what all ranks should :meth:`learn` :func:`together`."""

@@ -41,6 +41,14 @@ def clipped(times: Iterable[float]) -> list[float]:
     return [min(max(time, middle - reach), middle + reach) for time in known] if reach else known
 
 
+def widening(freedom: float) -> float:
+    """By how much two or three standard errors become more where a spread is known from few times: Student's t.
+
+    To a few percent of it, from three degrees of freedom on.
+    """
+    return 1 + 2 / freedom + 4 / freedom**2
+
+
 class Baseline:
     """What an iteration takes alone: the last ones, so that it follows a machine whose speed drifts."""
 

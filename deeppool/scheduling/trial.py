@@ -1,29 +1,43 @@
 """Whether the background slows the foreground down: with next to nothing of the time and with much, by turns.
 
-Turns are short, so that whatever else changes the foreground's speed, more slowly, is the same in both.
+Turns are short, and each is compared within itself, so that whatever else changes the foreground's speed, more
+slowly, is the same on both sides. A trial ends when it is sure that the background costs more than the bound, or less
+than it was suspected of, or after a while with neither.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from deeppool.scheduling.slowdown import clipped
+from deeppool.scheduling.slowdown import clipped, widening
 
 TURN = 4
 """Iterations, of which the first has the small share: it costs the background time, and the others tell as much."""
 LONGEST = 48
 """Iterations of a trial; then what it has found must do."""
 WEIGHT = 4
-"""Iterations that what is known of the noise counts for."""
+"""Turns that what is known of the noise counts for."""
 SURE = 2.5
-"""Standard errors by which the cost must differ from the bound for a trial to end earlier."""
+"""Standard errors by which the cost must differ from what it is compared with."""
+REMEMBERED = 36
+"""Turns of earlier trials that still count."""
 
 
 class Trial:
     """A sequence of turns, the first of them with the small share."""
 
-    def __init__(self, low: float, high: float) -> None:
-        """Takes the two shares."""
+    def __init__(self, low: float, high: float, *, suspected: float = 0.0, before: Iterable[float] = ()) -> None:
+        """Takes the two shares.
+
+        Args:
+            low: next to nothing.
+            high: what the background may have.
+            suspected: slowdown for which the background may be to blame; 0: none, the cost itself is asked for.
+            before: :attr:`turns` of earlier trials of the same background.
+        """
         self._shares = low, high
+        self._suspected = suspected
+        self._before = tuple(before)
         self.seen: list[tuple[float, float]] = []
         """Share and slowdown of each iteration."""
         self._noise = 0.0
@@ -40,31 +54,58 @@ class Trial:
             self._noise = noise
 
     def over(self, bound: float) -> bool:
-        """Whether it is known on which side of ``bound`` the cost lies, or enough was tried."""
-        low, high = self._sides()
-        # What was decided before the latest iteration was known may have had both of the first ones small.
-        if min(len(low), len(high)) < 2:
+        """Whether enough is known, or was tried."""
+        if len(self._turns) < 2:
             return False
-        freedom = len(low) + len(high) - 2
-        squares = sum((x - fmean(side)) ** 2 for side in (low, high) for x in side)
-        # A few iterations may agree by chance.
-        variance = (squares + WEIGHT * self._noise**2) / (freedom + WEIGHT)
-        error = math.sqrt(variance * (1 / len(low) + 1 / len(high))) / (self._shares[1] - self._shares[0])
-        reach = SURE * (1 + 2 / freedom) * error
-        return len(self.seen) >= LONGEST or not self.cost - reach <= bound <= self.cost + reach
+        cost, reach = self._views()[0]
+        refuted = cost + reach < max(bound, self._suspected / 2)
+        return refuted or len(self.seen) >= LONGEST or any(cost - reach > bound for cost, reach in self._views())
+
+    def guilt(self, bound: float) -> float | None:
+        """The cost, where it is likely to be more than the bound, and surely more than nothing; else None."""
+        return next((cost for cost, reach in self._views() if cost > bound and cost > reach), None)
+
+    def _views(self) -> tuple[tuple[float, float], ...]:
+        """The cost, and by how much it may be wrong: by this trial, and by it and those that are remembered."""
+        return self._found(self._turns), self._found(self.turns)
 
     @property
     def cost(self) -> float:
-        """Slowdown by the whole of the time."""
-        low, high = self._sides()
-        return (fmean(high) - fmean(low)) / (self._shares[1] - self._shares[0])
+        """Slowdown by the whole of the time, so this trial."""
+        return self._found(self._turns)[0]
 
     @property
     def level(self) -> float:
         """Slowdown without any background: what something else has done."""
-        low, _ = self._sides()
+        low = clipped([slowdown for share, slowdown in self.seen if share == self._shares[0]])
         return fmean(low) - self.cost * self._shares[0]
 
-    def _sides(self) -> tuple[list[float], list[float]]:
-        low, high = ([slowdown for share, slowdown in self.seen if share == side] for side in self._shares)
-        return clipped(low), clipped(high)
+    @property
+    def turns(self) -> list[float]:
+        """What each turn says of the cost, those of earlier trials first."""
+        return [*self._before, *self._turns][-REMEMBERED:]
+
+    @property
+    def _turns(self) -> list[float]:
+        """Those of this trial; as orders come late, the small side may be longer."""
+        turns: list[tuple[list[float], list[float]]] = []
+        for share, slowdown in self.seen:
+            small = share == self._shares[0]
+            if small and (not turns or turns[-1][1]):
+                turns.append(([], []))
+            if turns:
+                turns[-1][not small].append(slowdown)
+        return [(fmean(high) - fmean(low)) / self._apart for low, high in turns if high]
+
+    def _found(self, turns: Sequence[float]) -> tuple[float, float]:
+        """The cost, and by how much it may be wrong."""
+        kept = clipped(turns)
+        cost, freedom = fmean(kept), len(kept) - 1
+        # A few turns may agree by chance.
+        expected = (1 + 1 / (TURN - 1)) * (self._noise / self._apart) ** 2
+        variance = (sum((turn - cost) ** 2 for turn in kept) + WEIGHT * expected) / (freedom + WEIGHT)
+        return cost, SURE * widening(freedom + WEIGHT) * math.sqrt(variance / len(kept))
+
+    @property
+    def _apart(self) -> float:
+        return self._shares[1] - self._shares[0]

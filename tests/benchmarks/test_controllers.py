@@ -27,3 +27,10 @@ def test_ours_holds_the_bound_and_blames_no_background_for_the_machine(compariso
     assert fmean(slowdowns) < 1.5 * comparison["BOUND"]
     _, shares = comparison["run"](ours, comparison["WANDERING"], NOISE, SEED)
     assert fmean(shares) > 0.9
+
+
+def test_noise_as_it_is_on_a_shared_machine_costs_a_harmless_background_next_to_nothing(comparison) -> None:
+    """By a bound of 1 %, where single iterations differ by 6 %, and those in a row alike."""
+    ours = comparison["CONTROLLERS"]["trials and a fit (ours)"]
+    shares = [fmean(comparison["run"](ours, "free: -0.5 %", None, seed, bound=0.01)[1]) for seed in range(16)]
+    assert fmean(shares) > 0.97

@@ -251,6 +251,27 @@ def test_while_a_background_does_no_harm_ranks_tell_each_other_of_several_iterat
     assert found["slowdown"] == pytest.approx(0)
 
 
+def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks(tmp_path: Path) -> None:
+    """The first of them is not: it finds no warm caches."""
+    meeting, trainer = Meeting(), two_stages()
+
+    def train(rank: int) -> dict[str, Any]:
+        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        governing.alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
+        governing.alone([5.0])
+        for iteration in range(8):
+            governing.begin(trainer)
+            governing.end(0.25 if iteration >= 4 else 0.2, [SPAN])
+        governing.rest(trainer)
+        return governing.found(trainer.stages)
+
+    with ThreadPoolExecutor(2) as threads:
+        found, other = threads.map(train, range(2))
+    assert found == other
+    assert (found["alone"], found["collocated"]) == (2 + 3, 4)
+    assert found["slowdown"] == pytest.approx(0.25)
+
+
 def test_from_the_first_suspicion_on_they_tell_each_other_of_each(tmp_path: Path) -> None:
     """Innocent until the fortieth iteration; the fourth after it is the last that is told of with others."""
     meeting = Meeting()

@@ -93,6 +93,24 @@ def test_a_training_that_warms_up_is_not_held_too_loosely(late):
     assert fmean(orders.share for orders in told[150:] if orders.open) < 0.06
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_what_an_iteration_takes_while_there_is_no_background_counts_too(told):
+    """A training that became a tenth faster between two backgrounds, of which the second costs 4 %."""
+    governor = Governor(Sharing(max_slowdown=0.01))
+    run(governor, lambda *_: {FORWARD: 0.11}, DENSE)
+    if told:
+        governor.alone([0.1] * 30)
+    shares = []
+    for iteration in range(DENSE, 120):
+        orders = governor.begin(iteration)
+        shares.append(orders.share)
+        governor.end(0.1 * (1 + 0.04 * orders.share * orders.open), {})
+    if told:
+        assert shares[40:] == pytest.approx([0.9 * 0.01 / 0.04] * len(shares[40:]), rel=0.05)
+    else:
+        assert set(shares) == {1.0}
+
+
 def test_without_feedback_and_bound_nothing_is_forbidden_or_measured():
     governor = Governor(Sharing(pieces=2))
     assert run(governor, doubling_sync(), 50) == [FREE] * 50

@@ -1,6 +1,7 @@
 """Turns with and without a background: what they say of its cost, and of what is not its fault."""
 
 import random
+from statistics import fmean
 
 import pytest
 
@@ -45,3 +46,46 @@ def test_with_noise_the_verdict_is_right_nearly_always(cost, above):
 def test_what_lies_at_the_bound_is_tried_for_long_but_not_for_ever():
     lengths = {len(held(BOUND, noise=0.02, seed=seed).seen) for seed in range(50)}
     assert max(lengths) == LONGEST
+
+
+def tried(cost, *, noise, seed, suspected=0.0, before=(), bound=BOUND):
+    """As :func:`held`, for what it was suspected of, and with what is remembered."""
+    draw, trial = random.Random(seed), Trial(0.01, 1.0, suspected=suspected, before=before)
+    while not trial.over(bound):
+        trial.collocated(trial.share, cost * trial.share + draw.gauss(0, noise), noise)
+    return trial
+
+
+def test_a_suspicion_that_is_refuted_ends_a_trial_though_the_cost_is_not_known():
+    """Noise of 5 % hides whether it is less than 3 % for long, but not that it is less than 20 %."""
+    refuted = [tried(0.0, noise=0.05, seed=seed, suspected=0.4) for seed in range(100)]
+    asked = [tried(0.0, noise=0.05, seed=seed) for seed in range(100)]
+    assert fmean(len(trial.seen) for trial in refuted) < 12
+    assert fmean(len(trial.seen) for trial in asked) > 30
+    assert sum(trial.guilt(BOUND) is not None for trial in refuted) <= 2
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
+def test_one_that_costs_nothing_is_hardly_ever_guilty_whatever_the_noise(noise):
+    assert sum(tried(0.0, noise=noise, seed=seed, bound=0.001).guilt(0.001) is not None for seed in range(200)) <= 8
+
+
+def test_what_one_trial_cannot_prove_several_do():
+    """Of 4 % at a noise of 5 %, a trial of twelve turns is sure in a few cases, three of them in most."""
+    once, thrice = [], []
+    for seed in range(60):
+        trial = tried(0.04, noise=0.05, seed=seed)
+        once.append(trial.guilt(BOUND))
+        for again in (1000, 2000):
+            trial = tried(0.04, noise=0.05, seed=seed + again, before=trial.turns)
+        thrice.append(trial.guilt(BOUND))
+    found = [cost for cost in thrice if cost is not None]
+    assert sum(cost is not None for cost in once) < 0.6 * len(once)
+    assert len(found) > 0.75 * len(thrice)
+    # Trials that prove something are those that chance has helped.
+    assert 0.04 < fmean(found) < 0.06
+
+
+def test_a_background_that_has_become_harmful_is_guilty_whatever_is_remembered():
+    trial = tried(0.5, noise=0.02, seed=0, before=[0.0] * 36)
+    assert trial.guilt(BOUND) == pytest.approx(0.5, rel=0.1)
