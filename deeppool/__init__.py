@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from deeppool.simulation.against import compare_with_run
     from deeppool.simulation.cluster import simulate_cluster
     from deeppool.simulation.comparison import compare_strategies
-    from deeppool.simulation.conditions import Conditions
+    from deeppool.simulation.conditions import Conditions, profiled_conditions
     from deeppool.simulation.replay import simulate
     from deeppool.simulation.workload import TraceJob, WorkloadTrace
     from deeppool.telemetry.sampler import Sampler
@@ -94,6 +94,7 @@ _HOMES = {
     "measure_network": "deeppool.profiling.network",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
+    "profiled_conditions": "deeppool.simulation.conditions",
     "replan": "deeppool.planning.replan",
     "running": "deeppool.under_way",
     "save": "deeppool.files",
@@ -137,6 +138,7 @@ __all__ = [
     "measure_network",
     "plan",
     "profile",
+    "profiled_conditions",
     "replan",
     "running",
     "save",

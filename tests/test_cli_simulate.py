@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 import deeppool as dp
 from deeppool.cli import app
 from deeppool.errors import DocumentError, InvalidValueError
+from deeppool.profiling.check import IterationCheck
 from deeppool.simulation.interference import Beside, Interference
 from deeppool.simulation.workload import TraceJob, WorkloadTrace
 from tests.figures.records import run_of, two_layer_plan
@@ -16,6 +17,7 @@ from tests.strategies import make_graph, profile_from_times
 
 PLAN = two_layer_plan()
 PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b, lambda b: 8e-3])
+NOISY = replace(PROFILE, checks=(IterationCheck(4, 0.012, 0.012, 0.05, 9),))
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,7 @@ def folder(tmp_path_factory):
     dp.save(PLAN, here / "plan.json")
     dp.save(run_of(), here / "run.json")
     dp.save(PROFILE, here / "net.json")
+    dp.save(NOISY, here / "noisy.json")
     front = TraceJob(
         name="front", role="foreground", source="net.json", iterations=50, gpus=4, batch=16, amplification_limit=1.5
     )
@@ -71,6 +74,19 @@ def test_a_plan_is_compared_with_a_run_of_it(folder, tmp_path):
     assert len(found.fidelity.quantities) == 4
 
 
+def test_a_run_is_compared_under_the_noise_of_a_profile(folder):
+    more = ("--noise", folder / "noisy.json", "--short-waits", 0.8, "--iterations", 30, "--seed", 3)
+    done = simulate(folder, "plan.json", "--against", folder / "run.json", *more)
+    assert done.exit_code == 0
+    noise = dp.profiled_conditions(NOISY, PLAN.gpus, seed=3)
+    assert noise.jitter > 0.05
+    assert str(dp.compare_with_run(PLAN, run_of(), conditions=noise, short_waits=0.8, iterations=30)) in done.stdout
+    assert str(noise) in done.stdout
+    assert "80 % of short waits for the background" in done.stdout
+    slow = simulate(folder, "plan.json", "--against", folder / "run.json", "--speed", "0=0.5", "--json")
+    assert json.loads(slow.stdout)["fidelity"]["conditions"]["speeds"] == [0.5]
+
+
 def test_a_workload_is_known_by_its_file_and_its_sources_lie_beside_it(folder):
     done = simulate(folder, "trace.json", "--gpus", 4, "--json")
     assert done.exit_code == 0
@@ -109,6 +125,14 @@ def test_a_workload_takes_interference_conditions_and_an_end(folder):
         ("plan.json", ["--until", "4"], "is for a workload trace"),
         ("plan.json", ["--max-slowdown", "0.1"], "give --interference too"),
         ("plan.json", ["--interference", "pairs.json", "--background", "net.json", "--jitter", "1"], "runs as planned"),
+        (
+            "plan.json",
+            ["--interference", "pairs.json", "--background", "net.json", "--noise", "noisy.json"],
+            "as planned",
+        ),
+        ("plan.json", ["--noise", "noisy.json", "--jitter", "0.1"], "leave out --jitter and --speed"),
+        ("plan.json", ["--short-waits", "0.8"], "give --against"),
+        ("trace.json", ["--gpus", "4", "--noise", "noisy.json"], "is for a plan"),
         ("trace.json", [], "say how many the cluster has"),
         ("trace.json", ["--gpus", "4", "--trace", "x.json"], "is for a plan"),
         ("trace.json", ["--gpus", "4", "--iterations", "3"], "is for a plan"),
@@ -117,7 +141,7 @@ def test_a_workload_takes_interference_conditions_and_an_end(folder):
     ],
 )
 def test_options_that_do_not_go_together_are_bad_usage(folder, what, options, told):
-    options = [str(folder / x) if x in ("pairs.json", "net.json") else x for x in options]
+    options = [str(folder / x) if x.endswith(".json") and x != "x.json" else x for x in options]
     done = simulate(folder, what, *options)
     assert done.exit_code == 2
     # The message is drawn in a box, line by line.

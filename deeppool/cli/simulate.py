@@ -52,6 +52,14 @@ def simulate(
             rich_help_panel=A_PLAN,
         ),
     ] = None,
+    short_waits: Annotated[
+        float | None,
+        typer.Option(
+            help="With --against: part of the waits below 2 ms that a background gets, 0 to 1; 1 unless given. Of a "
+            "data-parallel run, whose waits are all short, it is the harvest of idle time.",
+            rich_help_panel=A_PLAN,
+        ),
+    ] = None,
     gpus: Annotated[int | None, typer.Option(help="Of the cluster.", rich_help_panel=A_WORKLOAD)] = None,
     cluster: Annotated[
         str,
@@ -88,6 +96,14 @@ def simulate(
     jitter: Annotated[
         float, typer.Option(help="Spread (log) of computing times from iteration to iteration.", rich_help_panel=SLOW)
     ] = 0.0,
+    noise: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="In place of --jitter and --speed: all GPUs are as noisy as the one on which this was measured.",
+            rich_help_panel=SLOW,
+        ),
+    ] = None,
     straggling: Annotated[
         float, typer.Option(help="Probability that a GPU is a straggler in an iteration.", rich_help_panel=SLOW)
     ] = 0.0,
@@ -115,7 +131,7 @@ def simulate(
 
     With stragglers: deeppool simulate plan.json --straggling 0.01 --delay 2
 
-    Against a run of it: deeppool simulate plan.json --against run.json
+    Against a run of it: deeppool simulate plan.json --against run.json --noise profile.json
 
     Many jobs, by every strategy: deeppool simulate trace.json --gpus 64 --strategy all
 
@@ -126,7 +142,14 @@ def simulate(
 
     if output is not None:
         documents.check_writable(output)
-    of_plan: dict[str, Any] = {"background": background, "trace": trace, "against": against, "iterations": iterations}
+    of_plan: dict[str, Any] = {
+        "background": background,
+        "trace": trace,
+        "against": against,
+        "short_waits": short_waits,
+        "noise": noise,
+        "iterations": iterations,
+    }
     of_workload = {
         "gpus": gpus,
         "foreground_gpus": foreground_gpus,
@@ -168,8 +191,7 @@ def _interference(path: Path | None) -> "Interference | None":
     return None if path is None else documents.read(path, Interference)
 
 
-def _conditions(speeds: list[str], **others: Any) -> "Conditions | None":
-    """None where all is as planned."""
+def _conditions(speeds: list[str], **others: Any) -> "Conditions":
     from deeppool.simulation.conditions import Conditions
 
     by_gpu: dict[int, float] = {}
@@ -179,18 +201,31 @@ def _conditions(speeds: list[str], **others: Any) -> "Conditions | None":
             by_gpu[int(gpu)] = float(factor)
         except ValueError:
             raise InvalidValueError(f"a speed is, for example, 3=0.5 for GPU 3 at half, got '{text}'") from None
-    found = Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)
-    return None if found.as_planned else found
+    return Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)
+
+
+def _noisy(given: "Conditions", noise: Path, gpus: int) -> "Conditions":
+    """As on the device of a profile; what else was asked for stays."""
+    from dataclasses import replace
+
+    from deeppool.simulation.conditions import profiled_conditions
+
+    if given.jitter or given.speeds:
+        raise typer.BadParameter("it says how fast all GPUs are: leave out --jitter and --speed", param_hint="--noise")
+    found = profiled_conditions(read_profile(str(noise)), gpus)
+    return replace(given, speeds=found.speeds, jitter=found.jitter)
 
 
 def _simulate_plan(
     path: Path,
-    conditions: "Conditions | None",
+    given: "Conditions",
     how: dict[str, Any],
     *,
     background: str | None,
     trace: Path | None,
     against: Path | None,
+    short_waits: float | None,
+    noise: Path | None,
     iterations: int | None,
 ) -> "Record":
     from dataclasses import replace
@@ -212,13 +247,18 @@ def _simulate_plan(
         )
     if interference is not None and (background is None or policy == "none"):
         raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
-    if interference is not None and conditions is not None:
+    if interference is not None and (noise is not None or not given.as_planned):
         raise typer.BadParameter(
             "it prices a background beside a plan that runs as planned: leave out what is slow",
             param_hint="--interference",
         )
+    if short_waits is not None and against is None:
+        raise typer.BadParameter("it is for a comparison: give --against", param_hint="--short-waits")
     job: Profile | None = None if background is None else read_profile(background)
     made = read_plan(path)
+    if noise is not None:
+        given = _noisy(given, noise, made.gpus)
+    conditions = None if given.as_planned else given
     sample_time = None if job is None else job.iteration_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
     replayed = replay(made, background_sample_time=sample_time, conditions=conditions, iterations=iterations or 1000)
     found: Simulation | CollocatedPlan = replayed
@@ -230,7 +270,16 @@ def _simulate_plan(
         write_trace(trace, replayed.timeline)
     if against is not None:
         run = documents.read(against, RunRecord)
-        found = replace(found, fidelity=compare_with_run(made, run, background=job, interference=interference))
+        fidelity = compare_with_run(
+            made,
+            run,
+            background=job,
+            interference=interference,
+            conditions=conditions,
+            short_waits=1.0 if short_waits is None else short_waits,
+            iterations=iterations or 200,
+        )
+        found = replace(found, fidelity=fidelity)
     return found
 
 
@@ -238,7 +287,7 @@ def _simulate_workload(
     path: Path,
     cluster: str,
     strategy: Strategy,
-    conditions: "Conditions | None",
+    conditions: "Conditions",
     given: dict[str, Any],
     how: dict[str, Any],
 ) -> "Record":
@@ -264,7 +313,7 @@ def _simulate_workload(
         "policy": how["policy"] or "priority",
         "max_slowdown": how["max_slowdown"],
         "harvest_of_idle": 1.0 if given["harvest_of_idle"] is None else given["harvest_of_idle"],
-        "conditions": conditions,
+        "conditions": None if conditions.as_planned else conditions,
         "until": given["until"],
     }
     machines = find_cluster(cluster, given["gpus"])

@@ -1,16 +1,19 @@
 """A plan's simulation beside a live run of it → :class:`Fidelity`."""
 
 import math
-from statistics import fmean
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 
 from deeppool.errors import InvalidValueError
 from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
+from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.fidelity import Fidelity, Quantity
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.pricing import Effect, effect_beside
-from deeppool.simulation.replay import GpuWork, work_of
+from deeppool.simulation.replay import GpuWork, work_of, works_under
 
 
 def compare_with_run(
@@ -19,6 +22,9 @@ def compare_with_run(
     *,
     background: Profile | None = None,
     interference: Interference | None = None,
+    conditions: Conditions | None = None,
+    short_waits: float = 1.0,
+    iterations: int = 200,
 ) -> Fidelity:
     """Simulates what a live run did, and says how far off that is.
 
@@ -27,33 +33,43 @@ def compare_with_run(
         run: its record.
         background: profile of the run's background job, where interference is given.
         interference: measured on the run's device; None: the background costs nothing and gets all idle time.
+        conditions: under which the plan ran, other than planned; what is random is drawn.
+        short_waits: part that the background gets of waits below :data:`deeppool.simulation.replay.SHORT`, in which its
+            caches are cold: of a data-parallel run, whose waits are all short, the harvest of idle.
+        iterations: to draw, where something is random.
 
     Raises:
-        InvalidValueError: the run was of another plan, or interference without the background's profile.
+        InvalidValueError: the run was of another plan, interference without the background's profile, or a part that
+            is none.
     """
-    _check(plan, run, background, interference)
-    work, passes = work_of(plan)
+    _check(plan, run, background, interference, short_waits)
+    planned, planned_time = work_of(plan)
+    draws = [(planned, planned_time)] if conditions is None else works_under(plan, conditions, iterations)
     ranks = [run.emulated_rank] if run.emulated_rank is not None else list(range(plan.gpus))
-    by_rank = {gpu: one for one in work for gpu in one.gpus}
+    by_rank = {gpu: one for one in planned for gpu in one.gpus}
+    means = {rank: _mean_of(rank, draws) for rank in ranks}
+    passes = fmean(time for _, time in draws)
     updates = {rank: _update_time(run, rank) for rank in ranks}
     update = max(updates.values())
     alone = run.foreground.alone
-    idle = [1 - (by_rank[rank].held + updates[rank]) / (passes + update) for rank in ranks]
+    idle = [1 - (means[rank].held + updates[rank]) / (passes + update) for rank in ranks]
+    middle = median(time for _, time in draws)
     quantities = [
-        Quantity("iteration alone, without the update,", "s", passes, alone.iteration_time.p50 - update),
+        Quantity("iteration alone, without the update,", "s", middle, alone.iteration_time.p50 - update),
         Quantity("idle time alone", "", fmean(idle), fmean(alone.idle_share)),
     ]
     if run.background is not None:
-        effects = {rank: _effect(plan, by_rank[rank], passes, run, background, interference) for rank in ranks}
-        longer = max(effect.wait + (effect.stretch - 1) * by_rank[rank].held for rank, effect in effects.items())
+        effects = {rank: _effect(plan, by_rank[rank], planned_time, run, background, interference) for rank in ranks}
+        longer = max(effect.wait + (effect.stretch - 1) * means[rank].held for rank, effect in effects.items())
         harvest = []
         for rank, effect in effects.items():
-            busy = effect.stretch * by_rank[rank].held
+            busy = effect.stretch * means[rank].held
             gaps = passes + longer + update - busy - updates[rank]
-            harvest.append((effect.gaps * gaps + effect.beside * busy) / (passes + longer + update))
+            usable = gaps - (1 - short_waits) * means[rank].short
+            harvest.append((effect.gaps * usable + effect.beside * busy) / (passes + longer + update))
         beside = run.foreground.iteration_time.p50 - update
         quantities += [
-            Quantity("beside the background", "s", passes + longer, beside),
+            Quantity("beside the background", "s", middle + longer, beside),
             Quantity("background harvest", "", fmean(harvest), run.background.harvest),
         ]
     return Fidelity(
@@ -67,10 +83,30 @@ def compare_with_run(
         else "no interference modelled",
         update_time=update,
         quantities=tuple(quantities),
+        conditions=conditions,
+        short_waits=short_waits,
     )
 
 
-def _check(plan: Plan, run: RunRecord, background: Profile | None, interference: Interference | None) -> None:
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """Of a rank's iterations, seconds."""
+
+    held: float
+    short: float
+    """In which it is free for a short while."""
+
+
+def _mean_of(rank: int, draws: Sequence[tuple[Sequence[GpuWork], float]]) -> _Mean:
+    own = [(work, end) for all_work, end in draws for work in all_work if rank in work.gpus]
+    return _Mean(fmean(work.held for work, _ in own), fmean(work.short_waits(end) for work, end in own))
+
+
+def _check(
+    plan: Plan, run: RunRecord, background: Profile | None, interference: Interference | None, short_waits: float
+) -> None:
+    if not 0 <= short_waits <= 1:
+        raise InvalidValueError(f"short_waits is a part of them, from 0 to 1, got {short_waits:g}")
     for what, ours, theirs in (
         ("model", plan.model, run.model),
         ("global batch", plan.global_batch, run.global_batch),

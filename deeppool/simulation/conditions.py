@@ -4,11 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from statistics import NormalDist, fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.errors import InvalidValueError
+from deeppool.profiling.table import Profile
+
+NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +101,28 @@ class Conditions:
         }
         told = ", ".join(compress(parts, parts.values()))
         return f"{told}; seed {self.seed}" if told and self.random else told or "as planned"
+
+
+def profiled_conditions(profile: Profile, gpus: int, *, seed: int = 0) -> Conditions:
+    """GPUs that differ from one iteration to the next as the one did on which a profile was measured.
+
+    A profile's times are means of the faster half of its iterations (see ``profiling/spread.py``); a GPU
+    computes slower than that in the middle, the more the noisier it is.
+
+    Args:
+        profile: whose whole iterations say how noisy the device was.
+        gpus: that the plan has.
+        seed: of what is drawn.
+
+    Raises:
+        InvalidValueError: the profile has no whole iterations, as an estimate.
+    """
+    if not profile.checks:
+        raise InvalidValueError(
+            f"the profile of {profile.graph.model} knows no noise: it was {profile.provenance}, and no whole iteration "
+            "was measured beside its layers (measure it: deeppool profile)"
+        )
+    # Half the distance of the quartiles of exp(jitter x N(0, 1)), and the mean of its lower half.
+    jitter = math.asinh(fmean(check.spread for check in profile.checks)) / NORMAL.inv_cdf(0.75)
+    typical = 2 * math.exp(jitter**2 / 2) * NORMAL.cdf(-jitter)
+    return Conditions(speeds=(typical,) * gpus, jitter=jitter, seed=seed)

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.simulation.conditions import Conditions
 from deeppool.units import format_percent
 
 
@@ -48,6 +49,10 @@ class Fidelity:
     """Seconds of an iteration in which the run's slowest rank updated its weights. No plan predicts it: it is taken off
     measured iteration times, and shares of the time are those of simulated iterations with it."""
     quantities: tuple[Quantity, ...]
+    conditions: Conditions | None = None
+    """Other than planned, that the simulation knew; None: all as planned."""
+    short_waits: float = 1.0
+    """Part of waits below :data:`deeppool.simulation.replay.SHORT` that the background was taken to get."""
 
     @property
     def worst(self) -> Quantity:
@@ -59,7 +64,10 @@ class Fidelity:
         return abs(self.worst.error) <= bound
 
     def __str__(self) -> str:
-        return (
-            f"simulated against the run of {self.date} on {self.where}: "
-            f"{'; '.join(map(str, self.quantities))}; {self.interference}"
-        )
+        known = [self.interference]
+        if self.conditions is not None:
+            known.append(str(self.conditions))
+        if self.short_waits != 1:
+            known.append(f"{100 * self.short_waits:.0f} % of short waits for the background")
+        told = "; ".join([*map(str, self.quantities), *known])
+        return f"simulated against the run of {self.date} on {self.where}: {told}"

@@ -22,9 +22,13 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.schedule import LayerSeconds, Schedule, alike, exposed, order_of, schedule
 from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.fidelity import Fidelity
-from deeppool.simulation.varied import vary
+from deeppool.simulation.varied import VariedIterations, vary
 from deeppool.timeline import Span, SpanKind, Timeline
 from deeppool.units import format_percent, format_seconds
+
+SHORT = 2e-3
+"""Seconds of a wait in which a background's caches are hardly warm before it ends (``benchmarks/simulator``). The waits
+inside a transfer, each for what the other side is about to send, all count as such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,11 @@ class GpuWork:
         """Seconds, on one of them."""
         return sum(self.computed(span) for span in self.spans)
 
+    def short_waits(self, end: float) -> float:
+        """Seconds of an iteration until ``end`` in which one of them is free for less than :data:`SHORT` at a time."""
+        inside = sum(span.duration - self.computed(span) for span in self.spans)
+        return inside + sum(until - since for since, until in _gaps(self.spans, end) if until - since < SHORT)
+
     def computed(self, span: Span) -> float:
         """Seconds of a span in which the GPU is not free."""
         return span.duration * self.computing.get(span.kind, 1.0)
@@ -185,20 +194,37 @@ def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[lis
     Raises:
         InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
     """
-    _check(plan, conditions, iterations)
-    found = vary(plan, conditions, iterations if conditions.random else 1)
+    found = _varied(plan, conditions, iterations)
     times = tuple(found.iteration_times.tolist())
-    shown = _middle(times)[0]
+    return _work_in(plan, found, _middle(times)[0]), times
+
+
+def works_under(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuWork], float]]:
+    """What each GPU does in every iteration, and how long that takes.
+
+    Raises:
+        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
+    """
+    found = _varied(plan, conditions, iterations)
+    return [(_work_in(plan, found, index), time) for index, time in enumerate(found.iteration_times.tolist())]
+
+
+def _varied(plan: Plan, conditions: Conditions, iterations: int) -> VariedIterations:
+    _check(plan, conditions, iterations)
+    return vary(plan, conditions, iterations if conditions.random else 1)
+
+
+def _work_in(plan: Plan, found: VariedIterations, iteration: int) -> list[GpuWork]:
     names = [layer.name for layer in plan.layers]
     work = []
     for computed, same in alike(plan.gpu_sets).items():
         by_speed: dict[float, list[int]] = {}
         for gpu in same:
-            by_speed.setdefault(float(found.slowness[shown, gpu]), []).append(gpu)
+            by_speed.setdefault(float(found.slowness[iteration, gpu]), []).append(gpu)
         for gpus in by_speed.values():
-            own, seconds = found.schedule_of(plan, shown, gpus[0])
+            own, seconds = found.schedule_of(plan, iteration, gpus[0])
             work.append(GpuWork(tuple(gpus), _spans(gpus[0], computed, names, own, seconds), _computing(plan)))
-    return [*work, *_without_work(plan)], times
+    return [*work, *_without_work(plan)]
 
 
 def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:

@@ -1,6 +1,7 @@
 """The table of the simulator's benchmark."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,17 @@ def test_the_table_says_which_quantities_keep_the_bound(simulator):
         Quantity("beside the background", "s", 0.8, 1.0),
         Quantity("background harvest", "", 0.22, 0.2),
     )
-    found = Fidelity("vgg16", "here", "2026", "priority", "resnet18", "no interference modelled", 0.1, quantities)
-    rows = simulator.table([(simulator.CASES[0], found)]).splitlines()[2:6]
-    assert rows[0] == (
-        "| vgg16, batch 16, data parallel | iteration alone, without the update | 900 ms | 1000 ms | -10.0 % | yes |"
-    )
-    assert rows[1].endswith("| 50 % | 25 % | +100.0 % |  |")
-    assert rows[2].endswith("| 800 ms | 1000 ms | -20.0 % | **no** |")
-    assert rows[3].endswith("| 22 % | 20 % | +10.0 % | yes |")
+    noisy = Fidelity("vgg16", "here", "2026", "priority", "resnet18", "no interference modelled", 0.1, quantities)
+    planned = replace(noisy, quantities=tuple(replace(one, simulated=one.measured) for one in quantities))
+    noisy = replace(noisy, short_waits=0.8)
+    table = simulator.table([(simulator.CASES[0], planned, noisy)]).splitlines()
+    rows = [line.partition(" | ")[2].partition(" | ")[2] for line in table[2:6]]
+    assert table[2].startswith("| vgg16, batch 16, data parallel | iteration alone, without the update | 1000 ms | ")
+    assert rows[0] == "1000 ms | 1000 ms | +0.0 % | 900 ms | -10.0 % | yes |"
+    assert rows[1] == "25 % | 25 % | +0.0 % | 50 % | +100.0 % |  |"
+    assert rows[2] == "1000 ms | 1000 ms | +0.0 % | 800 ms | -20.0 % | **no** |"
+    assert rows[3] == "20 % | 20 % | +0.0 % | 22 % | +10.0 % | yes |"
+    assert table[-1] == "no interference modelled; with noise: 80 % of short waits for the background."
 
 
 def test_every_plan_is_there_once_data_parallel_and_once_with_a_limit(simulator):

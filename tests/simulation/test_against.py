@@ -1,6 +1,8 @@
 """A simulation beside the record of a live run, which is made up so that every number is known."""
 
+import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import pytest
 
@@ -10,11 +12,12 @@ from deeppool.job import BackgroundResult, Phase, TimeSummary
 from deeppool.sharing import POLICIES
 from deeppool.simulation.against import compare_with_run
 from deeppool.simulation.collocated_plan import simulate_collocated_plan
+from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.interference import Beside, Interference
 from deeppool.simulation.replay import simulate
 from deeppool.timeline import Span
 from tests.figures.records import layer, plan_of, run_of
-from tests.strategies import make_graph, profile_from_times
+from tests.strategies import make_graph, profile_from_times, waiting
 
 PLAN = plan_of(
     layer("conv", 2, forward=0.10, backward=0.20), layer("fc", 1, forward=0.05, backward=0.05, reshard=0.10), gpus=2
@@ -91,6 +94,59 @@ def test_of_an_emulated_run_the_one_rank_counts():
     front = replace(made.foreground, alone=replace(made.foreground.alone, idle_share=(0.4,)))
     found = compare_with_run(PLAN, replace(made, foreground=front))
     assert [quantity.error for quantity in found.quantities] == pytest.approx([0, 0, 0, 0])
+
+
+def test_gpus_that_differ_wait_for_each_other():
+    """Of two that compute 1 s and then meet, the mean waits for half of the mean distance between them."""
+    plan = plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.25), gpus=2)
+    made = replace(run(alone=1.3, beside=1.3), plan_iteration_time=plan.iteration_time)
+    jitter = 0.1
+    found = by_name(compare_with_run(plan, made, conditions=Conditions(jitter=jitter, seed=1), iterations=4000))
+    # Means of the log-normal itself, of the longer and the shorter of two.
+    mean = math.exp(jitter**2 / 2)
+    longer = 2 * mean * NormalDist().cdf(jitter / math.sqrt(2))
+    whole = longer + 0.25 + UPDATE
+    idle = (2 * whole - 2 * mean - 2 * 0.25 - UPDATE) / 2 / whole
+    assert found["idle time alone"].simulated == pytest.approx(idle, rel=0.03)
+    assert found["background harvest"].simulated == pytest.approx(idle, rel=0.03)
+    assert found["iteration alone"].simulated == pytest.approx(1.25 + jitter / math.sqrt(math.pi), rel=0.02)
+
+
+def test_one_slow_gpu_is_simulated_as_without_a_run():
+    slow = Conditions(speeds=(0.5, 1.0))
+    found = compare_with_run(PLAN, replace(run(), background=None), conditions=slow)
+    simulated = simulate(PLAN, conditions=slow)
+    assert by_name(found)["iteration alone"].simulated == pytest.approx(simulated.iteration_time)
+    idle = (simulated.idle_gpu_seconds + UPDATE) / 2 / (simulated.iteration_time + UPDATE)
+    assert by_name(found)["idle time alone"].simulated == pytest.approx(idle)
+    assert str(slow) in str(found)
+
+
+def test_of_waits_that_are_short_a_background_gets_a_part():
+    """1 ms between two layers of one GPU while the other one computes; 200 ms of the plan above are long."""
+    made = plan_of(
+        layer("conv", 2, forward=0.10, backward=0.20), layer("fc", 1, forward=0.0005, backward=0.0005), gpus=2
+    )
+    beside = replace(run(), plan_iteration_time=made.iteration_time)
+    whole = made.iteration_time + UPDATE
+    for plan, of, length in ((made, beside, 0.001), (PLAN, run(), 0.0)):
+        all_of_it, half, none = (
+            by_name(compare_with_run(plan, of, short_waits=part))["background harvest"].simulated
+            for part in (1.0, 0.5, 0.0)
+        )
+        assert all_of_it - none == pytest.approx(length / 2 / whole)
+        assert half == pytest.approx((all_of_it + none) / 2)
+    with pytest.raises(InvalidValueError, match=r"from 0 to 1, got 1\.5"):
+        compare_with_run(PLAN, run(), short_waits=1.5)
+
+
+def test_what_a_core_waits_for_inside_transfers_is_short():
+    made = waiting(plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.5), gpus=2), all_reduce=0.6)
+    of = replace(run(), plan_iteration_time=made.iteration_time)
+    of_all, of_none = (
+        by_name(compare_with_run(made, of, short_waits=part))["background harvest"].simulated for part in (1.0, 0.0)
+    )
+    assert of_all - of_none == pytest.approx(0.4 * 0.5 / (made.iteration_time + UPDATE))
 
 
 @pytest.mark.parametrize(

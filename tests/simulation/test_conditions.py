@@ -12,11 +12,35 @@ from deeppool import files
 from deeppool.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
 from deeppool.planning.planner import plan
-from deeppool.simulation.conditions import Conditions
+from deeppool.profiling.check import IterationCheck
+from deeppool.profiling.spread import spread, typical
+from deeppool.simulation.conditions import Conditions, profiled_conditions
 from deeppool.simulation.replay import simulate
 from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.simulation.lone_gpus import iteration_time
-from tests.strategies import chain_graphs, contested_problems, problems
+from tests.strategies import chain_graphs, contested_problems, make_graph, problems, profile_from_times
+
+
+def noisy_profile(*spreads):
+    checks = tuple(IterationCheck(2**index, 1.0, 1.0, spread, 9) for index, spread in enumerate(spreads))
+    return replace(profile_from_times(make_graph([()]), [lambda b: 0.01]), checks=checks)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_gpus_under_the_noise_of_a_profile_would_be_profiled_as_it_was(noise):
+    """What a profile says of iterations, said of those that are drawn: the times and their spread."""
+    conditions = profiled_conditions(noisy_profile(noise / 2, 3 * noise / 2), 3, seed=4)
+    drawn = conditions.slowness(20_000, 3)
+    for gpu in range(3):
+        assert typical(drawn[:, gpu]) == pytest.approx(1, rel=noise / 50)
+        assert spread(drawn[:, gpu]) == pytest.approx(noise, rel=0.03)
+    assert conditions.seed == 4
+
+
+def test_a_profile_without_noise_is_as_planned_and_one_that_knows_none_is_refused():
+    assert profiled_conditions(noisy_profile(0.0), 2).as_planned
+    with pytest.raises(InvalidValueError, match=r"knows no noise.*deeppool profile"):
+        profiled_conditions(noisy_profile(), 2)
 
 
 def spans_of(simulation):
