@@ -1,9 +1,9 @@
 """How far is the simulator from live runs of the same plans?
 
-Measures the network between two ranks, and what a background gets of short waits beside the data parallelism of one
-more model. Then profiles each model, and for each case makes the plan, runs it alone and beside a background job, and
-simulates the same: as planned, and under the noise of the profile. Two ranks, a core each: run it on an idle machine
-of two cores.
+Measures the network between two ranks, and what a background gets of waits of a millisecond (see ``gaps.py``). Then
+profiles each model, and for each case makes the plan, runs it alone and beside a background job, and simulates the
+same: as planned, and with the profile's noise and what short waits give. Two ranks, a core each: run it on an idle
+machine of two cores.
 
     python benchmarks/simulator/main.py -o simulator.json
     python benchmarks/simulator/main.py -o simulator.json --interference pairs.json    # by benchmarks/interference
@@ -12,10 +12,13 @@ of two cores.
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import gaps
 
 import deeppool as dp
 from deeppool import documents
@@ -57,8 +60,8 @@ class Case:
 CASES = tuple(
     Case(model, (3, 64, 64), 16, limit, "resnet18") for model in ("vgg16", "resnet50") for limit in (None, LIMIT)
 )
-CALIBRATION = Case("resnet18", (3, 64, 64), 16, None, "resnet18")
-"""What a background gets of short waits is measured beside it."""
+SHORT, WORK = 1e-3, 1e-2
+"""Seconds of a wait, about as the long ones inside a transfer, and of the work before it."""
 QUICK = tuple(
     Case("examples.two_branch:two_branch", None, 16, limit, "examples.two_branch:two_branch") for limit in (None, LIMIT)
 )
@@ -77,22 +80,17 @@ def main() -> None:
     seconds = 4.0 if arguments.quick else arguments.seconds
     print(dp.environment(), file=sys.stderr)
     network = dp.measure_network(RANKS, backend="gloo", seconds=5.0 if arguments.quick else 30.0)
-    short_waits, rows = 1.0, []
-    wanted = QUICK if arguments.quick else (CALIBRATION, *CASES)
-    for case, profile, plan, background in cases(wanted, network, measured is not None):
+    rounds = gaps.measure([(SHORT, WORK)], 1 if arguments.quick else 5, 2.0 if arguments.quick else 6.0)
+    short_waits = min(1.0, statistics.median(one["harvest of idle"] for one in rounds))
+    rows = []
+    for case, profile, plan, background in cases(QUICK if arguments.quick else CASES, network, measured is not None):
         run = dp.launch(plan, background=case.background, policy=case.policy, seconds=seconds)
-        print(plan, run, sep="\n", file=sys.stderr)
-        if case is wanted[0]:
-            assert run.background is not None
-            short_waits = min(1.0, run.background.harvest_of_idle)
-        if case is CALIBRATION:
-            continue
         planned = dp.compare_with_run(plan, run, background=background, interference=measured)
         noise = dp.profiled_conditions(profile, RANKS)
         noisy = dp.compare_with_run(
             plan, run, background=background, interference=measured, conditions=noise, short_waits=short_waits
         )
-        print(planned, noisy, sep="\n", file=sys.stderr)
+        print(plan, run, planned, noisy, sep="\n", file=sys.stderr)
         rows.append((case, planned, noisy))
         records = [
             {"case": case.name, "planned": documents.to_json(planned), "noisy": documents.to_json(noisy)}

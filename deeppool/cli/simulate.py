@@ -55,8 +55,8 @@ def simulate(
     short_waits: Annotated[
         float | None,
         typer.Option(
-            help="With --against: part of the waits below 2 ms that a background gets, 0 to 1; 1 unless given. Of a "
-            "data-parallel run, whose waits are all short, it is the harvest of idle time.",
+            help="With --against: part of the waits below 2 ms that a background gets, 0 to 1; 1 unless given. "
+            "benchmarks/simulator/gaps.py measures it.",
             rich_help_panel=A_PLAN,
         ),
     ] = None,

@@ -35,7 +35,7 @@ def compare_with_run(
         interference: measured on the run's device; None: the background costs nothing and gets all idle time.
         conditions: under which the plan ran, other than planned; what is random is drawn.
         short_waits: part that the background gets of waits below :data:`deeppool.simulation.replay.SHORT`, in which its
-            caches are cold: of a data-parallel run, whose waits are all short, the harvest of idle.
+            caches are cold (``benchmarks/simulator/gaps.py`` measures it).
         iterations: to draw, where something is random.
 
     Raises:

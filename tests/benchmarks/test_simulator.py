@@ -15,7 +15,10 @@ PATH = Path(__file__).parents[2] / "benchmarks" / "simulator" / "main.py"
 def simulator():
     spec = importlib.util.spec_from_file_location("simulator", PATH)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        # As for a script, whose own folder is searched first.
+        patch.syspath_prepend(PATH.parent)
+        spec.loader.exec_module(module)
     return module
 
 
