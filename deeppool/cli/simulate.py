@@ -97,7 +97,7 @@ def simulate(
         float, typer.Option(help="Spread (log) of computing times from iteration to iteration.", rich_help_panel=SLOW)
     ] = 0.0,
     noise: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="PROFILE",
             help="In place of --jitter and --speed: all GPUs are as noisy as the one on which this was measured.",
@@ -204,7 +204,7 @@ def _conditions(speeds: list[str], **others: Any) -> "Conditions":
     return Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)
 
 
-def _noisy(given: "Conditions", noise: Path, gpus: int) -> "Conditions":
+def _noisy(given: "Conditions", noise: str, gpus: int) -> "Conditions":
     """As on the device of a profile; what else was asked for stays."""
     from dataclasses import replace
 
@@ -212,7 +212,7 @@ def _noisy(given: "Conditions", noise: Path, gpus: int) -> "Conditions":
 
     if given.jitter or given.speeds:
         raise typer.BadParameter("it says how fast all GPUs are: leave out --jitter and --speed", param_hint="--noise")
-    found = profiled_conditions(read_profile(str(noise)), gpus)
+    found = profiled_conditions(read_profile(noise), gpus)
     return replace(given, speeds=found.speeds, jitter=found.jitter)
 
 
@@ -225,7 +225,7 @@ def _simulate_plan(
     trace: Path | None,
     against: Path | None,
     short_waits: float | None,
-    noise: Path | None,
+    noise: str | None,
     iterations: int | None,
 ) -> "Record":
     from dataclasses import replace
