@@ -118,7 +118,10 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Of what is random.", rich_help_panel=SLOW)] = 0,
     iterations: Annotated[
         int | None,
-        typer.Option(help="Of a plan, to draw where something is random (1000 unless given).", rich_help_panel=SLOW),
+        typer.Option(
+            help="Of a plan, to draw where something is random (1000 unless given, for --against 200).",
+            rich_help_panel=SLOW,
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
     as_json: AsJson = False,

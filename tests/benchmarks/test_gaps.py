@@ -21,5 +21,4 @@ def test_a_background_runs_in_the_waits_of_a_foreground(tmp_path: Path) -> None:
     (found,) = json.loads(output.read_text())["rounds"]
     # Rests of 20 ms after work of 50 ms, and whatever else uses this machine.
     assert 0.05 < found["idle"] < 1
-    assert found["cpu of a step"] >= 0
     assert done.stdout.splitlines()[2].startswith("| 20 | ")
