@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TextIO
 
 from deeppool.cancellation import wait
+from deeppool.device.cpu import cpu_seconds_of
 from deeppool.errors import RunError
 from deeppool.nursery import Nursery, kill_group
 
@@ -130,13 +131,10 @@ class Child:
 
     def cpu_seconds(self) -> float | None:
         """That it has used so far; None once it has ended."""
-        import psutil
-
         try:
-            times = psutil.Process(self.process.pid).cpu_times()
-        except psutil.NoSuchProcess:
+            return cpu_seconds_of(self.process.pid)
+        except ProcessLookupError:
             return None
-        return float(times.user + times.system)
 
     def fate(self) -> str:
         """How the process ended, with the last thing it said on standard error."""
