@@ -45,6 +45,20 @@ def profile(
         bool | None,
         typer.Option("--graphs/--no-graphs", help="Measure CUDA graphs, as jobs run; on CUDA that is the default."),
     ] = None,
+    ranks: Annotated[
+        int,
+        typer.Option(
+            help="CPU cores that train at the same time, of which one is measured, for plans of as many: cores share "
+            "memory and power."
+        ),
+    ] = 1,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="To spend on a batch size whose iterations are not steady before; more for a slow model, or a noisy "
+            "machine."
+        ),
+    ] = 6.0,
     compare: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="BEFORE AFTER", help="Say which layers changed between two profiles, beyond noise."),
@@ -86,6 +100,8 @@ def profile(
             precision,
             granularity,
             graphs,
+            ranks,
+            seconds,
             as_json,
         )
 
@@ -99,6 +115,8 @@ def _measure(
     precision: Precision,
     granularity: Granularity,
     graphs: bool | None,
+    ranks: int,
+    seconds: float,
     as_json: bool,
 ) -> None:
     from deeppool.graph.capture import capture
@@ -112,6 +130,8 @@ def _measure(
                 batch_sizes=sizes,
                 precision=precision,
                 graphs=graphs,
+                ranks=ranks,
+                seconds=seconds,
                 output=output,
                 on_progress=report,
             )

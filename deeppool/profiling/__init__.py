@@ -5,6 +5,7 @@ iteration  one iteration of a model, with a stamp of the time between the layers
 spread     how many iterations are enough, and which of them count
 store      what an interrupted measurement keeps
 bench      a model on a device, iteration after iteration
+company    other cores that train at the same time; company_rank is the process of one
 measure    a captured model → Profile, on the device at hand
 check      the layers against the whole iteration, the line against the largest batch
 compare    which layers changed between two profiles, beyond noise

@@ -1,13 +1,14 @@
 """A model on a device, whose iterations are timed, and whose memory is read, at one batch size after another."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 from deeppool.device.common import Device, Precision
 from deeppool.errors import ProfileError
 from deeppool.graph.capture import CapturedModel
+from deeppool.profiling.company import Company
 from deeppool.profiling.iteration import Iteration, Tape, copy_weights, example_data
 from deeppool.profiling.spread import LONG, enough, progress
 from deeppool.profiling.store import MeasurementLog, Runs, Times
@@ -25,24 +26,40 @@ class MemoryUse:
 class Bench:
     """A model on a device, ready to be measured at any batch size."""
 
-    def __init__(self, captured: CapturedModel, device: Device, precision: Precision, graphs: bool) -> None:
-        """Copies the weights there; ``graphs``: iterations are captured as CUDA graphs."""
+    def __init__(
+        self,
+        captured: CapturedModel,
+        device: Device,
+        precision: Precision,
+        graphs: bool,
+        company: Company | None = None,
+    ) -> None:
+        """Copies the weights there.
+
+        Args:
+            captured: the model.
+            device: where it runs.
+            precision: of its arithmetic.
+            graphs: whether iterations are captured as CUDA graphs.
+            company: other cores, which do every iteration at the same time; None: it is alone.
+        """
         self._captured, self._device, self._precision, self._graphs = captured, device, precision, graphs
+        self._company = company
         weights = copy_weights(captured, device)
         self._iterations = {stamped: Iteration(captured, weights, stamped=stamped) for stamped in (True, False)}
 
-    def measure(self, batch: int, runs: Runs, log: MeasurementLog) -> Iterator[float]:
+    def measure(self, batch: int, runs: Runs, log: MeasurementLog, seconds: float) -> Iterator[float]:
         """Adds iterations to the log until there are enough; tells about what share of them is done."""
         yield 0.0
-        if enough(*runs.seconds):
+        if enough(*runs.seconds, seconds):
             return
         with self._errors(batch):
             once = self._ready(batch)
             first = once(True)
         if sum(map(sum, first)) >= LONG:
             log.add(batch, True, first)
-        while not enough(*runs.seconds):
-            yield progress(*runs.seconds)
+        while not enough(*runs.seconds, seconds):
+            yield progress(*runs.seconds, seconds)
             stamped = len(runs.layered) <= len(runs.whole)
             with self._errors(batch):
                 times = once(stamped)
@@ -60,8 +77,9 @@ class Bench:
 
         def once(stamped: bool) -> Times:
             self._device.synchronize()
-            runs[stamped]()
-            self._device.synchronize()
+            with nullcontext() if self._company is None else self._company.iteration(batch):
+                runs[stamped]()
+                self._device.synchronize()
             times = [[0.0, 0.0] for _ in self._captured.nodes]
             before = tapes[stamped].start
             for direction, layer, stamp in tapes[stamped].marks:

@@ -7,6 +7,7 @@ On CUDA both kinds are captured as graphs first, as a job runs there.
 
 import datetime
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,8 @@ from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.bench import Bench, MemoryUse
 from deeppool.profiling.check import IterationCheck
-from deeppool.profiling.spread import faster_half, spread, typical
+from deeppool.profiling.company import Company, check_ranks
+from deeppool.profiling.spread import MAXIMUM_SECONDS, faster_half, spread, typical
 from deeppool.profiling.store import Kept, MeasurementLog, Runs, read_kept
 from deeppool.profiling.table import Measurement, Profile
 from deeppool.under_way import announced
@@ -52,6 +54,8 @@ def profile(
     precision: Precision = "fp32",
     graphs: bool | None = None,
     threads: int = 1,
+    ranks: int = 1,
+    seconds: float = MAXIMUM_SECONDS,
     output: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> Profile:
@@ -66,21 +70,28 @@ def profile(
             convolutions in 32 bits, on CUDA.
         graphs: whether iterations are CUDA graphs; None: on CUDA they are.
         threads: CPU threads per GPU's worth of work; live runs on a CPU give each rank one core.
+        ranks: CPU cores that train at the same time, of which one is measured, as one rank of a plan for as many: they
+            share memory, caches and power. 1 measures a core that has all of these to itself.
+        seconds: to spend on a batch size whose iterations are not steady before; a few iterations are measured however
+            long they take.
         output: where to save the profile. Until it is whole, finished iterations are kept in
             ``<output>.partial``, and the same call goes on from there.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
         ProfileError: the model cannot run at a batch size, or does not fit into memory.
-        InvalidValueError: no such batch size, device, or precision there.
+        InvalidValueError: no such batch size, ranks, seconds, device, or precision there.
     """
     sizes = tuple(sorted(set(batch_sizes)))
     if not sizes or sizes[0] < 1:
         raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
+    if not 0 < seconds < math.inf:
+        raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     place = find_device(device)
     graphs = place.kind == "cuda" if graphs is None else graphs
     if graphs and place.kind != "cuda":
         raise InvalidValueError(f"graphs are CUDA graphs, got device {place.kind} (leave graphs out)")
+    check_ranks(ranks, place.kind, threads)
     log_path = None if output is None else _log_path(documents.check_writable(output))
     with place.arithmetic(precision):  # refused before minutes of capturing
         pass
@@ -91,17 +102,22 @@ def profile(
         captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
     versions = package_versions("deeppool", "torch")
     method = _method(graphs)
-    conditions = json.dumps([captured.graph.fingerprint, *_circumstances(place, precision, threads, graphs)])
-    _check_memory(captured, sizes[-1], place, precision)
+    conditions = json.dumps([captured.graph.fingerprint, *_circumstances(place, precision, threads, graphs, ranks)])
+    _check_memory(captured, sizes[-1], place, precision, ranks)
     log = MeasurementLog(log_path, conditions)
     memory: dict[int, MemoryUse] = {}
     # As in the processes that train.
-    with memory_kept() if place.kind == "cpu" else nullcontext(), _threads(threads), place.arithmetic(precision):
-        bench = Bench(captured, place, precision, graphs)
+    with (
+        memory_kept() if place.kind == "cpu" else nullcontext(),
+        _threads(threads),
+        place.arithmetic(precision),
+        nullcontext() if ranks == 1 else Company(captured, precision, ranks - 1) as company,
+    ):
+        bench = Bench(captured, place, precision, graphs, company)
         for index, batch in enumerate(sizes):
             # Larger batches take longer, about as their number of samples.
             start, end = (sum(sizes[:n]) / sum(sizes) for n in (index, index + 1))
-            for part in bench.measure(batch, log.runs[batch], log):
+            for part in bench.measure(batch, log.runs[batch], log, seconds):
                 report(f"{captured.graph.model} at batch {batch}", start + part * (end - start))
             memory[batch] = bench.memory(batch)
     report("done", 1.0)
@@ -113,6 +129,7 @@ def profile(
         device_name=place.name,
         precision=precision,
         threads=threads,
+        ranks=ranks,
         provenance="measured",
         method=method,
         date=datetime.date.today().isoformat(),
@@ -135,6 +152,7 @@ def resumable(
     device: str = "auto",
     precision: Precision = "fp32",
     threads: int = 1,
+    ranks: int = 1,
     graphs: bool | None = None,
 ) -> Kept | None:
     """What :func:`profile` with these arguments would go on from; None: it would begin anew.
@@ -145,6 +163,7 @@ def resumable(
         device: as of :func:`profile`.
         precision: as of :func:`profile`.
         threads: as of :func:`profile`.
+        ranks: as of :func:`profile`.
         graphs: as of :func:`profile`.
 
     Raises:
@@ -155,7 +174,7 @@ def resumable(
         return None
     place = find_device(device)
     graphs = place.kind == "cuda" if graphs is None else graphs
-    now = json.dumps(_circumstances(place, precision, threads, graphs))
+    now = json.dumps(_circumstances(place, precision, threads, graphs, ranks))
     try:
         fingerprint, *circumstances = json.loads(kept.conditions)
     except ValueError:
@@ -172,9 +191,9 @@ def _method(graphs: bool) -> str:
     return METHOD.format(mode="CUDA graphs" if graphs else "eager")
 
 
-def _circumstances(place: Device, precision: Precision, threads: int, graphs: bool) -> list[object]:
+def _circumstances(place: Device, precision: Precision, threads: int, graphs: bool, ranks: int) -> list[object]:
     """What must be the same for times to belong together, beside the model."""
-    return [place.kind, place.name, precision, threads, _method(graphs), package_versions("deeppool", "torch")]
+    return [place.kind, place.name, precision, threads, ranks, _method(graphs), package_versions("deeppool", "torch")]
 
 
 def _measurements(
@@ -217,11 +236,11 @@ def _check(made: Profile, batch: int, runs: Runs, memory: MemoryUse) -> Iteratio
     )
 
 
-def _check_memory(captured: CapturedModel, batch: int, device: Device, precision: Precision) -> None:
+def _check_memory(captured: CapturedModel, batch: int, device: Device, precision: Precision, ranks: int) -> None:
     """Refuses what cannot fit before it takes the machine's memory: weights and gradients, and what layers keep."""
     layers = captured.graph.layers
     kept = [x.autocast_activation_bytes if precision in AUTOCAST else x.activation_bytes for x in layers]
-    needed = batch * sum(size or 0 for size in kept) + 2 * captured.graph.parameter_bytes
+    needed = ranks * (batch * sum(size or 0 for size in kept) + 2 * captured.graph.parameter_bytes)
     free = device.free_memory()
     if needed > free:
         raise ProfileError(

@@ -16,7 +16,7 @@ MINIMUM_RUNS = 5
 MAXIMUM_RUNS = 50
 MINIMUM_SECONDS = 0.5
 MAXIMUM_SECONDS = 6.0
-"""Per batch size; reached, two layered iterations and a whole one are enough."""
+"""Per batch size unless told; reached, two layered iterations and a whole one are enough."""
 LONG = 2.0
 """Seconds of an iteration that needs no warm-up of its own: what a first run costs extra is small beside it, and
 of two runs the lower counts."""
@@ -44,19 +44,19 @@ def spread(times: Sequence[float]) -> float:
     return (upper - lower) / 2 / middle
 
 
-def enough(layered: Sequence[float], whole: Sequence[float]) -> bool:
-    """Whether iterations that took these seconds need no more company."""
+def enough(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> bool:
+    """Whether iterations that took these seconds need no more company; ``most`` are to be spent on them."""
     if len(layered) < 2 or not whole:
         return False
     spent = sum(layered) + sum(whole)
     runs = min(len(layered), len(whole))
-    if spent >= MAXIMUM_SECONDS or runs >= MAXIMUM_RUNS:
+    if spent >= most or runs >= MAXIMUM_RUNS:
         return True
     return runs >= MINIMUM_RUNS and spent >= MINIMUM_SECONDS and max(spread(layered), spread(whole)) <= STEADY
 
 
-def progress(layered: Sequence[float], whole: Sequence[float]) -> float:
+def progress(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> float:
     """About what share of the iterations is done: enough is known only when it is reached."""
-    by_time = (sum(layered) + sum(whole)) / MAXIMUM_SECONDS
+    by_time = (sum(layered) + sum(whole)) / most
     by_runs = min(len(layered), len(whole)) / MINIMUM_RUNS
     return min(max(by_time, by_runs), 0.95)

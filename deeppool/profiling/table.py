@@ -64,6 +64,8 @@ class Profile:
     method: str
     date: str
     versions: dict[str, str]
+    ranks: int = 1
+    """CPU cores that trained at the same time, of which one was measured."""
     graphs: bool = False
     """Measured under CUDA graphs, where launching kernels costs nothing."""
     checks: tuple[IterationCheck, ...] = ()
@@ -174,7 +176,8 @@ class Profile:
         smallest, largest = self.batch_sizes[0], self.batch_sizes[-1]
         return (
             f"{self.graph}; {self.provenance} on {self.device_name} ({self.device}, {self.precision}, "
-            f"{'CUDA graphs, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}): "
+            f"{'CUDA graphs, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}"
+            f"{f', one of {self.ranks} ranks' * (self.ranks > 1)}): "
             f"{format_seconds(self.iteration_time(smallest))} at batch {smallest}, "
             f"{format_seconds(self.iteration_time(largest))} at batch {largest}"
         )

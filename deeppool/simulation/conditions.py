@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.errors import InvalidValueError
+from deeppool.profiling.spread import MINIMUM_RUNS
 from deeppool.profiling.table import Profile
 
 NORMAL = NormalDist()
@@ -115,14 +116,21 @@ def profiled_conditions(profile: Profile, gpus: int, *, seed: int = 0) -> Condit
         seed: of what is drawn.
 
     Raises:
-        InvalidValueError: the profile has no whole iterations, as an estimate.
+        InvalidValueError: the profile has no whole iterations, as an estimate, or too few at every batch size.
     """
     if not profile.checks:
         raise InvalidValueError(
             f"the profile of {profile.graph.model} knows no noise: it was {profile.provenance}, and no whole iteration "
             "was measured beside its layers (measure it: deeppool profile)"
         )
+    spreads = [check.spread for check in profile.checks if check.runs >= MINIMUM_RUNS]
+    if not spreads:
+        most = max(check.runs for check in profile.checks)
+        raise InvalidValueError(
+            f"the profile of {profile.graph.model} knows no noise: no batch size has more than {most} whole "
+            f"iterations, and noise shows in {MINIMUM_RUNS} (measure longer: deeppool profile --seconds 30)"
+        )
     # Half the distance of the quartiles of exp(jitter x N(0, 1)), and the mean of its lower half.
-    jitter = math.asinh(fmean(check.spread for check in profile.checks)) / NORMAL.inv_cdf(0.75)
+    jitter = math.asinh(fmean(spreads)) / NORMAL.inv_cdf(0.75)
     typical = 2 * math.exp(jitter**2 / 2) * NORMAL.cdf(-jitter)
     return Conditions(speeds=(typical,) * gpus, jitter=jitter, seed=seed)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from deeppool import documents
+from deeppool.device.cpu import usable_cores
 from deeppool.device.cuda import cuda_problem
 from deeppool.errors import DeviceUnavailableError, DocumentError, InvalidValueError, ProfileError
 from deeppool.graph.capture import capture
@@ -149,6 +150,18 @@ def test_an_iteration_that_is_not_long_has_a_warm_up_that_is_not_kept(model, mea
     assert len(runs) == len(measured) + warm_ups
 
 
+def test_few_seconds_are_few_iterations(model, measured):
+    profile(model, device="cpu", batch_sizes=SIZES, seconds=1e-9)
+    # Two layered ones and a whole one, whatever they take.
+    assert measured == [(batch, layered) for batch in SIZES for layered in (True, False, True)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_seconds_that_are_none_are_refused(model, seconds):
+    with pytest.raises(InvalidValueError, match="seconds must be positive and finite"):
+        profile(model, device="cpu", seconds=seconds)
+
+
 def test_progress_grows_and_ends_in_done(model):
     seen = []
     profile(model, device="cpu", batch_sizes=SIZES, on_progress=lambda *step: seen.append(step))
@@ -230,7 +243,20 @@ def test_what_another_model_left_is_not_reused(model, measured, tmp_path):
     assert len(measured) == 2 * RUNS * len(SIZES)
 
 
-@pytest.mark.parametrize("other", [{"threads": 2}, {"precision": "bf16"}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"threads": 2},
+        {"precision": "bf16"},
+        pytest.param(
+            {"ranks": 2},
+            marks=[
+                pytest.mark.processes,
+                pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores"),
+            ],
+        ),
+    ],
+)
 def test_what_was_measured_otherwise_is_not_reused(model, measured, tmp_path, other):
     file = tmp_path / "small.json"
     interrupted(model, file, 5)

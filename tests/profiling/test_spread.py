@@ -41,6 +41,14 @@ def test_enough_is_when_both_are_steady_or_took_long(layered, whole, is_enough):
     assert enough(layered, whole) == is_enough
 
 
+def test_more_seconds_are_more_iterations():
+    unsteady = [2.0, 3.0]
+    assert enough(unsteady, unsteady)
+    assert not enough(unsteady, unsteady, 30.0)
+    assert enough([2.0, 3.0] * 3, [2.0, 3.0] * 3, 30.0)
+    assert progress(unsteady, unsteady, 30.0) == pytest.approx(2 / rules.MINIMUM_RUNS)
+
+
 def test_progress_stays_below_the_end_until_it_is_enough():
     assert progress([], []) == 0.0
     assert progress([0.1], [0.1]) == pytest.approx(1 / rules.MINIMUM_RUNS)

@@ -21,8 +21,8 @@ from tests.simulation.lone_gpus import iteration_time
 from tests.strategies import chain_graphs, contested_problems, make_graph, problems, profile_from_times
 
 
-def noisy_profile(*spreads):
-    checks = tuple(IterationCheck(2**index, 1.0, 1.0, spread, 9) for index, spread in enumerate(spreads))
+def noisy_profile(*spreads, runs=9):
+    checks = tuple(IterationCheck(2**index, 1.0, 1.0, spread, runs) for index, spread in enumerate(spreads))
     return replace(profile_from_times(make_graph([()]), [lambda b: 0.01]), checks=checks)
 
 
@@ -41,6 +41,14 @@ def test_a_profile_without_noise_is_as_planned_and_one_that_knows_none_is_refuse
     assert profiled_conditions(noisy_profile(0.0), 2).as_planned
     with pytest.raises(InvalidValueError, match=r"knows no noise.*deeppool profile"):
         profiled_conditions(noisy_profile(), 2)
+
+
+def test_two_iterations_say_nothing_of_noise():
+    known, unknown = noisy_profile(0.1), noisy_profile(0.5, 0.4, runs=2)
+    with pytest.raises(InvalidValueError, match=r"no batch size has more than 2 .* noise shows in 5 .*--seconds"):
+        profiled_conditions(unknown, 2)
+    both = replace(known, checks=(*known.checks, *unknown.checks))
+    assert profiled_conditions(both, 2) == profiled_conditions(known, 2)
 
 
 def spans_of(simulation):
