@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from deeppool.simulation.cluster import simulate_cluster
     from deeppool.simulation.comparison import compare_strategies
     from deeppool.simulation.conditions import Conditions, profiled_conditions
+    from deeppool.simulation.measured_interference import measure_interference
     from deeppool.simulation.replay import simulate
     from deeppool.simulation.workload import TraceJob, WorkloadTrace
     from deeppool.telemetry.sampler import Sampler
@@ -91,6 +92,7 @@ _HOMES = {
     "launch": "deeppool.session",
     "load": "deeppool.files",
     "load_weights": "deeppool.execution.checkpoint",
+    "measure_interference": "deeppool.simulation.measured_interference",
     "measure_network": "deeppool.profiling.network",
     "plan": "deeppool.planning.planner",
     "profile": "deeppool.profiling.measure",
@@ -135,6 +137,7 @@ __all__ = [
     "launch",
     "load",
     "load_weights",
+    "measure_interference",
     "measure_network",
     "plan",
     "profile",

@@ -49,8 +49,8 @@ def start(
     notebook or a terminal :func:`deeppool.running` finds it, and can end it.
 
     Args:
-        function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate`` or
-            ``dp.measure_network``.
+        function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate``,
+            ``dp.measure_network`` or ``dp.measure_interference``.
         arguments: of the function.
         options: of the function; its callbacks are called in the thread of the run.
 
@@ -62,7 +62,8 @@ def start(
     if "on_progress" not in signature.parameters:
         raise InvalidValueError(
             f"{function.__name__} reports no progress, so it cannot be followed or cancelled "
-            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate and dp.measure_network)"
+            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate, dp.measure_network and "
+            "dp.measure_interference)"
         )
     signature.bind(*arguments, **options)
     return LiveRun(function, arguments, options, signature.parameters.keys())

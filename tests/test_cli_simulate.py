@@ -75,14 +75,18 @@ def test_a_plan_is_compared_with_a_run_of_it(folder, tmp_path):
 
 
 def test_a_run_is_compared_under_the_noise_of_a_profile(folder):
-    more = ("--noise", folder / "noisy.json", "--short-waits", 0.8, "--iterations", 30, "--seed", 3)
+    more = ("--noise", folder / "noisy.json", "--iterations", 30, "--seed", 3)
     done = simulate(folder, "plan.json", "--against", folder / "run.json", *more)
     assert done.exit_code == 0
     noise = dp.profiled_conditions(NOISY, PLAN.gpus, seed=3)
     assert noise.jitter > 0.05
-    assert str(dp.compare_with_run(PLAN, run_of(), conditions=noise, short_waits=0.8, iterations=30)) in done.stdout
+    assert str(dp.compare_with_run(PLAN, run_of(), conditions=noise, iterations=30)) in done.stdout
     assert str(noise) in done.stdout
-    assert "80 % of short waits for the background" in done.stdout
+    priced = ("--interference", folder / "pairs.json", "--background", folder / "net.json")
+    beside = simulate(folder, "plan.json", "--against", folder / "run.json", *more, *priced)
+    pairs = dp.load(folder / "pairs.json")
+    told = dp.compare_with_run(PLAN, run_of(), background=PROFILE, interference=pairs, conditions=noise, iterations=30)
+    assert str(told) in beside.stdout
     slow = simulate(folder, "plan.json", "--against", folder / "run.json", "--speed", "0=0.5", "--json")
     assert json.loads(slow.stdout)["fidelity"]["conditions"]["speeds"] == [0.5]
 
@@ -131,7 +135,6 @@ def test_a_workload_takes_interference_conditions_and_an_end(folder):
             "as planned",
         ),
         ("plan.json", ["--noise", "noisy.json", "--jitter", "0.1"], "leave out --jitter and --speed"),
-        ("plan.json", ["--short-waits", "0.8"], "give --against"),
         ("trace.json", ["--gpus", "4", "--noise", "noisy.json"], "is for a plan"),
         ("trace.json", [], "say how many the cluster has"),
         ("trace.json", ["--gpus", "4", "--trace", "x.json"], "is for a plan"),

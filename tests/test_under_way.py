@@ -204,7 +204,9 @@ def test_whatever_can_be_started_is_told_of(monkeypatch: pytest.MonkeyPatch) -> 
             function(argument)
     with pytest.raises(ZeroDivisionError):
         dp.measure_network()
-    assert seen == ["train tiny", "launch tiny", "profile resnet18", "measure_network"]
+    with pytest.raises(ZeroDivisionError):
+        dp.measure_interference()
+    assert seen == ["train tiny", "launch tiny", "profile resnet18", "measure_network", "measure_interference"]
 
 
 # -- from the command line --------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Each foreground kernel is measured alone and beside each background kernel in each arrangement, in turn and in several
 rounds, so that a machine that grows slower does so for all of them. A rate is the median over the rounds, in each of
-which it is taken against the median alone.
+which it is taken against the median alone. On a CPU then also what a background at the lowest priority gets done while
+a foreground waits, by the length of the wait.
 
     python benchmarks/interference/main.py -o interference.json --figure interference.html
 """
@@ -11,12 +12,12 @@ import argparse
 import sys
 from pathlib import Path
 
+import deeppool as dp
 from deeppool import documents, figures
 from deeppool.simulation.interference import Beside, Interference
-from deeppool.simulation.measured_interference import measure_interference
 from deeppool.units import format_seconds
 
-QUICK = {"matrices": [128], "durations": [2e-4, 2e-3], "seconds": 0.05, "rounds": 1}
+QUICK = {"matrices": [128], "durations": [2e-4, 2e-3], "waits": [2e-2], "seconds": 0.05, "rounds": 1}
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     documents.check_writable(arguments.output)
     how = QUICK if arguments.quick else {"seconds": arguments.seconds, "rounds": arguments.rounds}
-    found = measure_interference(
+    found = dp.measure_interference(
         device=arguments.device,
         on_progress=lambda what, share: print(f"{what}: {100 * share:.0f} %", file=sys.stderr),
         **how,

@@ -1,9 +1,8 @@
 """How far is the simulator from live runs of the same plans?
 
-Measures the network between two ranks, and what a background gets of waits of a millisecond (see ``gaps.py``). Then
-profiles each model, and for each case makes the plan, runs it alone and beside a background job, and simulates the
-same: as planned, and with the profile's noise and what short waits give. Two ranks, a core each: run it on an idle
-machine of two cores.
+Measures the network between two ranks and the interference on a core. Then profiles each model, on one of two cores
+that train, and for each case makes the plan, runs it alone and beside a background job, and simulates the same: as
+planned, and with the profile's noise. Two ranks, a core each: run it on an idle machine of two cores.
 
     python benchmarks/simulator/main.py -o simulator.json
     python benchmarks/simulator/main.py -o simulator.json --interference pairs.json    # by benchmarks/interference
@@ -12,13 +11,10 @@ machine of two cores.
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import gaps
 
 import deeppool as dp
 from deeppool import documents
@@ -31,6 +27,8 @@ from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.interference import Interference
 
 RANKS = 2
+PROFILE_SECONDS = 30.0
+"""Of a batch size: iterations of a second, and their noise is asked for."""
 BOUND = 0.15
 """Of the error of iteration time and harvest."""
 LIMIT = 2.0
@@ -60,8 +58,6 @@ class Case:
 CASES = tuple(
     Case(model, (3, 64, 64), 16, limit, "resnet18") for model in ("vgg16", "resnet50") for limit in (None, LIMIT)
 )
-SHORT, WORK = 1e-3, 1e-2
-"""Seconds of a wait, about as the long ones inside a transfer, and of the work before it."""
 QUICK = tuple(
     Case("examples.two_branch:two_branch", None, 16, limit, "examples.two_branch:two_branch") for limit in (None, LIMIT)
 )
@@ -71,25 +67,26 @@ def main() -> None:
     """Measures, simulates, prints the table, saves the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for all records")
-    parser.add_argument("--interference", type=Path, help="measured on this machine; none is modelled unless given")
+    parser.add_argument("--interference", type=Path, help="measured on this machine; else measured now")
     parser.add_argument("--seconds", type=float, default=60.0, help="measuring time of one run")
     parser.add_argument("--quick", action="store_true", help="a small model, a few seconds")
     arguments = parser.parse_args()
     documents.check_writable(arguments.output)
-    measured = None if arguments.interference is None else documents.read(arguments.interference, Interference)
     seconds = 4.0 if arguments.quick else arguments.seconds
     print(dp.environment(), file=sys.stderr)
     network = dp.measure_network(RANKS, backend="gloo", seconds=5.0 if arguments.quick else 30.0)
-    rounds = gaps.measure([(SHORT, WORK)], 1 if arguments.quick else 5, 2.0 if arguments.quick else 6.0)
-    short_waits = min(1.0, statistics.median(one["harvest of idle"] for one in rounds))
+    if arguments.interference is not None:
+        measured = documents.read(arguments.interference, Interference)
+    else:
+        how = {"durations": [2e-3], "waits": [2e-2], "seconds": 0.02, "rounds": 1} if arguments.quick else {}
+        measured = dp.measure_interference(device="cpu", arrangements=["lowest"], **how)
+    print(measured, file=sys.stderr)
     rows = []
-    for case, profile, plan, background in cases(QUICK if arguments.quick else CASES, network, measured is not None):
+    for case, profile, plan, background in cases(QUICK if arguments.quick else CASES, network):
         run = dp.launch(plan, background=case.background, policy=case.policy, seconds=seconds)
         planned = dp.compare_with_run(plan, run, background=background, interference=measured)
         noise = dp.profiled_conditions(profile, RANKS)
-        noisy = dp.compare_with_run(
-            plan, run, background=background, interference=measured, conditions=noise, short_waits=short_waits
-        )
+        noisy = dp.compare_with_run(plan, run, background=background, interference=measured, conditions=noise)
         print(plan, run, planned, noisy, sep="\n", file=sys.stderr)
         rows.append((case, planned, noisy))
         records = [
@@ -100,16 +97,16 @@ def main() -> None:
     print(table(rows))
 
 
-def cases(
-    wanted: tuple[Case, ...], network: Cluster, with_background: bool
-) -> Iterator[tuple[Case, Profile, Plan, Profile | None]]:
-    """Each case with its profile and its plan, and the profile of its background where the simulation needs it."""
+def cases(wanted: tuple[Case, ...], network: Cluster) -> Iterator[tuple[Case, Profile, Plan, Profile]]:
+    """Each case with its profile, its plan, and the profile of its background."""
     profiles: dict[str, Profile] = {}
 
     def profile(case: Case) -> Profile:
         if case.model not in profiles:
             sizes = [case.batch // RANKS, case.batch]
-            profiles[case.model] = dp.profile(case.model, case.shape, device="cpu", batch_sizes=sizes)
+            profiles[case.model] = dp.profile(
+                case.model, case.shape, device="cpu", batch_sizes=sizes, ranks=RANKS, seconds=PROFILE_SECONDS
+            )
         return profiles[case.model]
 
     for case in wanted:
@@ -117,8 +114,7 @@ def cases(
             plan = data_parallel_plan(profile(case), network, case.batch)
         else:
             plan = dp.plan(profile(case), network, case.batch, case.limit)
-        beside = dp.profile(case.background, device="cpu", batch_sizes=[4]) if with_background else None
-        yield case, profile(case), plan, beside
+        yield case, profile(case), plan, dp.profile(case.background, device="cpu", batch_sizes=[4])
 
 
 def table(rows: list[tuple[Case, Fidelity, Fidelity]]) -> str:
@@ -136,8 +132,7 @@ def table(rows: list[tuple[Case, Fidelity, Fidelity]]) -> str:
             cells.append(("yes" if abs(quantity.error) <= BOUND else "**no**") if held else "")
             lines.append(f"| {' | '.join(cells)} |")
     _, _, last = rows[-1]
-    notes = [last.interference, f"with noise: {100 * last.short_waits:.0f} % of short waits for the background"]
-    return "\n".join([*lines, "", f"{'; '.join(notes)}."])
+    return "\n".join([*lines, "", f"With {last.interference}."])
 
 
 def _value(value: float, unit: str) -> str:

@@ -14,6 +14,7 @@ from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
 from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
+from deeppool.cli.interference import interference
 from deeppool.cli.interrupts import heed_interrupts, ignore_interrupts
 from deeppool.cli.network import network
 from deeppool.cli.nightly import nightly
@@ -48,6 +49,7 @@ for command in (
     profile,
     estimate,
     network,
+    interference,
     plan,
     explain,
     diff,

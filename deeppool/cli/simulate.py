@@ -27,7 +27,7 @@ def simulate(
     ],
     interference: Annotated[
         Path | None,
-        typer.Option(help="Made by benchmarks/interference: prices a background beside every GPU with it."),
+        typer.Option(help="Made by: deeppool interference -o FILE; prices a background beside every GPU with it."),
     ] = None,
     policy: Annotated[
         Policy | None, typer.Option(help="How it shares the GPUs, with --interference (priority unless given).")
@@ -49,14 +49,6 @@ def simulate(
             metavar="RUN",
             help="Record of a run of the plan: how far off it the simulation is. With --interference, --background is "
             "the profile of the run's background.",
-            rich_help_panel=A_PLAN,
-        ),
-    ] = None,
-    short_waits: Annotated[
-        float | None,
-        typer.Option(
-            help="With --against: part of the waits below 2 ms that a background gets, 0 to 1; 1 unless given. "
-            "benchmarks/simulator/gaps.py measures it.",
             rich_help_panel=A_PLAN,
         ),
     ] = None,
@@ -149,7 +141,6 @@ def simulate(
         "background": background,
         "trace": trace,
         "against": against,
-        "short_waits": short_waits,
         "noise": noise,
         "iterations": iterations,
     }
@@ -227,7 +218,6 @@ def _simulate_plan(
     background: str | None,
     trace: Path | None,
     against: Path | None,
-    short_waits: float | None,
     noise: str | None,
     iterations: int | None,
 ) -> "Record":
@@ -250,13 +240,11 @@ def _simulate_plan(
         )
     if interference is not None and (background is None or policy == "none"):
         raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
-    if interference is not None and (noise is not None or not given.as_planned):
+    if interference is not None and against is None and (noise is not None or not given.as_planned):
         raise typer.BadParameter(
-            "it prices a background beside a plan that runs as planned: leave out what is slow",
+            "it prices a background beside a plan that runs as planned: leave out what is slow, or give --against",
             param_hint="--interference",
         )
-    if short_waits is not None and against is None:
-        raise typer.BadParameter("it is for a comparison: give --against", param_hint="--short-waits")
     job: Profile | None = None if background is None else read_profile(background)
     made = read_plan(path)
     if noise is not None:
@@ -265,7 +253,7 @@ def _simulate_plan(
     sample_time = None if job is None else job.iteration_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
     replayed = replay(made, background_sample_time=sample_time, conditions=conditions, iterations=iterations or 1000)
     found: Simulation | CollocatedPlan = replayed
-    if interference is not None and job is not None:
+    if interference is not None and job is not None and conditions is None:
         sharing = find_sharing(policy or "priority", how["max_slowdown"])
         assert sharing is not None
         found = simulate_collocated_plan(made, job, interference, sharing)
@@ -279,7 +267,6 @@ def _simulate_plan(
             background=job,
             interference=interference,
             conditions=conditions,
-            short_waits=1.0 if short_waits is None else short_waits,
             iterations=iterations or 200,
         )
         found = replace(found, fidelity=fidelity)

@@ -31,6 +31,7 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
         for seconds in found.durations
     ]
     panels = len(found.arrangements)
+    waits = "" if found.waits is None else f"<br>{found.waits}"
     figure = make_subplots(1, panels, shared_yaxes=True, horizontal_spacing=0.02)
     for panel, beside in enumerate(found.arrangements, 1):
         figure.add_heatmap(
@@ -56,7 +57,7 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
     return theme.dress(
         figure,
         title="Throughput beside a background, % of alone",
-        subtitle=f"<b>measured</b> on {escape(found.device_name)}, {escape(found.date)}: {escape(found.method)}",
+        subtitle=f"<b>measured</b> on {escape(found.device_name)}, {escape(found.date)}: {escape(found.method)}{waits}",
         # Room for the slanted names of the columns.
         plot_height=CELL * len(names) + 150,
         heading_height=0,

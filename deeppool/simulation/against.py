@@ -1,8 +1,9 @@
 """A plan's simulation beside a live run of it → :class:`Fidelity`."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 
 from deeppool.errors import InvalidValueError
@@ -23,7 +24,6 @@ def compare_with_run(
     background: Profile | None = None,
     interference: Interference | None = None,
     conditions: Conditions | None = None,
-    short_waits: float = 1.0,
     iterations: int = 200,
 ) -> Fidelity:
     """Simulates what a live run did, and says how far off that is.
@@ -32,22 +32,21 @@ def compare_with_run(
         plan: that was run.
         run: its record.
         background: profile of the run's background job, where interference is given.
-        interference: measured on the run's device; None: the background costs nothing and gets all idle time.
+        interference: measured on the run's device; None: the background costs nothing and gets all idle time. What it
+            gets of a wait depends on how long that is in each iteration that is drawn.
         conditions: under which the plan ran, other than planned; what is random is drawn.
-        short_waits: part that the background gets of waits below :data:`deeppool.simulation.replay.SHORT`, in which its
-            caches are cold (``benchmarks/simulator/gaps.py`` measures it).
         iterations: to draw, where something is random.
 
     Raises:
-        InvalidValueError: the run was of another plan, interference without the background's profile, or a part that
-            is none.
+        InvalidValueError: the run was of another plan, or interference without the background's profile.
     """
-    _check(plan, run, background, interference, short_waits)
+    _check(plan, run, background, interference)
+    harvest_of_wait = _harvest_of_wait(run, interference)
     planned, planned_time = work_of(plan)
     draws = [(planned, planned_time)] if conditions is None else works_under(plan, conditions, iterations)
     ranks = [run.emulated_rank] if run.emulated_rank is not None else list(range(plan.gpus))
     by_rank = {gpu: one for one in planned for gpu in one.gpus}
-    means = {rank: _mean_of(rank, draws) for rank in ranks}
+    means = {rank: _mean_of(rank, draws, harvest_of_wait) for rank in ranks}
     passes = fmean(time for _, time in draws)
     updates = {rank: _update_time(run, rank) for rank in ranks}
     update = max(updates.values())
@@ -65,7 +64,7 @@ def compare_with_run(
         for rank, effect in effects.items():
             busy = effect.stretch * means[rank].held
             gaps = passes + longer + update - busy - updates[rank]
-            usable = gaps - (1 - short_waits) * means[rank].short
+            usable = gaps - means[rank].lost
             harvest.append((effect.gaps * usable + effect.beside * busy) / (passes + longer + update))
         beside = run.foreground.iteration_time.p50 - update
         quantities += [
@@ -84,7 +83,6 @@ def compare_with_run(
         update_time=update,
         quantities=tuple(quantities),
         conditions=conditions,
-        short_waits=short_waits,
     )
 
 
@@ -93,20 +91,27 @@ class _Mean:
     """Of a rank's iterations, seconds."""
 
     held: float
-    short: float
-    """In which it is free for a short while."""
+    lost: float
+    """Of its waits, to a background that has only just come in."""
 
 
-def _mean_of(rank: int, draws: Sequence[tuple[Sequence[GpuWork], float]]) -> _Mean:
+def _mean_of(
+    rank: int, draws: Sequence[tuple[Sequence[GpuWork], float]], harvest_of_wait: Callable[[float], float]
+) -> _Mean:
     own = [(work, end) for all_work, end in draws for work in all_work if rank in work.gpus]
-    return _Mean(fmean(work.held for work, _ in own), fmean(work.short_waits(end) for work, end in own))
+    return _Mean(
+        held=fmean(work.held for work, _ in own),
+        lost=fmean(end - work.held - work.harvest(end, harvest_of_wait) for work, end in own),
+    )
 
 
-def _check(
-    plan: Plan, run: RunRecord, background: Profile | None, interference: Interference | None, short_waits: float
-) -> None:
-    if not 0 <= short_waits <= 1:
-        raise InvalidValueError(f"short_waits is a part of them, from 0 to 1, got {short_waits:g}")
+def _harvest_of_wait(run: RunRecord, interference: Interference | None) -> Callable[[float], float]:
+    if interference is None or run.sharing is None:
+        return lambda seconds: 1.0
+    return partial(interference.harvest_of_wait, run.sharing.priority)
+
+
+def _check(plan: Plan, run: RunRecord, background: Profile | None, interference: Interference | None) -> None:
     for what, ours, theirs in (
         ("model", plan.model, run.model),
         ("global batch", plan.global_batch, run.global_batch),
@@ -142,4 +147,6 @@ def _effect(
     if interference is None or background is None or run.sharing is None or run.background is None or not work.spans:
         return Effect()
     batch = min(run.background.batch, background.batch_sizes[-1])
-    return effect_beside(plan, work, iteration_time, background, batch, interference, run.sharing)
+    # What the waits give is not a mean over the plan's here, but known of each iteration that is drawn.
+    only_pairs = replace(interference, waits=None)
+    return effect_beside(plan, work, iteration_time, background, batch, only_pairs, run.sharing)

@@ -9,6 +9,8 @@ The gate and the governor are those of a live run (``deeppool.scheduling``); thi
   that comes after idle time first waits for the piece under way, and for every piece that is in the queue which both
   jobs share: all of them where the priorities are equal, else those beyond ``private_queue``.
 - Idle time of the foreground is a wait for something elsewhere: it takes as long as alone.
+- Meanwhile the background goes as fast as alone, or slower where an operator's ``idle_rate`` says so: in short waits
+  its caches are cold.
 """
 
 import math
@@ -37,6 +39,8 @@ class Step:
     """Alone."""
     idle: float = 0.0
     """Seconds before it in which this device waits."""
+    idle_rate: float = 1.0
+    """At which the background goes meanwhile; 1 is as fast as alone."""
     intensity: float | None = None
     """FLOP per byte of its kernels; None: unknown."""
     kernel: float | None = None
@@ -212,7 +216,7 @@ class _Run:
         operators: dict[Operator, float] = {}
         for step, seconds in zip(steps, drawn, strict=True):
             rested, done = self.now, self.work
-            self._rest(step.idle)
+            self._rest(step.idle, step.idle_rate)
             doing = (step.kind, step.stage)
             started = self.now
             if step.idle and not self._device.preempts:
@@ -223,12 +227,12 @@ class _Run:
             operators[doing] = operators.get(doing, 0.0) + self.now - started
         return self.now - began, operators
 
-    def _rest(self, seconds: float) -> None:
+    def _rest(self, seconds: float, rate: float) -> None:
         """The foreground is idle: the device is the background's."""
         end = self.now + seconds
         while self.now < end:
             self._launch(None)
-            self._pass(min(end - self.now, self._left_at(1.0), self._asking()), 1.0)
+            self._pass(min(end - self.now, self._left_at(rate), self._asking()), rate)
 
     def _wait_for_device(self, doing: Operator) -> None:
         """An operator waits for what was launched before it and cannot be recalled."""

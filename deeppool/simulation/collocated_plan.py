@@ -4,7 +4,9 @@ Each GPU is simulated by itself (see ``collocated``): what the plan leaves idle 
 wait for the slowest of them, so the plan is slowed down as much as that one at least.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from deeppool.planning.plan import Plan
@@ -14,6 +16,7 @@ from deeppool.simulation.collocated import CollocatedSimulation, DeviceModel, Pi
 from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.replay import GpuWork, work_of
+from deeppool.simulation.waits import PAUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +125,11 @@ def simulate_beside(
     preempts = plan.device == "cpu"
     device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
     stages = {layer.name: index for index, layer in enumerate(plan.layers)}
-    steps = _steps(work, stages, iteration_time)
+    steps = _steps(work, stages, iteration_time, partial(interference.harvest_of_wait, sharing.priority))
     return simulate_collocated(steps, pieces, sharing, device, iterations=iterations)
 
 
-def _steps(work: GpuWork, stages: dict[str, int], end: float) -> list[Step]:
+def _steps(work: GpuWork, stages: dict[str, int], end: float, harvest_of_wait: Callable[[float], float]) -> list[Step]:
     """What one GPU does in an iteration; the idle time at its end comes before the next one's first operator."""
     free_since = work.spans[-1].end - end
     steps = []
@@ -134,7 +137,8 @@ def _steps(work: GpuWork, stages: dict[str, int], end: float) -> list[Step]:
         moves = span.kind in ("reshard", "sync")
         seconds = work.computed(span)
         # In a transfer the core waits before there is something to move.
-        idle = max(0.0, span.start - free_since) + span.duration - seconds
+        gap, pauses = max(0.0, span.start - free_since), span.duration - seconds
+        idle = gap + pauses
         steps.append(
             Step(
                 kind=span.kind,
@@ -142,6 +146,7 @@ def _steps(work: GpuWork, stages: dict[str, int], end: float) -> list[Step]:
                 seconds=seconds,
                 # Sums of times differ in the last digit where nothing lies between.
                 idle=idle if idle > 1e-9 * end else 0.0,
+                idle_rate=(harvest_of_wait(gap) * gap + harvest_of_wait(PAUSE) * pauses) / idle if idle else 1.0,
                 intensity=0.0 if moves else None,
             )
         )

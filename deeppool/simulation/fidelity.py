@@ -51,8 +51,6 @@ class Fidelity:
     quantities: tuple[Quantity, ...]
     conditions: Conditions | None = None
     """Other than planned, that the simulation knew; None: all as planned."""
-    short_waits: float = 1.0
-    """Part of waits below :data:`deeppool.simulation.replay.SHORT` that the background was taken to get."""
 
     @property
     def worst(self) -> Quantity:
@@ -67,7 +65,5 @@ class Fidelity:
         known = [self.interference]
         if self.conditions is not None:
             known.append(str(self.conditions))
-        if self.short_waits != 1:
-            known.append(f"{100 * self.short_waits:.0f} % of short waits for the background")
         told = "; ".join([*map(str, self.quantities), *known])
         return f"simulated against the run of {self.date} on {self.where}: {told}"

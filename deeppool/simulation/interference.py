@@ -1,11 +1,9 @@
 """How fast a kernel of the foreground goes beside a kernel of the background: measured pairs, and what lies between.
 
 DeepPool's figure 12: synthetic kernels of varied arithmetic intensity and duration, each beside each, as a part of
-what they reach alone. ``benchmarks/interference`` measures them.
+what they reach alone. ``measured_interference`` measures them.
 """
 
-import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +12,7 @@ from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
 from deeppool.simulation.collocated import Piece, Rates, Step
+from deeppool.simulation.waits import Waits, between
 
 Pairs = tuple[tuple[float, ...], ...]
 """Per class of the foreground (row) and of the background (column)."""
@@ -43,6 +42,8 @@ class Interference:
     durations: tuple[float, ...]
     """Seconds of a kernel alone, ascending."""
     arrangements: tuple[Beside, ...]
+    waits: Waits | None = None
+    """None: not measured, as on GPUs; a background then gets all of every wait."""
 
     def __post_init__(self) -> None:
         classes = len(self.intensities) * len(self.durations)
@@ -98,13 +99,18 @@ class Interference:
 
         return look_up
 
+    def harvest_of_wait(self, name: str, seconds: float) -> float:
+        """What a background in that arrangement gets done in a wait, as a part of what it would alone.
+
+        Only the lowest priority's waits are measured; of the others it is all.
+        """
+        return 1.0 if self.waits is None or name != "lowest" else self.waits.harvest_of(seconds)
+
     def _weights(self, intensity: float | None, seconds: float) -> list[tuple[int, float]]:
         """Of the classes around a kernel; they sum to 1."""
         count = len(self.intensities)
-        rows = (
-            [(row, 1 / count) for row in range(count)] if intensity is None else _between(self.intensities, intensity)
-        )
-        along = product(rows, _between(self.durations, seconds))
+        rows = [(row, 1 / count) for row in range(count)] if intensity is None else between(self.intensities, intensity)
+        along = product(rows, between(self.durations, seconds))
         return [(row * len(self.durations) + column, one * other) for (row, one), (column, other) in along]
 
     def __str__(self) -> str:
@@ -113,20 +119,10 @@ class Interference:
             rates = sorted(100 * rate for row in found.foreground for rate in row)
             middle = rates[len(rates) // 2]
             lines.append(f"  {found.name:<12} worst {rates[0]:.0f} %, median {middle:.0f} %, best {rates[-1]:.0f} %")
+        if self.waits is not None:
+            lines.append(f"  {self.waits}")
         return "\n".join(lines)
 
 
 def _weighted(pairs: Pairs, rows: Sequence[tuple[int, float]], columns: Sequence[tuple[int, float]]) -> float:
     return sum(one * other * pairs[row][column] for (row, one), (column, other) in product(rows, columns))
-
-
-def _between(grid: Sequence[float], value: float) -> list[tuple[int, float]]:
-    """The grid's neighbours of a value, and their weights by its logarithm."""
-    if value <= grid[0]:
-        return [(0, 1.0)]
-    if value >= grid[-1]:
-        return [(len(grid) - 1, 1.0)]
-    above = bisect_right(grid, value)
-    low, high = grid[above - 1], grid[above]
-    weight = math.log(value / low) / math.log(high / low)
-    return [(above - 1, 1 - weight), (above, weight)]

@@ -16,7 +16,7 @@ from tests.notebooks import EVALUATIONS, ROOT, cells_of, code_cells, is_figure, 
 LONGEST_CELL = 26
 """Lines; what needs more belongs into the library."""
 IN_THE_PAPER = {"fig1", "fig2", "fig3", "fig4", "fig5", "fig9", "fig10", "fig11", "fig12", "table1", "table3"}
-CLOCKS = {"dp.launch", "dp.train", "dp.profile", "measure_interference", "search_times"}
+CLOCKS = {"dp.launch", "dp.train", "dp.profile", "dp.measure_interference", "search_times"}
 """What reads one, by the name under which notebooks use it."""
 
 each_notebook = pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)

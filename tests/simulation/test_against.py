@@ -15,6 +15,7 @@ from deeppool.simulation.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.interference import Beside, Interference
 from deeppool.simulation.replay import simulate
+from deeppool.simulation.waits import PAUSE, Waits
 from deeppool.timeline import Span
 from tests.figures.records import layer, plan_of, run_of
 from tests.strategies import make_graph, profile_from_times, waiting
@@ -122,31 +123,41 @@ def test_one_slow_gpu_is_simulated_as_without_a_run():
     assert str(slow) in str(found)
 
 
-def test_of_waits_that_are_short_a_background_gets_a_part():
-    """1 ms between two layers of one GPU while the other one computes; 200 ms of the plan above are long."""
-    made = plan_of(
+def harvest(plan, waits, *, priority="lowest", **how):
+    """Simulated of a run of a plan, beside a background that nothing slows down."""
+    pairs = tuple(Beside(name, ((1.0,),), ((0.0,),)) for name in ("normal", "lowest"))
+    measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs, waits)
+    sharing = replace(POLICIES["priority"], priority=priority)
+    of = replace(run(), plan_iteration_time=plan.iteration_time, sharing=sharing)
+    found = compare_with_run(plan, of, background=BACKGROUND, interference=measured, **how)
+    return by_name(found)["background harvest"].simulated
+
+
+def test_of_a_wait_a_background_gets_what_was_measured_for_its_length():
+    """1 ms between two layers of one GPU while the other one computes, and 200 ms."""
+    short = plan_of(
         layer("conv", 2, forward=0.10, backward=0.20), layer("fc", 1, forward=0.0005, backward=0.0005), gpus=2
     )
-    beside = replace(run(), plan_iteration_time=made.iteration_time)
-    whole = made.iteration_time + UPDATE
-    for plan, of, length in ((made, beside, 0.001), (PLAN, run(), 0.0)):
-        all_of_it, half, none = (
-            by_name(compare_with_run(plan, of, short_waits=part))["background harvest"].simulated
-            for part in (1.0, 0.5, 0.0)
-        )
-        assert all_of_it - none == pytest.approx(length / 2 / whole)
-        assert half == pytest.approx((all_of_it + none) / 2)
-    with pytest.raises(InvalidValueError, match=r"from 0 to 1, got 1\.5"):
-        compare_with_run(PLAN, run(), short_waits=1.5)
+    waits = Waits((1e-3, 0.1, 0.2), (0.25, 0.5, 0.75))
+    for plan, length, lost in ((short, 0.001, 0.75), (PLAN, 0.2, 0.25)):
+        whole = plan.iteration_time + UPDATE
+        assert harvest(plan, None) - harvest(plan, waits) == pytest.approx(lost * length / 2 / whole)
+        assert harvest(plan, waits, priority="normal") == pytest.approx(harvest(plan, None, priority="normal"))
 
 
 def test_what_a_core_waits_for_inside_transfers_is_short():
-    made = waiting(plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.5), gpus=2), all_reduce=0.6)
-    of = replace(run(), plan_iteration_time=made.iteration_time)
-    of_all, of_none = (
-        by_name(compare_with_run(made, of, short_waits=part))["background harvest"].simulated for part in (1.0, 0.0)
-    )
-    assert of_all - of_none == pytest.approx(0.4 * 0.5 / (made.iteration_time + UPDATE))
+    plan = waiting(plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.5), gpus=2), all_reduce=0.6)
+    waits = Waits((PAUSE, 10 * PAUSE), (0.3, 1.0))
+    of_all, of_a_part = harvest(plan, None), harvest(plan, waits)
+    assert of_all - of_a_part == pytest.approx(0.7 * 0.4 * 0.5 / (plan.iteration_time + UPDATE))
+
+
+def test_waits_are_as_long_as_they_are_in_each_iteration():
+    """One GPU waits for the other one 0 s as planned, and with noise for longer than what counts as short here."""
+    plan = plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.25), gpus=2)
+    none_below, noise = Waits((0.09, 0.11), (0.0, 1.0)), Conditions(jitter=0.1, seed=1)
+    everything, only_long = (harvest(plan, waits, conditions=noise) for waits in (None, none_below))
+    assert 0.1 * everything < only_long < 0.95 * everything
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from deeppool import figures, files
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.simulation.collocated import Piece, Step
 from deeppool.simulation.interference import Beside, Interference
+from deeppool.simulation.waits import Waits
 
 INTENSITIES, DURATIONS = (0.1, 10.0), (1e-4, 1e-2)
 CLASSES = [(intensity, seconds) for intensity in INTENSITIES for seconds in DURATIONS]
@@ -73,6 +74,30 @@ def test_measured_pairs_come_back_from_a_file(tmp_path):
     assert files.load(files.save(found, tmp_path / "pairs.json")) == found
 
 
+def test_of_a_wait_the_lowest_priority_gets_what_was_measured_and_the_others_all(tmp_path):
+    found = measured(waits=Waits((1e-3, 1e-2), (0.5, 0.9)))
+    assert [found.harvest_of_wait("lowest", wait) for wait in (1e-5, 1e-3, 10**-2.5, 1e-2, 1.0)] == pytest.approx(
+        [0.5, 0.5, 0.7, 0.9, 0.9]
+    )
+    assert found.harvest_of_wait("normal", 1e-5) == measured().harvest_of_wait("lowest", 1e-5) == 1
+    assert "a background gets 50, 90 % of waits of 1, 10 ms" in str(found)
+    assert files.load(files.save(found, tmp_path / "pairs.json")) == found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "harvest", "message"),
+    [
+        ((), (), r"must be positive and ascend, got \(\)"),
+        ((1e-3, 1e-3), (0.5, 0.5), "must be positive and ascend"),
+        ((1e-3, 1e-2), (0.5,), "for each of 2 waits, got"),
+        ((1e-3,), (1.5,), "a part, from 0 to 1"),
+    ],
+)
+def test_waits_that_there_cannot_be_are_refused(seconds, harvest, message):
+    with pytest.raises(InvalidValueError, match=message):
+        Waits(seconds, harvest)
+
+
 def test_a_file_with_a_pair_too_few_names_the_arrangement(tmp_path):
     path = files.save(measured(), tmp_path / "pairs.json")
     path.write_text(path.read_text().replace('"intensities": [\n  0.1,', '"intensities": ['))
@@ -104,5 +129,8 @@ def test_the_figure_shows_every_pair_in_percent():
     assert figure.data[0].z[1][2] == pytest.approx(100 * slope(*CLASSES[1], *CLASSES[2]))
     assert figure.data[0].x[0] == "0.1 FLOP/B, 100 us"
     assert "&lt;made&gt;" in figure.layout.title.subtitle.text
+    assert "wait" not in figure.layout.title.subtitle.text
+    waited = figures.interference(measured(waits=Waits((1e-3,), (0.5,)))).layout.title.subtitle.text
+    assert waited.endswith("<br>at the lowest priority a background gets 50 % of waits of 1 ms")
     with pytest.raises(InvalidValueError, match="cannot draw a str"):
         figures.interference("pairs")

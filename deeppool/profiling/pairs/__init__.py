@@ -4,6 +4,7 @@ synthetic  kernels by arithmetic intensity and duration
 on_cpu     two processes, on one core or two; worker is the process of each
 on_gpu     two streams of one process
 rounds     all pairs in turn, several times → rates as parts of alone
+waits      what a background gets of a foreground's waits, by their length; training is the process of each
 
 ``deeppool.simulation.measured_interference`` makes a record of it.
 """

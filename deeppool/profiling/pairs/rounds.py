@@ -40,14 +40,15 @@ def measure_rates(
     Returns:
         Rates as parts of alone: arrangement x (foreground, background) x class of the foreground x of the background.
     """
-    found = []
-    for number in range(rounds):
-        found.append(_one_round(bench, classes, seconds))
-        report((number + 1) / rounds)
+
+    def part(number: int) -> Callable[[float], None]:
+        return lambda share: report((number + share) / rounds)
+
+    found = [_one_round(bench, classes, seconds, part(number)) for number in range(rounds)]
     return np.asarray(np.median(found, axis=0))
 
 
-def _one_round(bench: Bench, classes: int, seconds: float) -> NDArray[np.float64]:
+def _one_round(bench: Bench, classes: int, seconds: float, report: Callable[[float], None]) -> NDArray[np.float64]:
     names = bench.arrangements
     rates = np.empty((len(names), 2, classes, classes))
     alone: list[list[float]] = [[] for _ in range(classes)]
@@ -55,6 +56,7 @@ def _one_round(bench: Bench, classes: int, seconds: float) -> NDArray[np.float64
         alone[foreground].append(bench.alone(foreground, seconds / 2))
         for at, name in enumerate(names):
             rates[at, :, foreground, background] = bench.together(name, foreground, background, seconds)
+        report((background * classes + foreground + 1) / classes**2)
     known = np.array([np.median(found) for found in alone])
     rates[:, 0] /= known[:, None]
     rates[:, 1] /= known[None, :]

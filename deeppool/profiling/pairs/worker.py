@@ -1,16 +1,18 @@
 """A process that runs one kernel after another on one core.
 
 Commands: ``setup`` (once), with the size of each kernel or None to find it; ``run`` with a kernel's number and seconds,
-or until the next command; ``rest``; ``exit``. Answers: ``ready`` with the priority and the sizes; ``done`` with
-the kernels that were run and the seconds; ``resting``.
+or until the next command, and the process beside it; ``rest``; ``exit``. Answers: ``ready`` with the sizes; ``running``
+after the first kernel of a run without end; ``done`` with the kernels that were run, the seconds, those in which the
+core computed, and those of the process beside it; ``resting``.
 """
 
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 
 from deeppool.child import Commands
-from deeppool.device.cpu import lower_priority, pin_to_core
+from deeppool.device.cpu import cpu_seconds_of, lower_priority, pin_to_core
 from deeppool.profiling.pairs.synthetic import Kind, buffers, calibrate, launcher
 
 
@@ -25,17 +27,36 @@ def main() -> None:
     sizes = setup["sizes"] or [calibrate(kind, held, lambda: None) for kind in kinds]
     made = [launcher(kind, held, size) for kind, size in zip(kinds, sizes, strict=True)]
     # Only now: beside a busy core the lowest priority would never be ready.
-    commands.answer("ready", priority=lower_priority(setup["priority"]), sizes=sizes)
+    lower_priority(setup["priority"])
+    commands.answer("ready", sizes=sizes)
+    obey(commands, made)
+
+
+def obey(commands: Commands, kernels: Sequence[Callable[[], object]]) -> None:
+    """Runs what it is told to, until it is told to exit."""
     while (message := commands.next())["command"] != "exit":
         if message["command"] == "rest":
             commands.answer("resting")
             continue
-        run, seconds = made[message["kernel"]], message["seconds"]
-        count, started = 0, time.perf_counter()
-        while not commands.pending() and (seconds is None or time.perf_counter() - started < seconds):
-            run()
-            count += 1
-        commands.answer("done", count=count, seconds=time.perf_counter() - started)
+        commands.answer("done", **_counted(commands, kernels[message["kernel"]], message["seconds"], message["beside"]))
+
+
+def _counted(
+    commands: Commands, run: Callable[[], object], seconds: float | None, beside: int | None
+) -> dict[str, float]:
+    def clocks() -> tuple[float, float, float]:
+        return time.perf_counter(), time.process_time(), 0.0 if beside is None else cpu_seconds_of(beside)
+
+    count, before = 0, clocks()
+    while True:
+        run()
+        count += 1
+        if seconds is None and count == 1:
+            commands.answer("running")
+        if commands.pending() or (seconds is not None and time.perf_counter() - before[0] >= seconds):
+            break
+    elapsed, cpu, cpu_beside = (after - one for one, after in zip(before, clocks(), strict=True))
+    return {"count": count, "seconds": elapsed, "cpu": cpu, "cpu_beside": cpu_beside}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""What a background gets done while a foreground waits: less than alone, the more so the shorter the wait."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from deeppool.errors import InvalidValueError
+
+PAUSE = 1e-3
+"""Seconds of a wait inside a transfer, each for what the other side is about to send. A choice: seen once with two
+ranks on loopback, half of the time of such waits lay in those of 0.4 to 1.6 ms (``benchmarks/simulator``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Measured by length, of a background at the lowest priority on the foreground's core."""
+
+    seconds: tuple[float, ...]
+    """Of a wait, ascending."""
+    harvest: tuple[float, ...]
+    """What gets done in it, as a part of what would alone."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds or min(self.seconds) <= 0 or any(after <= one for one, after in pairwise(self.seconds)):
+            raise InvalidValueError(f"seconds of waits must be positive and ascend, got {self.seconds}")
+        if len(self.harvest) != len(self.seconds) or not all(0 <= part <= 1 for part in self.harvest):
+            raise InvalidValueError(
+                f"harvest must be a part, from 0 to 1, for each of {len(self.seconds)} waits, got {self.harvest}"
+            )
+
+    def harvest_of(self, seconds: float) -> float:
+        """Of a wait so long: linear in the logarithm between those measured, outside as at the edge."""
+        return sum(weight * self.harvest[index] for index, weight in between(self.seconds, seconds))
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{100 * part:.0f}" for part in self.harvest)
+        lengths = ", ".join(f"{1e3 * seconds:g}" for seconds in self.seconds)
+        return f"at the lowest priority a background gets {parts} % of waits of {lengths} ms"
+
+
+def between(grid: Sequence[float], value: float) -> list[tuple[int, float]]:
+    """The grid's neighbours of a value, and their weights by its logarithm; they sum to 1."""
+    if value <= grid[0]:
+        return [(0, 1.0)]
+    if value >= grid[-1]:
+        return [(len(grid) - 1, 1.0)]
+    above = bisect_right(grid, value)
+    low, high = grid[above - 1], grid[above]
+    weight = math.log(value / low) / math.log(high / low)
+    return [(above - 1, 1 - weight), (above, weight)]
