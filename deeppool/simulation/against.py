@@ -1,9 +1,8 @@
 """A plan's simulation beside a live run of it → :class:`Fidelity`."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean, median
 
 from deeppool.errors import InvalidValueError
@@ -15,6 +14,7 @@ from deeppool.simulation.fidelity import Fidelity, Quantity
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.pricing import Effect, effect_beside
 from deeppool.simulation.replay import GpuWork, work_of, works_under
+from deeppool.simulation.waits import ALL, Waits
 
 
 def compare_with_run(
@@ -41,12 +41,12 @@ def compare_with_run(
         InvalidValueError: the run was of another plan, or interference without the background's profile.
     """
     _check(plan, run, background, interference)
-    harvest_of_wait = _harvest_of_wait(run, interference)
+    waits = ALL if interference is None or run.sharing is None else interference.waits_beside(run.sharing.priority)
     planned, planned_time = work_of(plan)
     draws = [(planned, planned_time)] if conditions is None else works_under(plan, conditions, iterations)
     ranks = [run.emulated_rank] if run.emulated_rank is not None else list(range(plan.gpus))
     by_rank = {gpu: one for one in planned for gpu in one.gpus}
-    means = {rank: _mean_of(rank, draws, harvest_of_wait) for rank in ranks}
+    means = {rank: _mean_of(rank, draws, waits) for rank in ranks}
     passes = fmean(time for _, time in draws)
     updates = {rank: _update_time(run, rank) for rank in ranks}
     update = max(updates.values())
@@ -95,20 +95,12 @@ class _Mean:
     """Of its waits, to a background that has only just come in."""
 
 
-def _mean_of(
-    rank: int, draws: Sequence[tuple[Sequence[GpuWork], float]], harvest_of_wait: Callable[[float], float]
-) -> _Mean:
+def _mean_of(rank: int, draws: Sequence[tuple[Sequence[GpuWork], float]], waits: Waits) -> _Mean:
     own = [(work, end) for all_work, end in draws for work in all_work if rank in work.gpus]
     return _Mean(
         held=fmean(work.held for work, _ in own),
-        lost=fmean(end - work.held - work.harvest(end, harvest_of_wait) for work, end in own),
+        lost=fmean(end - work.held - work.harvest(end, waits) for work, end in own),
     )
-
-
-def _harvest_of_wait(run: RunRecord, interference: Interference | None) -> Callable[[float], float]:
-    if interference is None or run.sharing is None:
-        return lambda seconds: 1.0
-    return partial(interference.harvest_of_wait, run.sharing.priority)
 
 
 def _check(plan: Plan, run: RunRecord, background: Profile | None, interference: Interference | None) -> None:

@@ -4,9 +4,7 @@ Each GPU is simulated by itself (see ``collocated``): what the plan leaves idle 
 wait for the slowest of them, so the plan is slowed down as much as that one at least.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from deeppool.planning.plan import Plan
@@ -16,7 +14,7 @@ from deeppool.simulation.collocated import CollocatedSimulation, DeviceModel, Pi
 from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.replay import GpuWork, work_of
-from deeppool.simulation.waits import PAUSE
+from deeppool.simulation.waits import Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +123,11 @@ def simulate_beside(
     preempts = plan.device == "cpu"
     device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
     stages = {layer.name: index for index, layer in enumerate(plan.layers)}
-    steps = _steps(work, stages, iteration_time, partial(interference.harvest_of_wait, sharing.priority))
+    steps = _steps(work, stages, iteration_time, interference.waits_beside(sharing.priority))
     return simulate_collocated(steps, pieces, sharing, device, iterations=iterations)
 
 
-def _steps(work: GpuWork, stages: dict[str, int], end: float, harvest_of_wait: Callable[[float], float]) -> list[Step]:
+def _steps(work: GpuWork, stages: dict[str, int], end: float, waits: Waits) -> list[Step]:
     """What one GPU does in an iteration; the idle time at its end comes before the next one's first operator."""
     free_since = work.spans[-1].end - end
     steps = []
@@ -146,7 +144,7 @@ def _steps(work: GpuWork, stages: dict[str, int], end: float, harvest_of_wait: C
                 seconds=seconds,
                 # Sums of times differ in the last digit where nothing lies between.
                 idle=idle if idle > 1e-9 * end else 0.0,
-                idle_rate=(harvest_of_wait(gap) * gap + harvest_of_wait(PAUSE) * pauses) / idle if idle else 1.0,
+                idle_rate=(waits.harvest_of(gap) * gap + waits.in_transfers * pauses) / idle if idle else 1.0,
                 intensity=0.0 if moves else None,
             )
         )

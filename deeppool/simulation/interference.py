@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
 from deeppool.simulation.collocated import Piece, Rates, Step
-from deeppool.simulation.waits import Waits, between
+from deeppool.simulation.waits import ALL, Waits, between
 
 Pairs = tuple[tuple[float, ...], ...]
 """Per class of the foreground (row) and of the background (column)."""
@@ -99,12 +99,9 @@ class Interference:
 
         return look_up
 
-    def harvest_of_wait(self, name: str, seconds: float) -> float:
-        """What a background in that arrangement gets done in a wait, as a part of what it would alone.
-
-        Only the lowest priority's waits are measured; of the others it is all.
-        """
-        return 1.0 if self.waits is None or name != "lowest" else self.waits.harvest_of(seconds)
+    def waits_beside(self, name: str) -> Waits:
+        """What a background in that arrangement gets done in waits: only the lowest priority's are measured."""
+        return ALL if self.waits is None or name != "lowest" else self.waits
 
     def _weights(self, intensity: float | None, seconds: float) -> list[tuple[int, float]]:
         """Of the classes around a kernel; they sum to 1."""

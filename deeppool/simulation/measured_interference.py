@@ -1,7 +1,9 @@
 """Synthetic kernels beside one another on this machine → :class:`Interference`."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -12,13 +14,15 @@ from deeppool.profiling.pairs.on_cpu import Cpu
 from deeppool.profiling.pairs.on_gpu import Cuda
 from deeppool.profiling.pairs.rounds import measure_rates
 from deeppool.profiling.pairs.synthetic import kinds
+from deeppool.profiling.pairs.transfers import RANKS, measure_transfers
 from deeppool.profiling.pairs.waits import WAITS, check_waits, measure_waits
 from deeppool.simulation.interference import Beside, Interference
 from deeppool.simulation.waits import Waits
 from deeppool.under_way import announced
 
 PAIRS_IN_A_WAIT = 20
-"""A background's training does few steps in short waits, so each length is measured as long as so many pairs."""
+"""A background's training does few steps in short waits, so each length, and transfers, are measured as long as so
+many pairs."""
 
 
 @announced
@@ -38,7 +42,8 @@ def measure_interference(
     On a CPU the foreground is a process on the first core; the background is another one, on the same core at each
     priority, or on a second core. On a GPU both are streams of one process. Nothing else may run meanwhile.
 
-    On a CPU also what a background at the lowest priority gets done while a foreground waits, with two trainings.
+    On a CPU also what a background at the lowest priority gets done while a foreground waits, with two trainings; and
+    what it gets inside transfers, with two ranks, where there are two cores.
 
     Args:
         device: ``auto``, ``cpu`` or ``cuda``.
@@ -47,7 +52,7 @@ def measure_interference(
         arrangements: ``normal``, ``nice``, ``lowest`` and ``other core`` on a CPU, ``normal`` and ``lowest`` on a GPU;
             all of them unless given.
         waits: seconds for which a foreground waits, measured on a CPU where ``lowest`` is among the arrangements.
-        seconds: of each pair in each round; of each wait twenty times as long.
+        seconds: of each pair in each round; of each wait, and of transfers, twenty times as long.
         rounds: whose median counts.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -65,15 +70,22 @@ def measure_interference(
     with (Cuda if found.kind == "cuda" else Cpu)(chosen, arrangements) as bench:
         names = list(bench.arrangements)
         with_waits = found.kind == "cpu" and "lowest" in names and bool(lengths)
-        pairs = (len(names) + 0.5) * len(chosen) ** 2
-        part = pairs / (pairs + with_waits * 1.5 * PAIRS_IN_A_WAIT * len(lengths))
-        rates = measure_rates(bench, len(chosen), seconds, rounds, lambda x: report("pairs of kernels", part * x))
+        with_transfers = with_waits and found.count >= RANKS
+        told = _told_of(
+            report,
+            {
+                "pairs of kernels": (len(names) + 0.5) * len(chosen) ** 2,
+                "waits": with_waits * 1.5 * PAIRS_IN_A_WAIT * len(lengths),
+                "transfers": with_transfers * 1.5 * PAIRS_IN_A_WAIT,
+            },
+        )
+        rates = measure_rates(bench, len(chosen), seconds, rounds, told["pairs of kernels"])
     measured = None
     if with_waits:
-        harvest = measure_waits(
-            lengths, PAIRS_IN_A_WAIT * seconds, rounds, lambda x: report("waits", part + (1 - part) * x)
-        )
-        measured = Waits(lengths, harvest)
+        measured = Waits(lengths, measure_waits(lengths, PAIRS_IN_A_WAIT * seconds, rounds, told["waits"]))
+    if measured is not None and with_transfers:
+        within = measure_transfers(PAIRS_IN_A_WAIT * seconds, rounds, told["transfers"])
+        measured = replace(measured, in_transfers=within)
     report("done", 1.0)
     return Interference(
         device_name=found.name,
@@ -87,3 +99,17 @@ def measure_interference(
         ),
         waits=measured,
     )
+
+
+def _told_of(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:
+    """For each part of the measurement, which takes about so long, who is told of the share of it that is done."""
+    told: dict[str, Callable[[float], None]] = {}
+    since, whole = 0.0, sum(parts.values())
+    for what, length in parts.items():
+        told[what] = partial(_tell, report, what, since / whole, length / whole)
+        since += length
+    return told
+
+
+def _tell(report: Progress, what: str, since: float, length: float, share: float) -> None:
+    report(what, since + length * share)

@@ -10,7 +10,7 @@ Under conditions that the plan does not know (slow GPUs, stragglers, slow links)
 one of median length is shown.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from deeppool.planning.schedule import LayerSeconds, Schedule, alike, exposed, o
 from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.varied import VariedIterations, vary
-from deeppool.simulation.waits import PAUSE
+from deeppool.simulation.waits import Waits
 from deeppool.timeline import Span, SpanKind, Timeline
 from deeppool.units import format_percent, format_seconds
 
@@ -147,16 +147,16 @@ class GpuWork:
         """Seconds, on one of them."""
         return sum(self.computed(span) for span in self.spans)
 
-    def harvest(self, end: float, harvest_of_wait: Callable[[float], float]) -> float:
+    def harvest(self, end: float, waits: Waits) -> float:
         """Seconds of its own work that a background gets done on one of them while it waits, until ``end``.
 
         Args:
             end: of the iteration.
-            harvest_of_wait: what it gets done in a wait of so many seconds, as a part of what it would alone.
+            waits: what it gets done in them, as a part of what it would alone.
         """
         inside = sum(span.duration - self.computed(span) for span in self.spans)
         lengths = [until - since for since, until in _gaps(self.spans, end)]
-        return harvest_of_wait(PAUSE) * inside + sum(harvest_of_wait(length) * length for length in lengths)
+        return waits.in_transfers * inside + sum(waits.harvest_of(length) * length for length in lengths)
 
     def computed(self, span: Span) -> float:
         """Seconds of a span in which the GPU is not free."""

@@ -8,10 +8,6 @@ from itertools import pairwise
 
 from deeppool.errors import InvalidValueError
 
-PAUSE = 1e-3
-"""Seconds of a wait inside a transfer, each for what the other side is about to send. A choice: seen once with two
-ranks on loopback, half of the time of such waits lay in those of 0.4 to 1.6 ms (``benchmarks/simulator``)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Waits:
@@ -21,6 +17,9 @@ class Waits:
     """Of a wait, ascending."""
     harvest: tuple[float, ...]
     """What gets done in it, as a part of what would alone."""
+    in_transfers: float = 1.0
+    """What gets done in the waits inside transfers and all-reduces, each for what the other side is about to send; all
+    where it was not measured, as it takes two cores."""
 
     def __post_init__(self) -> None:
         if not self.seconds or min(self.seconds) <= 0 or any(after <= one for one, after in pairwise(self.seconds)):
@@ -29,6 +28,8 @@ class Waits:
             raise InvalidValueError(
                 f"harvest must be a part, from 0 to 1, for each of {len(self.seconds)} waits, got {self.harvest}"
             )
+        if not 0 <= self.in_transfers <= 1:
+            raise InvalidValueError(f"in_transfers must be a part, from 0 to 1, got {self.in_transfers:g}")
 
     def harvest_of(self, seconds: float) -> float:
         """Of a wait so long: linear in the logarithm between those measured, outside as at the edge."""
@@ -37,7 +38,12 @@ class Waits:
     def __str__(self) -> str:
         parts = ", ".join(f"{100 * part:.0f}" for part in self.harvest)
         lengths = ", ".join(f"{1e3 * seconds:g}" for seconds in self.seconds)
-        return f"at the lowest priority a background gets {parts} % of waits of {lengths} ms"
+        text = f"at the lowest priority a background gets {parts} % of waits of {lengths} ms"
+        return f"{text}, {100 * self.in_transfers:.0f} % of those inside transfers" if self.in_transfers < 1 else text
+
+
+ALL = Waits((1.0,), (1.0,))
+"""Nothing is lost in any wait."""
 
 
 def between(grid: Sequence[float], value: float) -> list[tuple[int, float]]:

@@ -14,13 +14,13 @@ def test_the_harvest_is_what_was_done_beside_over_alone_over_the_idle_time(monke
     waiting = []
 
     @contextmanager
-    def running(child, rest):
+    def running(children, rest):
         waiting.append(rest)
-        yield {"seconds": 2.0, "cpu": 2.0 * COMPUTING[rest]}
+        yield [{"seconds": 2.0, "cpu": 2.0 * COMPUTING[rest]}]
         waiting.pop()
 
-    def run(child, kernel, seconds):
-        return {"seconds": seconds, "count": seconds * (6 if waiting else 40)}
+    def run(children, kernel, seconds):
+        return [{"seconds": seconds, "count": seconds * (6 if waiting else 40)}]
 
     monkeypatch.setattr(waits, "_start", lambda *_: None)
     monkeypatch.setattr(waits, "running", running)

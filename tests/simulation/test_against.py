@@ -15,7 +15,7 @@ from deeppool.simulation.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.interference import Beside, Interference
 from deeppool.simulation.replay import simulate
-from deeppool.simulation.waits import PAUSE, Waits
+from deeppool.simulation.waits import Waits
 from deeppool.timeline import Span
 from tests.figures.records import layer, plan_of, run_of
 from tests.strategies import make_graph, profile_from_times, waiting
@@ -145,9 +145,9 @@ def test_of_a_wait_a_background_gets_what_was_measured_for_its_length():
         assert harvest(plan, waits, priority="normal") == pytest.approx(harvest(plan, None, priority="normal"))
 
 
-def test_what_a_core_waits_for_inside_transfers_is_short():
+def test_waits_inside_transfers_give_what_was_measured_in_transfers():
     plan = waiting(plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.5), gpus=2), all_reduce=0.6)
-    waits = Waits((PAUSE, 10 * PAUSE), (0.3, 1.0))
+    waits = Waits((1e-3,), (1.0,), in_transfers=0.3)
     of_all, of_a_part = harvest(plan, None), harvest(plan, waits)
     assert of_all - of_a_part == pytest.approx(0.7 * 0.4 * 0.5 / (plan.iteration_time + UPDATE))
 

@@ -11,7 +11,7 @@ from deeppool.sharing import POLICIES, Sharing
 from deeppool.simulation.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.interference import Beside, Interference
 from deeppool.simulation.replay import simulate
-from deeppool.simulation.waits import PAUSE, Waits
+from deeppool.simulation.waits import Waits
 from tests.strategies import make_graph, profile_from_times, waiting
 
 BATCH = 16
@@ -42,14 +42,14 @@ def test_a_background_that_is_preempted_gets_what_the_replay_gives_it(network):
     assert replayed.background_samples > 0
 
 
-def test_a_background_gets_less_of_short_waits():
+def test_a_background_gets_less_of_short_waits_and_inside_transfers():
     foreground = waiting(made()[0])
     background = made()[1]
     whole = simulate_collocated_plan(foreground, background, same_for_all(1.0, 0.0), Sharing(), iterations=20)
-    waits = Waits((PAUSE / 10, PAUSE, 1.0), (0.0, 0.4, 0.4))
+    # Beside these, rounding leaves "gaps" of no length between what lies end to end.
+    waits = Waits((1e-4, 1e-3, 1.0), (0.0, 0.4, 0.4), in_transfers=0.4)
     short = replace(same_for_all(1.0, 0.0), waits=waits)
     part = simulate_collocated_plan(foreground, background, short, Sharing(), iterations=20)
-    # Beside these, rounding leaves "gaps" of no length between what lies end to end.
     assert [one.harvest for one in part.gpus] == pytest.approx([0.4 * one.harvest for one in whole.gpus], rel=1e-6)
     assert [one.iteration_time for one in part.gpus] == pytest.approx([one.iteration_time for one in whole.gpus])
     # A background of equal priority is not sent away.

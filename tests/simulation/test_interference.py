@@ -75,13 +75,20 @@ def test_measured_pairs_come_back_from_a_file(tmp_path):
 
 
 def test_of_a_wait_the_lowest_priority_gets_what_was_measured_and_the_others_all(tmp_path):
-    found = measured(waits=Waits((1e-3, 1e-2), (0.5, 0.9)))
-    assert [found.harvest_of_wait("lowest", wait) for wait in (1e-5, 1e-3, 10**-2.5, 1e-2, 1.0)] == pytest.approx(
+    found = measured(waits=Waits((1e-3, 1e-2), (0.5, 0.9), in_transfers=0.8))
+    waits = found.waits_beside("lowest")
+    assert [waits.harvest_of(wait) for wait in (1e-5, 1e-3, 10**-2.5, 1e-2, 1.0)] == pytest.approx(
         [0.5, 0.5, 0.7, 0.9, 0.9]
     )
-    assert found.harvest_of_wait("normal", 1e-5) == measured().harvest_of_wait("lowest", 1e-5) == 1
-    assert "a background gets 50, 90 % of waits of 1, 10 ms" in str(found)
+    for of_all in (found.waits_beside("normal"), measured().waits_beside("lowest")):
+        assert of_all.harvest_of(1e-5) == of_all.in_transfers == 1
+    assert "a background gets 50, 90 % of waits of 1, 10 ms, 80 % of those inside transfers" in str(found)
     assert files.load(files.save(found, tmp_path / "pairs.json")) == found
+
+
+def test_more_than_all_of_the_waits_inside_transfers_is_refused():
+    with pytest.raises(InvalidValueError, match=r"in_transfers must be a part, from 0 to 1, got 1\.5"):
+        Waits((1e-3,), (0.5,), in_transfers=1.5)
 
 
 @pytest.mark.parametrize(

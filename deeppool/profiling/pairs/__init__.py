@@ -5,6 +5,7 @@ on_cpu     two processes, on one core or two; worker is the process of each
 on_gpu     two streams of one process
 rounds     all pairs in turn, several times → rates as parts of alone
 waits      what a background gets of a foreground's waits, by their length; training is the process of each
+transfers  what backgrounds get inside all-reduces; rank is the process of each that moves
 
 ``deeppool.simulation.measured_interference`` makes a record of it.
 """

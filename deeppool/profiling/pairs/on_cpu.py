@@ -48,14 +48,14 @@ class Cpu:
 
     def alone(self, kernel: int, seconds: float) -> float:
         """Kernels a second of the foreground, or of a background: they are the same."""
-        done = run(self._foreground, kernel, seconds)
+        (done,) = run([self._foreground], kernel, seconds)
         return float(done["count"] / done["seconds"])
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
         """Kernels a second of both."""
         child = self._backgrounds[arrangement]
-        with running(child, background) as beside:
-            done = run(self._foreground, foreground, seconds, beside=child)
+        with running([child], background) as (beside,):
+            (done,) = run([self._foreground], foreground, seconds, beside=child)
         # Before and after it is alone: what it got in between is what the foreground saw of its clock.
         got = done["cpu_beside"] / done["seconds"]
         return float(done["count"] / done["seconds"]), float(got * beside["count"] / beside["cpu"])
@@ -71,22 +71,27 @@ class Cpu:
         self.close()
 
 
-def run(child: Child, kernel: int, seconds: float, *, beside: Child | None = None) -> Message:
-    """A worker's run of so many seconds: what it has done, and the process beside it meanwhile."""
-    child.send("run", kernel=kernel, seconds=seconds, beside=None if beside is None else beside.process.pid)
-    return receive(child, RUN_SECONDS)
+def run(children: Sequence[Child], kernel: int, seconds: float, *, beside: Child | None = None) -> list[Message]:
+    """Runs of some workers at once, so many seconds long: what each has done, and the process beside it meanwhile."""
+    for child in children:
+        child.send("run", kernel=kernel, seconds=seconds, beside=None if beside is None else beside.process.pid)
+    return [receive(child, RUN_SECONDS) for child in children]
 
 
 @contextlib.contextmanager
-def running(child: Child, kernel: int) -> Iterator[Message]:
-    """A worker that runs meanwhile; afterwards told what it has done."""
-    done: Message = {}
-    child.send("run", kernel=kernel, seconds=None, beside=None)
-    receive(child, RUN_SECONDS)
+def running(children: Sequence[Child], kernel: int) -> Iterator[list[Message]]:
+    """Workers that run meanwhile; afterwards told what each has done."""
+    done: list[Message] = [{} for _ in children]
+    for child in children:
+        child.send("run", kernel=kernel, seconds=None, beside=None)
+    for child in children:
+        receive(child, RUN_SECONDS)
     yield done
-    child.send("rest")
-    done.update(receive(child, RUN_SECONDS))
-    receive(child, RUN_SECONDS)
+    for child in children:
+        child.send("rest")
+    for child, found in zip(children, done, strict=True):
+        found.update(receive(child, RUN_SECONDS))
+        receive(child, RUN_SECONDS)
 
 
 def _start(

@@ -53,8 +53,8 @@ def measure_waits(
     found = np.empty((rounds, len(waits)))
     with contextlib.ExitStack() as ending:
         rests = [(wait, min(WORK * wait, MOST_WORK)) for wait in waits]
-        foreground = _start(ending, "training that waits", *FOREGROUND, "normal", rests)
-        background = _start(ending, "training at the lowest priority", *BACKGROUND, "lowest", [(0.0, 0.0)])
+        foreground = _start(ending, "training that waits", usable_cores()[0], *FOREGROUND, "normal", rests)
+        background = start_background(ending, usable_cores()[0])
         for number in range(rounds):
             for rest in range(len(waits)):
                 found[number, rest] = _harvest_of_idle(foreground, background, rest, seconds)
@@ -63,23 +63,29 @@ def measure_waits(
 
 
 def _harvest_of_idle(foreground: Child, background: Child, rest: int, seconds: float) -> float:
-    alone = run(background, 0, seconds / 2)
-    with running(foreground, rest) as waiting:
+    (alone,) = run([background], 0, seconds / 2)
+    with running([foreground], rest) as (waiting,):
         # It ends with a step, however long the last one takes.
-        beside = run(background, 0, seconds)
+        (beside,) = run([background], 0, seconds)
     rates = [done["count"] / done["seconds"] for done in (beside, alone)]
     return float(rates[0] / rates[1] / (1 - waiting["cpu"] / waiting["seconds"]))
+
+
+def start_background(ending: contextlib.ExitStack, core: int) -> Child:
+    """A training at the lowest priority, which does not rest by itself."""
+    return _start(ending, "training at the lowest priority", core, *BACKGROUND, "lowest", [(0.0, 0.0)])
 
 
 def _start(
     ending: contextlib.ExitStack,
     name: str,
+    core: int,
     model: str,
     batch: int,
     priority: str,
     rests: Sequence[tuple[float, float]],
 ) -> Child:
     child = ending.enter_context(Child("deeppool.profiling.pairs.training", name))
-    child.send("setup", core=usable_cores()[0], model=model, batch=batch, priority=priority, rests=rests)
+    child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
     receive(child, START_SECONDS)
     return child

@@ -32,17 +32,27 @@ def main() -> None:
     obey(commands, made)
 
 
-def obey(commands: Commands, kernels: Sequence[Callable[[], object]]) -> None:
-    """Runs what it is told to, until it is told to exit."""
+def obey(
+    commands: Commands, kernels: Sequence[Callable[[], object]], *, over: Callable[[], bool] | None = None
+) -> None:
+    """Runs what it is told to, until it is told to exit.
+
+    Args:
+        commands: where it is told.
+        kernels: by number.
+        over: asked after each kernel whether the run ends; unless given, it does with the next command.
+    """
+    over = over or commands.pending
     while (message := commands.next())["command"] != "exit":
         if message["command"] == "rest":
             commands.answer("resting")
             continue
-        commands.answer("done", **_counted(commands, kernels[message["kernel"]], message["seconds"], message["beside"]))
+        kernel, seconds, beside = kernels[message["kernel"]], message["seconds"], message["beside"]
+        commands.answer("done", **_counted(commands, kernel, over, seconds, beside))
 
 
 def _counted(
-    commands: Commands, run: Callable[[], object], seconds: float | None, beside: int | None
+    commands: Commands, run: Callable[[], object], over: Callable[[], bool], seconds: float | None, beside: int | None
 ) -> dict[str, float]:
     def clocks() -> tuple[float, float, float]:
         return time.perf_counter(), time.process_time(), 0.0 if beside is None else cpu_seconds_of(beside)
@@ -53,7 +63,7 @@ def _counted(
         count += 1
         if seconds is None and count == 1:
             commands.answer("running")
-        if commands.pending() or (seconds is not None and time.perf_counter() - before[0] >= seconds):
+        if over() or (seconds is not None and time.perf_counter() - before[0] >= seconds):
             break
     elapsed, cpu, cpu_beside = (after - one for one, after in zip(before, clocks(), strict=True))
     return {"count": count, "seconds": elapsed, "cpu": cpu, "cpu_beside": cpu_beside}
