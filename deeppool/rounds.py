@@ -38,9 +38,19 @@ from deeppool.steering import HeldBound, Steering
 from deeppool.timeline import Span
 
 WARM_UP_STEPS = 3
-ROUNDS = 3
+LEAST_ROUNDS = 3
+ROUND_SECONDS, ROUND_STEPS = 2.0, 8
+"""Of a condition, before there are more rounds: the more, the less does it matter that a machine's speed wanders; but
+each turn begins with caches that are cold."""
 LOOK_SECONDS = 0.5
 """Between two looks at the background while the foreground rests."""
+
+
+def divided(total: int, seconds: float) -> list[int]:
+    """Iterations of each round, when so many are wanted and one takes about so long."""
+    turn = max(ROUND_STEPS, math.ceil(ROUND_SECONDS / seconds))
+    rounds = min(total, max(LEAST_ROUNDS, total // turn))
+    return [total // rounds + (index < total % rounds) for index in range(rounds)]
 
 
 class Rounds:
@@ -92,8 +102,8 @@ class Rounds:
         conditions = 1 if self.neighbours is None else 4
         budget = (30.0 if seconds is None else seconds) / conditions
         total = steps or max(2, int(budget / iteration))
-        rounds = min(ROUNDS, total)
-        shares = [total // rounds + (index < total % rounds) for index in range(rounds)]
+        shares = divided(total, iteration)
+        rounds = len(shares)
         for index, count in enumerate(shares):
             self.share = 0.1 + 0.9 * index / rounds
             self.report(f"measuring, round {index + 1} of {rounds}", self.share)
