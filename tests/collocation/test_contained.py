@@ -97,6 +97,8 @@ def record(folder: Path, told: list[str]) -> TrainingRecord:
             plain_training(partial(Patient, pids)),
             steps=STEPS,
             background=jobs,
+            # Equals: at the lowest priority they may get nothing for minutes where something else uses this core.
+            policy="naive",
             on_progress=lambda what, share: told.append(what),
         )
 

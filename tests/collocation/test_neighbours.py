@@ -102,6 +102,7 @@ def here(tmp_path: Path) -> ThisMachine:
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
 def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: ThisMachine) -> None:
     core = usable_cores()[0]
@@ -117,7 +118,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
         before = cpu_of_threads(process)
         started = time.perf_counter()
         beside.begin()
-        wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=60)
+        wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=300)
         used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
         # A priority belongs to a thread; torch may have started some of its own before it was lowered.
         assert sum(cpu for thread, cpu in used.items() if not is_idle_class(thread)) <= 0.1 * sum(used.values())

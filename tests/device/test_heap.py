@@ -96,6 +96,7 @@ def test_ranks_and_backgrounds_keep_it(tmp_path: Path) -> None:
     plan = dp.plan(profile_from_times(graph, [lambda b: 1e-3 * b] * len(graph.layers)), 1, BATCH)
     front, behind = tmp_path / "front", tmp_path / "behind"
     job = dp.BackgroundJob(training(partial(Hungry, behind)), batch=BATCH)
-    dp.train(plan, plain_training(partial(Hungry, front, behind)), steps=2, background=[job])
+    # An equal: at the lowest priority it may get nothing for minutes where something else uses this core.
+    dp.train(plan, plain_training(partial(Hungry, front, behind)), steps=2, background=[job], policy="naive")
     assert int(front.read_text()) < FEW
     assert int(behind.read_text()) < FEW

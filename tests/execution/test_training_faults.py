@@ -43,7 +43,7 @@ SAMPLES_OF_UPDATE = 6
 """That a rank reads: half of each of two global batches of six."""
 UPDATE = 4
 STEPS = 6
-START_SECONDS = 90
+START_SECONDS = 200
 
 
 class Faulty(Dataset):
