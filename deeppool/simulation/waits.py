@@ -38,8 +38,8 @@ class Waits:
     def __str__(self) -> str:
         parts = ", ".join(f"{100 * part:.0f}" for part in self.harvest)
         lengths = ", ".join(f"{1e3 * seconds:g}" for seconds in self.seconds)
-        text = f"at the lowest priority a background gets {parts} % of waits of {lengths} ms"
-        return f"{text}, {100 * self.in_transfers:.0f} % of those inside transfers" if self.in_transfers < 1 else text
+        text = f"the lowest priority gets {parts} % of waits of {lengths} ms"
+        return f"{text}, {100 * self.in_transfers:.0f} % inside transfers" if self.in_transfers < 1 else text
 
 
 ALL = Waits((1.0,), (1.0,))

@@ -82,7 +82,7 @@ def test_of_a_wait_the_lowest_priority_gets_what_was_measured_and_the_others_all
     )
     for of_all in (found.waits_beside("normal"), measured().waits_beside("lowest")):
         assert of_all.harvest_of(1e-5) == of_all.in_transfers == 1
-    assert "a background gets 50, 90 % of waits of 1, 10 ms, 80 % of those inside transfers" in str(found)
+    assert "the lowest priority gets 50, 90 % of waits of 1, 10 ms, 80 % inside transfers" in str(found)
     assert files.load(files.save(found, tmp_path / "pairs.json")) == found
 
 
@@ -138,6 +138,6 @@ def test_the_figure_shows_every_pair_in_percent():
     assert "&lt;made&gt;" in figure.layout.title.subtitle.text
     assert "wait" not in figure.layout.title.subtitle.text
     waited = figures.interference(measured(waits=Waits((1e-3,), (0.5,)))).layout.title.subtitle.text
-    assert waited.endswith("<br>at the lowest priority a background gets 50 % of waits of 1 ms")
+    assert waited.endswith("<br>the lowest priority gets 50 % of waits of 1 ms")
     with pytest.raises(InvalidValueError, match="cannot draw a str"):
         figures.interference("pairs")
