@@ -21,7 +21,7 @@ def interference(
 
     Synthetic kernels by arithmetic intensity and duration, each beside each, by the background's priority: figure 12 of
     DeepPool's paper. On a CPU also what a background at the lowest priority gets done while a foreground waits, by
-    the length of the wait. Some minutes, on a machine that does nothing else.
+    the length of the wait, and inside transfers. Some minutes, on a machine that does nothing else.
 
     Example: deeppool interference -o pairs.json
 

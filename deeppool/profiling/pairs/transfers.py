@@ -1,7 +1,7 @@
 """What a background at the lowest priority gets done inside transfers, while their ranks wait for what the others send.
 
-Two ranks all-reduce, each with a ResNet-18 in training on its core. Their waits are short, some tens of microseconds in
-the mean, but a background loses less in them than in waits of a training: what moves leaves it more of the caches.
+Two ranks all-reduce, each with a ResNet-18 in training on its core. Their waits are short, but a background loses less
+in them than in waits of a training, we infer because what moves leaves it more of the caches.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from deeppool.rank_group import private_folder
 
 RANKS = 2
 BYTES = 2**24
-"""Of an all-reduce; from a quarter of a megabyte to 256 they were alike (``benchmarks/interference``)."""
+"""Of an all-reduce; a background got 88 % of a quarter of a megabyte, 76 of 256 (``benchmarks/interference``)."""
 
 
 def measure_transfers(seconds: float, rounds: int, report: Callable[[float], None]) -> float:
