@@ -12,15 +12,15 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     cli   evaluation                                    surfaces
     widgets                                             views with controls
     coordinator                                         jobs on the GPUs of a Ray cluster
-    session   rounds   training_run   live_run   files  a run beside a background job; a training; a handle; files
-    catalogue                                           what lies in a folder
+    session   rounds   training_run   attempts          a run beside a background job; a training, its restarts
+    live_run   files   catalogue                        a handle; files; what lies in a folder
     figures                                             views
-    simulation   execution   collocation                systems, which meet in job; a background trains as ranks do
+    simulation   execution   collocation                systems; what they measure is a run_record
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   sharing   job   device   env   telemetry   under_way
-    live_sample   steering   run_comparison   cancellation   nursery   child   pulse   board   vigil   blame   place
-    rank_group   torchrun
+    errors   units   documents   network   cluster   timeline   sharing   job   live_sample   steering   device   env
+    run_record   training_record   run_comparison   telemetry   under_way   cancellation   cradle   nursery
+    child   pulse   board   vigil   blame   place   rank_group   torchrun
 """
 
 import importlib

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TextIO
 
 from deeppool.cancellation import wait
+from deeppool.cradle import kill_group
 from deeppool.device.cpu import cpu_seconds_of
 from deeppool.errors import RunError
-from deeppool.nursery import Nursery, kill_group
+from deeppool.nursery import Nursery
 
 Message = dict[str, Any]
 NOTE = "note"

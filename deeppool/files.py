@@ -9,7 +9,7 @@ from typing import Any
 
 from deeppool import documents
 from deeppool.errors import DocumentError
-from deeppool.job import RunRecord
+from deeppool.run_record import RunRecord
 
 KINDS = {
     "cluster": ("deeppool.cluster", "Cluster"),
@@ -32,14 +32,14 @@ KINDS = {
     "profile": ("deeppool.profiling.table", "Profile"),
     "profile-comparison": ("deeppool.profiling.compare", "ProfileComparison"),
     "replan": ("deeppool.planning.replan", "Replan"),
-    "run": ("deeppool.job", "RunRecord"),
+    "run": ("deeppool.run_record", "RunRecord"),
     "run-comparison": ("deeppool.run_comparison", "RunComparison"),
     "scaling": ("deeppool.planning.study", "ScalingStudy"),
     "shared-cluster": ("deeppool.planning.shared_cluster", "SharedCluster"),
     "simulation": ("deeppool.simulation.replay", "Simulation"),
     "steps-table": ("deeppool.planning.accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
-    "training": ("deeppool.job", "TrainingRecord"),
+    "training": ("deeppool.training_record", "TrainingRecord"),
     "verdict": ("deeppool.evaluation.verdict", "Verdict"),
     "workload-trace": ("deeppool.simulation.workload", "WorkloadTrace"),
 }

@@ -15,9 +15,9 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from deeppool.cancellation import Cancellation
 from deeppool.errors import InvalidValueError, RunCancelledError
-from deeppool.job import Metrics
 from deeppool.live_sample import LiveSample
 from deeppool.steering import Steering
+from deeppool.training_record import Metrics
 from deeppool.units import format_seconds
 
 Parameters = ParamSpec("Parameters")

@@ -3,36 +3,31 @@
 Importing torch takes a process seconds of CPU time. With a nursery it is spent once per launcher: a second run in the
 same notebook starts at once, and a background job that starts beside a running foreground takes nothing from it.
 
-A nursery holds no state but modules, and no thread but the main one, so that a fork of it is as good as a new process.
-It forks on Linux only: elsewhere the libraries below torch do not survive it.
+The process itself is :mod:`deeppool.cradle`; here is its launcher's end. It forks on Linux only: elsewhere the
+libraries below torch do not survive it.
 """
 
 import atexit
 import contextlib
-import importlib
 import itertools
 import json
 import os
 import queue
-import random
-import selectors
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from deeppool.cradle import REQUEST_BYTES, kill_group
 from deeppool.errors import RunError
 
 BIRTH_SECONDS = 120.0
 """For importing what the first child needs, on a machine that is busy."""
 CLOSING_SECONDS = 2.0
 """For it to end its children and itself."""
-REQUEST_BYTES = 2**16
 TITLE_ROOM = 80
 """Characters that a child's title may need more than the nursery's own command has."""
 READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP OPENBLAS PYTHON PYTORCH TORCH".split())
@@ -83,7 +78,7 @@ class Nursery:
         with theirs:
             # A process group of its own, and no session: as for every child, see deeppool.child.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "deeppool.nursery", str(theirs.fileno()), TITLE_ROOM * " "],
+                [sys.executable, "-m", "deeppool.cradle", str(theirs.fileno()), TITLE_ROOM * " "],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -223,16 +218,6 @@ def nursery() -> Nursery | None:
         return found
 
 
-def kill_group(leader: int) -> None:
-    """Ends a process and all that it started; nothing happens where they are gone."""
-    with contextlib.suppress(OSError):
-        # At the lowest priority even dying takes long, on a busy machine for ever.
-        for thread in Path(f"/proc/{leader}/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-
-
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
     """Read and write end, closed with the stack."""
     ends = os.pipe()
@@ -244,123 +229,3 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
 def _text(descriptor: int, mode: str) -> TextIO:
     stream: TextIO = os.fdopen(descriptor, mode, encoding="utf-8")  # type: ignore[assignment]
     return stream
-
-
-class _Cradle:
-    """The nursery's own end: forks, and tells who has ended."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self.link = link
-        self.living: dict[int, int] = {}
-        """Descriptor that tells of its end → process."""
-        self.open = True
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(link, selectors.EVENT_READ)
-
-    def serve(self) -> Callable[[], None] | None:
-        """Until the launcher is gone and all children are; in a child returns what that shall run."""
-        while self.open or self.living:
-            for key, _ in self.selector.select():
-                if key.fileobj is not self.link:
-                    self._bury(key.fd)
-                elif (run := self._obey()) is not None:
-                    return run
-        return None
-
-    def _obey(self) -> Callable[[], None] | None:
-        told, descriptors, *_ = socket.recv_fds(self.link, REQUEST_BYTES, 3)
-        request = json.loads(told or b'{"retire": true}')
-        if "retire" in request:
-            self.open = False
-            self.selector.unregister(self.link)
-            for pid in [] if told else self.living.values():
-                # They notice by themselves that their launcher is gone, unless they were stopped.
-                kill_group(pid)
-            return None
-        # What cannot be imported is for the child to tell.
-        with contextlib.suppress(Exception):
-            importlib.import_module(request["module"])
-        if "number" not in request:
-            return None
-        pid = os.fork()
-        if pid == 0:
-            self._leave(descriptors)
-            del request["number"]
-            return lambda: _become(**request)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        # Here as in the child: whoever comes first.
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)
-        end = os.pidfd_open(pid)
-        self.living[end] = pid
-        self.selector.register(end, selectors.EVENT_READ)
-        self._tell(number=request["number"], pid=pid)
-        return None
-
-    def _bury(self, end: int) -> None:
-        """What a child started dies with it, before anybody else can have the number of its group."""
-        pid = self.living.pop(end)
-        self.selector.unregister(end)
-        os.close(end)
-        kill_group(pid)
-        _, status = os.waitpid(pid, 0)
-        self._tell(pid=pid, code=os.waitstatus_to_exitcode(status))
-
-    def _tell(self, **message: int) -> None:
-        with contextlib.suppress(OSError):
-            self.link.send(json.dumps(message).encode())
-
-    def _leave(self, standard: Sequence[int]) -> None:
-        """A child has nothing of the nursery's but its modules."""
-        with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
-        self.selector.close()
-        self.link.close()
-        for end in self.living:
-            os.close(end)
-        for number, descriptor in enumerate(standard):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-
-
-def _become(module: str, title: str, folder: str, environment: dict[str, str | None]) -> None:
-    """What ``python -m module`` would be in a folder."""
-    # Or a title would go where others look for the environment of a process.
-    os.environ["SPT_NOENV"] = "1"
-    from setproctitle import setproctitle
-
-    setproctitle(title)
-    del os.environ["SPT_NOENV"]
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    os.chdir(folder)
-    if not sys.flags.safe_path:
-        sys.path[0] = folder
-    sys.argv = [module]
-    # Forks draw different numbers, as new processes do; Python sees to its own module, numpy does not.
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(random.getrandbits(32))
-    importlib.import_module(module).main()
-    # As Python ends, but for taking torch's modules apart, which takes seconds.
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def main() -> None:
-    """Serves one launcher."""
-    # Python counts the threads of the numeric libraries, which know what to do in a fork.
-    warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
-    cradle = _Cradle(socket.socket(fileno=int(sys.argv[1])))
-    run = cradle.serve()
-    if run is not None:
-        run()
-
-
-if __name__ == "__main__":
-    main()

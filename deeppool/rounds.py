@@ -28,9 +28,10 @@ from deeppool.env import package_versions
 from deeppool.execution.monitor import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
 from deeppool.execution.stages import stages_of
-from deeppool.job import BackgroundResult, ForegroundResult, Phase, Progress, RunRecord
+from deeppool.job import Progress
 from deeppool.live_sample import BESIDE
 from deeppool.planning.plan import Plan
+from deeppool.run_record import BackgroundResult, ForegroundResult, Phase, RunRecord
 from deeppool.scheduling.governor import DENSE
 from deeppool.sharing import Sharing, policy_name
 from deeppool.simulation.replay import simulate

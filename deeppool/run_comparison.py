@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from deeppool.job import Phase, RunRecord, TimeSummary
+from deeppool.run_record import Phase, RunRecord, TimeSummary
 from deeppool.units import format_percent, format_seconds, format_tables
 
 if TYPE_CHECKING:

@@ -12,16 +12,13 @@ from deeppool.collocation.queue import BackgroundJob, hand_over, measured
 from deeppool.errors import InvalidValueError
 from deeppool.execution.ranks import Ranks
 from deeppool.graph.workloads import find_workload, save_model
-from deeppool.job import (
-    Job,
-    Progress,
-    RunRecord,
-)
+from deeppool.job import Job, Progress
 from deeppool.live_sample import OnSample
 from deeppool.place import Place, ThisMachine
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
 from deeppool.rounds import Rounds
+from deeppool.run_record import RunRecord
 from deeppool.sharing import Policy, Sharing, find_sharing
 from deeppool.steering import Steering
 from deeppool.under_way import announced

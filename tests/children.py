@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import psutil
 
-HELPERS = ("multiprocessing.resource_tracker", "deeppool.nursery")
+HELPERS = ("multiprocessing.resource_tracker", "deeppool.cradle")
 """A process that uses them has one, for as long as it lives."""
 
 

@@ -17,14 +17,15 @@ PACKAGE = Path(deeppool.__file__).parent
 ROWS = (
     # vocabulary
     "errors < units < documents | network < cluster | timeline | sharing | live_sample < steering < job"
-    " < run_comparison | device | bell < env | telemetry | cancellation | nursery < child | under_way | board < vigil"
+    " < run_record < training_record | run_comparison | device | bell < env | telemetry"
+    " | cancellation | cradle < nursery < child | under_way | board < vigil"
     " | pulse < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems
     "figures",  # views
     # live runs; the coordinator starts them where it has room
-    "files < catalogue | rounds < session | training_run | live_run < coordinator",
+    "files < catalogue | rounds | attempts < session | training_run | live_run < coordinator",
     "widgets",  # views with controls: they start runs
     "evaluation < cli",  # surfaces
 )

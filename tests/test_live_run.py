@@ -17,7 +17,7 @@ import deeppool as dp
 from deeppool import cancellation
 from deeppool.errors import InvalidValueError, RunCancelledError, RunError
 from deeppool.execution.checkpoint import latest
-from deeppool.job import Metrics
+from deeppool.training_record import Metrics
 from deeppool.widgets.run_panel import RunPanel
 from tests.children import children, gone
 from tests.test_train import losses, make_job, make_plan, ranks

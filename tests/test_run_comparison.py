@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
-from deeppool.job import RunRecord, TimeSummary, summarise
 from deeppool.run_comparison import FigureChange, compare_runs, format_change
+from deeppool.run_record import RunRecord, TimeSummary, summarise
 from tests.figures.records import run_of
 
 

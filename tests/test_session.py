@@ -11,9 +11,9 @@ import pytest
 import deeppool as dp
 from deeppool.cluster import find_cluster
 from deeppool.errors import CaptureError, InvalidValueError
-from deeppool.job import ForegroundResult, RunRecord, summarise
 from deeppool.live_sample import LiveSample
 from deeppool.planning.plan import Plan
+from deeppool.run_record import ForegroundResult, RunRecord, summarise
 from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
 from deeppool.sharing import POLICIES
 from tests.figures.records import two_layer_plan

@@ -20,9 +20,9 @@ from pathlib import Path
 import deeppool as dp
 from deeppool import documents
 from deeppool.cluster import find_cluster
-from deeppool.job import RunRecord
 from deeppool.planning.halved import halved_plan
 from deeppool.planning.plan import Plan
+from deeppool.run_record import RunRecord
 from deeppool.scheduling.ladder import Rung, ladder
 from deeppool.sharing import Sharing
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import deeppool as dp
 from deeppool import documents
 from deeppool.cli.options import default_cluster
-from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
+from deeppool.run_record import RunRecord
 
 MODELS = ("vgg16", "wide_resnet101_2", "inception_v3")
 SHAPES = {"inception_v3": (3, 299, 299)}

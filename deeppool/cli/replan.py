@@ -34,11 +34,11 @@ def replan(
     Example: deeppool replan plan.json vgg16.json run.json -o plan2.json
     """
     from deeppool import documents
-    from deeppool.job import RunRecord
     from deeppool.planning.plan import Plan
     from deeppool.planning.planner import plan_at
     from deeppool.planning.replan import HYSTERESIS, prices_for
     from deeppool.planning.replan import replan as plan_again
+    from deeppool.run_record import RunRecord
 
     if output is not None:
         documents.check_writable(output)

@@ -225,7 +225,7 @@ def _simulate_plan(
 
     from deeppool import documents
     from deeppool.figures.trace import write_trace
-    from deeppool.job import RunRecord
+    from deeppool.run_record import RunRecord
     from deeppool.sharing import find_sharing
     from deeppool.simulation.against import compare_with_run
     from deeppool.simulation.collocated_plan import CollocatedPlan, simulate_collocated_plan

@@ -26,9 +26,9 @@ from deeppool.collocation.containment import Usage, Watch
 from deeppool.collocation.queue import Queue, hand_over
 from deeppool.collocation.stay import Stay, Story
 from deeppool.execution import checkpoint
-from deeppool.job import BackgroundOutcome
 from deeppool.place import ThisMachine
 from deeppool.sharing import Sharing
+from deeppool.training_record import BackgroundOutcome
 from deeppool.units import format_bytes
 
 TICK = 0.5

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Work
-from deeppool.job import Phase, summarise
+from deeppool.run_record import Phase, summarise
 from deeppool.steering import HeldBound
 
 

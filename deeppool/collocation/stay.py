@@ -10,7 +10,7 @@ from deeppool.child import Child, Message
 from deeppool.collocation.containment import Watch
 from deeppool.collocation.queue import BackgroundJob
 from deeppool.execution import checkpoint
-from deeppool.job import BackgroundOutcome
+from deeppool.training_record import BackgroundOutcome
 
 if TYPE_CHECKING:
     import psutil

@@ -17,10 +17,11 @@ from deeppool.child import ChildDiedError, Inbox, Process
 from deeppool.coordinator.history import JobProgress
 from deeppool.coordinator.ray_place import RayPlace, Seat
 from deeppool.documents import Record
-from deeppool.job import Job, Metrics
+from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.rank_group import private_folder
 from deeppool.sharing import Sharing
+from deeppool.training_record import Metrics
 
 CHUNK_SECONDS = 1.0
 """Between two looks at what a background process has done."""

@@ -9,8 +9,8 @@ from deeppool.errors import DocumentError
 from deeppool.evaluation.findings import RECORD
 from deeppool.evaluation.night import Observation
 from deeppool.evaluation.record import Basis, Check, Evaluation
-from deeppool.job import RunRecord
 from deeppool.profiling.table import Profile
+from deeppool.run_record import RunRecord
 
 
 def observe(folder: Path) -> tuple[tuple[Observation, ...], tuple[Check, ...]]:

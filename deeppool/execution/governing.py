@@ -177,7 +177,7 @@ class Governing:
         self._governor.alone(rows[there].mean(dim=0).tolist())
 
     def found(self, stages: Sequence[Stage]) -> dict[str, Any]:
-        """What is known by now: fields of :class:`deeppool.job.GovernorResult`."""
+        """What is known by now: fields of :class:`deeppool.run_record.GovernorResult`."""
         estimate = self._governor.slowdown
         return {
             "slowdown": None if estimate is None else estimate.mean,

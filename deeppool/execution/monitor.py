@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from deeppool.child import Message
 from deeppool.execution.stages import Stage
-from deeppool.job import GovernorResult, StageTimes
 from deeppool.planning.plan import Plan
+from deeppool.run_record import GovernorResult, StageTimes
 from deeppool.sharing import Sharing
 from deeppool.timeline import Span, SpanKind, Timeline
 

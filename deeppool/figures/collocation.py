@@ -6,7 +6,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, time_unit
-from deeppool.job import BackgroundResult, RunRecord, TimeSummary
+from deeppool.run_record import BackgroundResult, RunRecord, TimeSummary
 from deeppool.timeline import SpanKind
 from deeppool.units import format_percent, format_seconds
 

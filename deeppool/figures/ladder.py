@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import escape
-from deeppool.job import BackgroundResult, RunRecord
+from deeppool.run_record import BackgroundResult, RunRecord
 
 ALONE = "foreground alone"
 """The bottom row."""

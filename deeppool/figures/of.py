@@ -14,16 +14,17 @@ from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
-from deeppool.job import RunRecord, TrainingRecord
 from deeppool.planning.frontier import Frontier
 from deeppool.planning.plan import Plan
 from deeppool.planning.shared_cluster import SharedCluster
 from deeppool.planning.study import ScalingStudy
 from deeppool.profiling.table import Profile
+from deeppool.run_record import RunRecord
 from deeppool.simulation.collocated import CollocatedSimulation
 from deeppool.simulation.interference import Interference
 from deeppool.simulation.replay import Simulation
 from deeppool.timeline import Timeline
+from deeppool.training_record import TrainingRecord
 
 
 def of(record: Any, *, dark: bool = False) -> go.Figure:

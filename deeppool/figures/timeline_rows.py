@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures.labels import escape, gpu_ranges, provenance
-from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
+from deeppool.run_record import RunRecord
 from deeppool.simulation.replay import GpuWork, Simulation, replay
 from deeppool.timeline import Provenance, Span, Timeline
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.job import RunRecord
+from deeppool.run_record import RunRecord
 from deeppool.simulation.collocated import CollocatedSimulation
 
 COLOURS = (theme.BLUE, theme.VERMILLION, theme.GREEN, theme.ORANGE, theme.PURPLE, theme.SKY_BLUE)

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.job import RunRecord, TrainingRecord
 from deeppool.planning.plan import Plan
 from deeppool.planning.schedule import in_sequence, order_of
 from deeppool.profiling.table import Measurement, Profile
+from deeppool.run_record import RunRecord
+from deeppool.training_record import TrainingRecord
 
 NOISE = 0.03
 """Relative. Rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""

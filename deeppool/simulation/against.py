@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from deeppool.errors import InvalidValueError
-from deeppool.job import RunRecord
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
+from deeppool.run_record import RunRecord
 from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.fidelity import Fidelity, Quantity
 from deeppool.simulation.interference import Interference

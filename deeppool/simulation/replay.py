@@ -17,9 +17,9 @@ from typing import ClassVar
 import numpy as np
 
 from deeppool.errors import InvalidValueError
-from deeppool.job import TimeSummary, summarise
 from deeppool.planning.plan import Plan
 from deeppool.planning.schedule import LayerSeconds, Schedule, alike, exposed, order_of, schedule
+from deeppool.run_record import TimeSummary, summarise
 from deeppool.simulation.conditions import Conditions
 from deeppool.simulation.fidelity import Fidelity
 from deeppool.simulation.varied import VariedIterations, vary

@@ -14,10 +14,11 @@ from deeppool import figures
 from deeppool.collocation.queue import BackgroundJob
 from deeppool.errors import RunError
 from deeppool.files import save_run
-from deeppool.job import Job, RunRecord
+from deeppool.job import Job
 from deeppool.live_run import LiveRun, start
 from deeppool.live_sample import BackgroundSample
 from deeppool.planning.plan import Plan
+from deeppool.run_record import RunRecord
 from deeppool.session import launch
 from deeppool.sharing import Policy
 from deeppool.telemetry import Sampler

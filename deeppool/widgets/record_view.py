@@ -8,12 +8,12 @@ import plotly.graph_objects as go
 from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.figures.labels import shorten
-from deeppool.job import RunRecord
 from deeppool.planning.diff import PlanDiff, diff
 from deeppool.planning.plan import Plan
 from deeppool.profiling.compare import ProfileComparison, compare_profiles
 from deeppool.profiling.table import Profile
 from deeppool.run_comparison import RunComparison, compare_runs
+from deeppool.run_record import RunRecord
 from deeppool.timeline import Timeline
 
 Comparison = PlanDiff | RunComparison | ProfileComparison

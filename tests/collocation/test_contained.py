@@ -13,14 +13,14 @@ import torch
 from torch.utils.data import Dataset
 
 import deeppool as dp
-from deeppool import documents, training_run
+from deeppool import attempts, documents
 from deeppool.collocation import containment
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.execution.ranks import Ranks
-from deeppool.job import TrainingRecord
 from deeppool.place import Slot, ThisMachine
 from deeppool.planning.plan import Plan
+from deeppool.training_record import TrainingRecord
 from tests.children import children, gone
 from tests.collocation import misbehaving
 from tests.collocation.misbehaving import BATCH, NoNumbers, faulty, plain_loop, plain_training, training
@@ -158,7 +158,7 @@ def test_a_record_with_background_jobs_is_read_back(record: TrainingRecord, tmp_
 def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     # It was given up then: the place, which knows its slots from the ranks, had none for it yet.
     asked = threading.Event()
-    slot, ranks = ThisMachine.slot, training_run.Ranks
+    slot, ranks = ThisMachine.slot, attempts.Ranks
 
     def ask(place: ThisMachine, rank: int) -> Slot:
         try:
@@ -171,7 +171,7 @@ def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.Monk
         return ranks(*arguments)
 
     monkeypatch.setattr(ThisMachine, "slot", ask)
-    monkeypatch.setattr(training_run, "Ranks", late)
+    monkeypatch.setattr(attempts, "Ranks", late)
     found = dp.train(
         one_rank(), plain_training(), steps=1, background=[dp.BackgroundJob(plain_training(), batch=BATCH)]
     )

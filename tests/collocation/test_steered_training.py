@@ -12,12 +12,11 @@ import torch
 from torch.utils.data import Dataset
 
 import deeppool as dp
-from deeppool import training_run
+from deeppool.attempts import SHORT_CHUNK, Attempts
 from deeppool.child import Message
 from deeppool.execution.ranks import Ranks
-from deeppool.job import Metrics
 from deeppool.steering import Steering
-from deeppool.training_run import SHORT_CHUNK
+from deeppool.training_record import Metrics
 from tests.children import children, runs
 from tests.collocation import misbehaving
 from tests.collocation.misbehaving import BATCH, plain_training, training
@@ -56,9 +55,9 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     steering, bounds = Steering(), []
-    hear = training_run._Run._hear
+    hear = Attempts._hear
 
-    def listen(run: training_run._Run, ranks: Ranks, told: Message) -> None:
+    def listen(run: Attempts, ranks: Ranks, told: Message) -> None:
         bounds.append((told["step"], told.get("bound")))
         hear(run, ranks, told)
         while told["step"] == SHORT_CHUNK and not run.host.under_way:
@@ -72,7 +71,7 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
             os.kill(rank().pid, signal.SIGKILL)
         (tmp_path / str(metrics.update)).touch()
 
-    monkeypatch.setattr(training_run._Run, "_hear", listen)
+    monkeypatch.setattr(Attempts, "_hear", listen)
     record = dp.train(
         one_rank(),
         plain_training(partial(InStep, tmp_path)),

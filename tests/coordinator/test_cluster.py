@@ -22,7 +22,9 @@ from deeppool.cli import app
 from deeppool.coordinator import engine
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.errors import InvalidValueError, RunError
-from deeppool.job import Job, RunRecord, TrainingRecord
+from deeppool.job import Job
+from deeppool.run_record import RunRecord
+from deeppool.training_record import TrainingRecord
 from tests.children import runs
 from tests.strategies import profile_from_times
 from tests.test_train import losses, make_job, make_plan

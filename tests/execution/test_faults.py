@@ -23,9 +23,9 @@ from deeppool.cluster import find_cluster
 from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
-from deeppool.job import RunRecord
 from deeppool.live_sample import LiveSample
 from deeppool.planning.plan import Plan
+from deeppool.run_record import RunRecord
 from tests.children import gone, in_order, runs
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]

@@ -27,7 +27,7 @@ import deeppool as dp
 from deeppool.errors import RankFailedError, RankRefusedError, RunError
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import PARTIAL, latest, load_weights
-from deeppool.job import TrainingRecord
+from deeppool.training_record import TrainingRecord
 from deeppool.training_run import train
 from tests.children import children, gone, runs
 from tests.execution import soak_job

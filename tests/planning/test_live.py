@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from deeppool.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.execution.stages import stages_of
-from deeppool.job import StageTimes
 from deeppool.planning.live import correct
 from deeppool.planning.planner import plan
+from deeppool.run_record import StageTimes
 from tests.figures.records import run_of
 from tests.strategies import BATCH_SIZES, make_graph, make_profile, problems, profile_from_times, repeating_profiles
 

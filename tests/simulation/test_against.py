@@ -8,7 +8,7 @@ import pytest
 
 from deeppool import files
 from deeppool.errors import InvalidValueError
-from deeppool.job import BackgroundResult, Phase, TimeSummary
+from deeppool.run_record import BackgroundResult, Phase, TimeSummary
 from deeppool.sharing import POLICIES
 from deeppool.simulation.against import compare_with_run
 from deeppool.simulation.collocated_plan import simulate_collocated_plan

@@ -10,8 +10,9 @@ import pytest
 import deeppool as dp
 from deeppool import figures, session
 from deeppool.errors import RunCancelledError, RunError
-from deeppool.job import Job, RunRecord
+from deeppool.job import Job
 from deeppool.live_sample import BackgroundSample, LiveSample
+from deeppool.run_record import RunRecord
 from deeppool.sharing import MEANINGS, POLICIES, find_sharing
 from deeppool.widgets import CollocationPanel, collocation_panel
 from tests.figures.records import run_of, two_layer_plan
