@@ -19,7 +19,7 @@ From the surfaces down to the vocabulary; imports point down, or left inside a r
     planning   scheduling                               decisions, pure
     graph   profiling   collectives   costs             facts
     errors   units   documents   network   cluster   timeline   sharing   job   live_sample   steering   device   env
-    run_record   training_record   run_comparison   telemetry   under_way   cancellation   cradle   nursery
+    margin   run_record   training_record   run_comparison   telemetry   under_way   cancellation   cradle   nursery
     child   pulse   board   vigil   blame   place   rank_group   torchrun
 """
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from deeppool.child import Message
 from deeppool.collocation.feed import Feed
 from deeppool.collocation.lodgers import Lodgers
-from deeppool.collocation.measured import Held, Measured, divide, last_measured
+from deeppool.collocation.measured import Held, Measured, divide, harvest_margin, last_measured, slowdown_margin
 from deeppool.collocation.neighbours import Neighbours, Spinners, Work
 from deeppool.collocation.queue import BackgroundJob
 from deeppool.env import package_versions
@@ -149,7 +149,10 @@ class Rounds:
         self._work = work
         yield
         self._work = None
-        self.neighbours.measure(work(), started)
+        counted = work()
+        steps, seconds = counted.steps, counted.seconds
+        self.neighbours.measure(counted, started)
+        counted.phases.append((counted.steps - steps, counted.seconds - seconds))
 
     def _train(self, count: int) -> list[Message]:
         condition = self.feed.condition
@@ -179,7 +182,7 @@ class Rounds:
         plan, batch = self.plan, self.plan.global_batch
         alone = self.awake.phase(batch)
         held = last_measured(self.held)
-        beside = alone if job is None else self.collocated.phase(batch, held.times)
+        beside = alone if job is None else self.collocated.phase(batch, held.turns)
         window = max(1, min(3, len(self.losses) // 2))
         foreground = ForegroundResult(
             iteration_time=beside.iteration_time,
@@ -190,6 +193,7 @@ class Rounds:
             slowdown=beside.iteration_time.mean / alone.iteration_time.mean - 1,
             first_loss=_mean(self.losses[:window]),
             last_loss=_mean(self.losses[-window:]),
+            slowdown_margin=None if job is None else slowdown_margin(self.awake.turns, held.turns),
         )
         return RunRecord(
             model=plan.model,
@@ -240,6 +244,7 @@ class Rounds:
             last_loss=_mean(losses[-1:]),
             ended=self.neighbours.ended,
             home=self.neighbours.home,
+            harvest_margin=harvest_margin(by_itself, beside),
         )
 
 

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
 
 Unit = Literal["s", "samples/s", "share", "1"]
 """Seconds; samples per second; a fraction that reads as percent; a number by itself."""
-TAIL = 2.326
-"""Standard deviations from the median of normal times to their 99th percentile."""
-SURE = 2.0
-"""Standard errors of a difference that noise explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +24,8 @@ class FigureChange:
     """None: this run has no such figure."""
     after: float | None
     noise: float | None
-    """Difference that noise explains, in the figure's unit: two standard errors, from the spread of the iterations of
-    both runs. None: unknown."""
+    """Difference that noise explains 19 times of 20, in the figure's unit, from what differs between the rounds of each
+    run. None: unknown."""
 
     @property
     def change(self) -> float | None:
@@ -84,8 +80,8 @@ class RunComparison:
 def compare_runs(before: RunRecord, after: RunRecord) -> RunComparison:
     """What changes from one run to another; of any models.
 
-    Noise is that of the iterations of each run, taken as normal with the spread from their median to their 99th
-    percentile. What differs between two starts on one machine, or two days, is not in it.
+    Noise is what differs between the rounds of each run (:mod:`deeppool.margin`). What differs between two starts on
+    one machine, or two days, is not in it.
     """
     settings = [
         (name, str(old), str(new))
@@ -153,7 +149,7 @@ def _figures(before: RunRecord, after: RunRecord) -> list[FigureChange]:
         FigureChange("iteration time, p99", "s", old.iteration_time.p99, new.iteration_time.p99, None),
         _time("alone, mean", old.alone.iteration_time, new.alone.iteration_time),
         FigureChange(
-            "slowdown", "share", old.slowdown, new.slowdown, _both(_slowdown_error(before), _slowdown_error(after))
+            "slowdown", "share", old.slowdown, new.slowdown, _both(_slowdown_margin(before), _slowdown_margin(after))
         ),
         FigureChange("idle when alone", "share", _idle(old.alone), _idle(new.alone), None),
         FigureChange("planned iteration time", "s", before.plan_iteration_time, after.plan_iteration_time, 0.0),
@@ -161,39 +157,29 @@ def _figures(before: RunRecord, after: RunRecord) -> list[FigureChange]:
     back, other = before.background, after.background
     if back is None and other is None:
         return found
-    named: tuple[tuple[str, Unit, str], ...] = (
-        ("background throughput", "samples/s", "throughput"),
-        ("background throughput alone", "samples/s", "alone_throughput"),
-        ("harvest", "share", "harvest"),
-        ("harvest of idle time", "share", "harvest_of_idle"),
+    named: tuple[tuple[str, Unit, str, str | None], ...] = (
+        ("background throughput", "samples/s", "throughput", None),
+        ("background throughput alone", "samples/s", "alone_throughput", None),
+        ("harvest", "share", "harvest", "harvest_margin"),
+        ("harvest of idle time", "share", "harvest_of_idle", None),
     )
-    for name, unit, field in named:
+    for name, unit, field, margin in named:
         values = [None if one is None else getattr(one, field) for one in (back, other)]
-        found.append(FigureChange(name, unit, values[0], values[1], None))
+        margins = [None if one is None or margin is None else getattr(one, margin) for one in (back, other)]
+        found.append(FigureChange(name, unit, values[0], values[1], _both(*margins)))
     return found
 
 
 def _time(name: str, before: TimeSummary, after: TimeSummary) -> FigureChange:
-    return FigureChange(name, "s", before.mean, after.mean, _both(_error(before), _error(after)))
+    return FigureChange(name, "s", before.mean, after.mean, _both(before.margin, after.margin))
 
 
-def _error(times: TimeSummary) -> float | None:
-    """Standard error of the mean."""
-    return (times.p99 - times.p50) / TAIL / math.sqrt(times.count) if times.count > 1 else None
-
-
-def _slowdown_error(run: RunRecord) -> float | None:
-    if run.background is None:
-        return 0.0
-    beside, alone = run.foreground.iteration_time, run.foreground.alone.iteration_time
-    errors = _error(beside), _error(alone)
-    if errors[0] is None or errors[1] is None:
-        return None
-    return beside.mean / alone.mean * math.hypot(errors[0] / beside.mean, errors[1] / alone.mean)
+def _slowdown_margin(run: RunRecord) -> float | None:
+    return 0.0 if run.background is None else run.foreground.slowdown_margin
 
 
 def _both(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else SURE * math.hypot(before, after)
+    return None if before is None or after is None else math.hypot(before, after)
 
 
 def _idle(phase: Phase) -> float:

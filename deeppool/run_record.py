@@ -6,6 +6,7 @@ The foreground has the guarantee; the background fills what the foreground leave
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from deeppool.margin import format_margin
 from deeppool.sharing import Policy, Sharing
 from deeppool.steering import HeldBound
 from deeppool.timeline import Timeline
@@ -20,6 +21,8 @@ class TimeSummary:
     p99: float
     mean: float
     count: int
+    margin: float | None = None
+    """Half of the 95 % interval of the mean, by how it differs between rounds; None: they are not known."""
 
 
 def summarise(times: list[float]) -> TimeSummary:
@@ -66,6 +69,8 @@ class ForegroundResult:
     first_loss: float | None
     """Mean over the first measured iterations; None where it is no number."""
     last_loss: float | None
+    slowdown_margin: float | None = None
+    """Half of its 95 % interval, by how it differs between rounds; None: unknown, or there is no background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,8 @@ class BackgroundResult:
     home: str = "process"
     """Where it ran: ``process`` or ``process, under MPS``, which is its own; ``thread of the rank``, which ends with
     the rank's process, and that with whatever breaks the device's context."""
+    harvest_margin: float | None = None
+    """Half of its 95 % interval, by how it differs between rounds; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +215,8 @@ class RunRecord:
             f"{self.model}: {self.where}, batch {self.global_batch}, policy {self.policy}{sharing}",
             f"foreground   {format_seconds(front.iteration_time.p50)} an iteration "
             f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
-            f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}; "
+            f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}"
+            f"{format_margin(front.slowdown_margin)}; "
             f"planned {format_seconds(self.plan_iteration_time)} and the update",
             f"idle alone   {idle}{loss}",
         ]
@@ -217,7 +225,8 @@ class RunRecord:
             home = "" if back.home == "process" else f" ({back.home})"
             lines.append(
                 f"background   {back.model} at {back.priority}{home}: {back.throughput:.3g} samples/s, alone "
-                f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %, which is "
+                f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %"
+                f"{format_margin(back.harvest_margin)}, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
         lines += governor_lines(self.governors)

@@ -17,7 +17,7 @@ PACKAGE = Path(deeppool.__file__).parent
 ROWS = (
     # vocabulary
     "errors < units < documents | network < cluster | timeline | sharing | live_sample < steering < job"
-    " < run_record < training_record | run_comparison | device | bell < env | telemetry"
+    " | margin < run_record < training_record | run_comparison | device | bell < env | telemetry"
     " | cancellation | cradle < nursery < child | under_way | board < vigil"
     " | pulse < blame < place < rank_group < torchrun",
     "graph < profiling | collectives < costs",  # facts

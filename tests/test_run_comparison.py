@@ -1,4 +1,4 @@
-"""Two runs compared: which differences are more than the noise of their iterations."""
+"""Two runs compared: which differences are more than what differs between their rounds."""
 
 import random
 from dataclasses import replace
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
+from deeppool.collocation.measured import Measured
 from deeppool.run_comparison import FigureChange, compare_runs, format_change
-from deeppool.run_record import RunRecord, TimeSummary, summarise
+from deeppool.run_record import RunRecord, TimeSummary
 from tests.figures.records import run_of
 
 
@@ -28,36 +29,48 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert str(found).endswith("nothing beyond noise")
 
 
-def test_noise_is_two_standard_errors_of_the_difference() -> None:
-    """50 times each with a standard deviation of 10 ms: 2 x sqrt(2) x 10 ms / sqrt(50) is 4 ms."""
-    times = TimeSummary(p50=0.1, p99=0.1 + 2.326 * 0.01, mean=0.1, count=50)
-    found = change(
-        "iteration time, mean", with_times(run_of(), times), with_times(run_of(), replace(times, mean=0.103))
-    )
-    assert found.noise == pytest.approx(0.004)
+def test_noise_is_what_the_margins_of_both_runs_explain() -> None:
+    """3 ms and 4 ms are 5 ms."""
+    first = replace(run_of().foreground.iteration_time, mean=0.1, margin=0.003)
+    runs = [with_times(run_of(), one) for one in (first, replace(first, mean=0.104, margin=0.004))]
+    found = change("iteration time, mean", *runs)
+    assert found.noise == pytest.approx(0.005)
     assert found.verdict == "within noise"
-    more = change("iteration time, mean", with_times(run_of(), times), with_times(run_of(), replace(times, mean=0.105)))
-    assert (more.verdict, format_change(more)) == ("beyond noise", "+5.0 %")
+    more = change("iteration time, mean", runs[0], with_times(run_of(), replace(first, mean=0.106, margin=0.004)))
+    assert (more.verdict, format_change(more)) == ("beyond noise", "+6.0 %")
 
 
-@pytest.mark.parametrize(("shift", "least", "most"), [(0.0, 0.0, 0.1), (0.5, 0.9, 1.0)])
+@pytest.mark.parametrize(("shift", "least", "most"), [(0.0, 0.0, 0.1), (0.16, 0.9, 1.0)])
 def test_of_runs_that_are_alike_few_differ_and_of_others_nearly_all(shift: float, least: float, most: float) -> None:
-    """Normal times of which 100 each were measured, and a shift in standard deviations."""
+    """Seven rounds of 15 iterations each; rounds differ by 1 %, iterations by 10 % that last for five of them."""
     draw = random.Random(0)
+
+    def measured(by: float) -> TimeSummary:
+        turns = []
+        for _ in range(7):
+            middle = 0.1 * (1 + by + draw.gauss(0, 0.01))
+            turns.append([middle * (1 + noise) for noise in (draw.gauss(0, 0.1) for _ in range(3)) for _ in range(5)])
+        return Measured(turns, [1.0], 10.5).phase(batch=1).iteration_time
+
     differ = 0
     for _ in range(200):
-        first, second = ([0.1 + 0.01 * (draw.gauss(0, 1) + by) for _ in range(100)] for by in (0.0, shift))
-        found = change(
-            "iteration time, mean", with_times(run_of(), summarise(first)), with_times(run_of(), summarise(second))
-        )
+        first, second = measured(0.0), measured(shift)
+        found = change("iteration time, mean", with_times(run_of(), first), with_times(run_of(), second))
         differ += found.verdict == "beyond noise"
     assert least <= differ / 200 <= most
 
 
-def test_a_run_with_one_iteration_has_no_known_noise() -> None:
+def test_a_run_of_which_no_rounds_are_known_has_no_known_noise() -> None:
     once = with_times(run_of(), TimeSummary(0.1, 0.1, 0.1, 1))
     assert change("iteration time, mean", run_of(), once).verdict == "noise unknown"
     assert change("slowdown", run_of(), once).noise is None
+
+
+def test_a_harvest_is_compared_by_its_margins() -> None:
+    sure = replace(run_of(), background=replace(run_of().background, harvest_margin=0.03))
+    other = replace(sure, background=replace(sure.background, harvest=0.35, harvest_margin=0.02))
+    assert change("harvest", sure, other).verdict == "beyond noise"
+    assert change("harvest", run_of(), other).verdict == "noise unknown"
 
 
 def test_a_throughput_of_which_no_spread_is_known_says_so() -> None:

@@ -100,17 +100,20 @@ def answers(times: list[float], *bounds: list[int]) -> list[dict]:
 def test_iterations_go_to_the_bound_that_all_ranks_held() -> None:
     held = [Held(0.05, 0.0), Held(0.01, 3.0), Held(0.02, 4.0)]
     divide(answers([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2]), held)
-    assert [one.times for one in held] == [[1.0], [3.0], [5.0]]
+    assert [one.turns for one in held] == [[[1.0]], [[3.0]], [[5.0]]]
     divide(answers([6.0], [2], [2]), held)
+    assert [one.turns for one in held] == [[[1.0], []], [[3.0], []], [[5.0], [6.0]]]
     assert last_measured(held) is held[2]
     held.append(Held(0.5, 9.0))
-    assert last_measured(held) is held[2]
+    divide(answers([7.0, 8.0], [2, 3], [2, 3]), held)
+    assert held[3].turns == [[], [], [8.0]], "of the rounds before, it has none"
+    assert last_measured(held) is held[3]
     assert last_measured([Held(None, 0.0)]).bound is None
 
 
 def test_what_was_measured_under_a_bound_is_told_in_a_line() -> None:
     held = Held(0.05, 0.0)
-    held.times += [1.0, 1.1]
+    held.turns += [[1.0], [1.1]]
     held.work.steps, held.work.seconds = 6.0, 2.0
     result = held.result(alone=1.0, batch=4)
     assert result == HeldBound(0.05, 0.0, 2, 1.05, pytest.approx(0.05), 12.0)

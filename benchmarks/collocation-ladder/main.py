@@ -58,6 +58,7 @@ QUICK = ("naive", "+ bound 1 %", "share 10 %")
 
 COLUMNS: dict[str, Callable[[RunRecord], float | None]] = {
     "foreground slowdown": lambda run: 100 * run.foreground.slowdown,
+    "± of one run": lambda run: None if (sure := run.foreground.slowdown_margin) is None else 100 * sure,
     "p99 inflation": lambda run: (
         100 * (run.foreground.iteration_time.p99 / run.foreground.alone.iteration_time.p99 - 1)
     ),

@@ -1,33 +1,41 @@
 """What was measured of a foreground: under one condition, and beside a background apart for each bound it held."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from statistics import fmean
 
 from deeppool.child import Message
 from deeppool.collocation.neighbours import Work
+from deeppool.margin import margin
 from deeppool.run_record import Phase, summarise
 from deeppool.steering import HeldBound
+
+Turns = list[list[float]]
+"""Seconds of each iteration, by round."""
 
 
 @dataclass(slots=True)
 class Measured:
     """The foreground under one condition, over all rounds."""
 
-    times: list[float] = field(default_factory=list)
+    turns: Turns = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, answers: Sequence[Message]) -> None:
-        """What each rank measured in one phase."""
-        self.times += answers[0]["times"]
+        """What each rank measured in one round."""
+        self.turns.append(answers[0]["times"])
         self.cpu = [a + b["cpu"] for a, b in zip(self.cpu or [0.0] * len(answers), answers, strict=True)]
         self.seconds += max(answer["wall"] for answer in answers)
 
-    def phase(self, batch: int, times: list[float] | None = None) -> Phase:
-        """Its summary, for a global batch; of some of its iterations where ``times`` says so, idle shares of all."""
-        times = self.times if times is None else times
+    def phase(self, batch: int, turns: Turns | None = None) -> Phase:
+        """Its summary, for a global batch; of some of its iterations where ``turns`` says so, idle shares of all."""
+        turns = self.turns if turns is None else turns
+        times = list(chain.from_iterable(turns))
         idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
-        return Phase(summarise(times), batch * len(times) / sum(times), idle)
+        summary = replace(summarise(times), margin=margin(lambda left_out: mean(turns, left_out), len(turns)))
+        return Phase(summary, batch * len(times) / sum(times), idle)
 
 
 @dataclass(slots=True)
@@ -36,28 +44,31 @@ class Held:
 
     bound: float | None
     since: float
-    times: list[float] = field(default_factory=list)
-    """Of iterations in which every rank held it."""
+    turns: Turns = field(default_factory=list)
+    """Of iterations in which every rank held it; empty before it was known."""
     work: Work = field(default_factory=Work)
 
     def result(self, alone: float, batch: int) -> HeldBound:
         """For a foreground that takes ``alone`` seconds alone, and a batch of the background."""
-        mean = sum(self.times) / len(self.times) if self.times else None
+        seconds = mean(self.turns)
         return HeldBound(
             bound=self.bound,
             since=self.since,
-            iterations=len(self.times),
-            iteration_time=mean,
-            slowdown=None if mean is None else mean / alone - 1,
+            iterations=sum(map(len, self.turns)),
+            iteration_time=seconds,
+            slowdown=None if seconds is None else seconds / alone - 1,
             background_throughput=batch * self.work.steps / self.work.seconds if self.work.seconds else None,
         )
 
 
 def divide(answers: Sequence[Message], held: Sequence[Held]) -> None:
-    """Gives each iteration of a phase to the bound that all ranks held in it; those in between go to none."""
+    """Gives each iteration of a round to the bound that all ranks held in it; those in between go to none."""
+    rounds = len(held[0].turns)
+    for one in held:
+        one.turns += [[] for _ in range(rounds + 1 - len(one.turns))]
     for seconds, numbers in zip(answers[0]["times"], _numbers(answers), strict=True):
         if len(numbers) == 1:
-            held[numbers.pop()].times.append(seconds)
+            held[numbers.pop()].turns[-1].append(seconds)
 
 
 def _numbers(answers: Sequence[Message]) -> Iterable[set[int]]:
@@ -67,4 +78,39 @@ def _numbers(answers: Sequence[Message]) -> Iterable[set[int]]:
 
 def last_measured(held: Sequence[Held]) -> Held:
     """The one whose numbers stand for the run: of the last bound under which anything was measured."""
-    return next((one for one in reversed(held) if one.times), held[-1])
+    return next((one for one in reversed(held) if any(one.turns)), held[-1])
+
+
+def mean(turns: Turns, left_out: int | None = None) -> float | None:
+    """Of the iterations of all rounds but one; None where there are none."""
+    times = [seconds for number, turn in enumerate(turns) if number != left_out for seconds in turn]
+    return fmean(times) if times else None
+
+
+def slowdown_margin(alone: Turns, beside: Turns) -> float | None:
+    """Half of the 95 % interval of the mean beside over the mean alone, minus 1, measured in the same rounds."""
+
+    def without(left_out: int) -> float | None:
+        by_itself, together = mean(alone, left_out), mean(beside, left_out)
+        return None if by_itself is None or together is None else together / by_itself - 1
+
+    return margin(without, len(alone))
+
+
+def harvest_margin(alone: Work, beside: Work) -> float | None:
+    """Half of the 95 % interval of the background's throughput beside the foreground over that alone."""
+    # What a bound that came late had measured under it was measured in the last rounds.
+    late = len(alone.phases) - len(beside.phases)
+
+    def without(left_out: int) -> float | None:
+        by_itself, together = _throughput(alone.phases, left_out), _throughput(beside.phases, left_out - late)
+        return together / by_itself if together is not None and by_itself else None
+
+    return margin(without, len(alone.phases))
+
+
+def _throughput(phases: Sequence[tuple[float, float]], left_out: int) -> float | None:
+    """Steps per second of all phases but one; None where there is no time."""
+    kept = [phase for number, phase in enumerate(phases) if number != left_out]
+    steps, seconds = (sum(values) for values in zip(*kept, strict=True)) if kept else (0.0, 0.0)
+    return steps / seconds if seconds else None

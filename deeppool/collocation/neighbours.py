@@ -36,6 +36,8 @@ class Work:
     losses: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     """Steps of the last phase, on the clock of ``time.perf_counter``."""
+    phases: list[tuple[float, float]] = field(default_factory=list)
+    """Steps and seconds of each."""
 
 
 @dataclass(frozen=True, slots=True)

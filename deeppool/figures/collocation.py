@@ -6,6 +6,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, time_unit
+from deeppool.margin import format_margin
 from deeppool.run_record import BackgroundResult, RunRecord, TimeSummary
 from deeppool.timeline import SpanKind
 from deeppool.units import format_percent, format_seconds
@@ -127,8 +128,10 @@ def _headings(run: RunRecord) -> list[str]:
     if run.background is None:
         return ["Foreground iteration", "Idle time"]
     return [
-        f"Foreground iteration: mean {format_percent(run.foreground.slowdown)}",
-        f"Background: {100 * run.background.harvest:.0f} % of its speed alone",
+        f"Foreground iteration: mean {format_percent(run.foreground.slowdown)}"
+        f"{format_margin(run.foreground.slowdown_margin)}",
+        f"Background: {100 * run.background.harvest:.0f} %{format_margin(run.background.harvest_margin)} "
+        "of its speed alone",
     ]
 
 
