@@ -110,12 +110,6 @@ def _plan_for(
     report: Callable[[str, float], None],
 ) -> "Plan":
     """A plan from its file, or one made here for a model."""
-    from deeppool.cluster import find_cluster
-    from deeppool.device.cpu import usable_cores
-    from deeppool.graph.capture import capture
-    from deeppool.planning.planner import plan as make_plan
-    from deeppool.profiling.measure import profile as measure
-
     if Path(what).is_file():
         found = read_plan(what)
         if ranks is not None and ranks != found.gpus:
@@ -123,6 +117,13 @@ def _plan_for(
                 f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})"
             )
         return found
+    # These load torch, which a plan from its file does without.
+    from deeppool.cluster import find_cluster
+    from deeppool.device.cpu import usable_cores
+    from deeppool.graph.capture import capture
+    from deeppool.planning.planner import plan as make_plan
+    from deeppool.profiling.measure import profile as measure
+
     for option, number in (("--ranks", ranks), ("--global-batch", global_batch)):
         if number is not None and number < 1:
             raise InvalidValueError(f"{option} must be at least 1, got {number}")
