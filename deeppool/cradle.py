@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 REQUEST_BYTES = 2**16
 """Of one message, either way."""
@@ -110,14 +111,34 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _become(module: str, title: str, folder: str, environment: dict[str, str | None]) -> None:
-    """What ``python -m module`` would be in a folder."""
+def become_cradle(link: socket.socket, title: str) -> NoReturn:
+    """What a fork of a process with modules, but without threads, does to fork children for that process."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    with Path(os.devnull).open("r+b") as nothing:
+        for standard in range(3):
+            os.dup2(nothing.fileno(), standard)
+    _entitle(title)
+    run = Cradle(link).serve()
+    if run is not None:
+        run()
+    os._exit(0)
+
+
+def _entitle(title: str) -> None:
     # Or a title would go where others look for the environment of a process.
     os.environ["SPT_NOENV"] = "1"
     from setproctitle import setproctitle
 
     setproctitle(title)
     del os.environ["SPT_NOENV"]
+
+
+def _become(
+    module: str, title: str, folder: str, arguments: Sequence[str], environment: dict[str, str | None]
+) -> NoReturn:
+    """What ``python -m module`` would be in a folder."""
+    _entitle(title)
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -126,7 +147,7 @@ def _become(module: str, title: str, folder: str, environment: dict[str, str | N
     os.chdir(folder)
     if not sys.flags.safe_path:
         sys.path[0] = folder
-    sys.argv = [module]
+    sys.argv = [module, *arguments]
     # Forks draw different numbers, as new processes do; Python sees to its own module, numpy does not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))

@@ -13,17 +13,21 @@ import itertools
 import json
 import os
 import queue
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from deeppool.cradle import REQUEST_BYTES, kill_group
+from deeppool.cradle import REQUEST_BYTES, become_cradle, kill_group
 from deeppool.errors import RunError
 
+FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
+"""Whether there can be nurseries here."""
 BIRTH_SECONDS = 120.0
 """For importing what the first child needs, on a machine that is busy."""
 CLOSING_SECONDS = 2.0
@@ -41,6 +45,7 @@ class Forked:
         """It has just been born; ``stdin`` and ``stdout`` are our ends of its pipes."""
         self.pid, self.stdin, self.stdout = pid, stdin, stdout
         self.returncode: int | None = None
+        self.stderr: TextIO | None = None
         self._over = threading.Event()
 
     def poll(self) -> int | None:
@@ -54,16 +59,68 @@ class Forked:
         assert self.returncode is not None
         return self.returncode
 
+    def send_signal(self, number: int) -> None:
+        """Does nothing once it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.returncode is None:
+                os.kill(self.pid, number)
+
     def ended(self, code: int) -> None:
         """The nursery says so, or is gone itself."""
         self.returncode = code
         self._over.set()
 
 
+class _Twin:
+    """A fork of this process: what :class:`subprocess.Popen` is for a new one."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._end = pid, os.pidfd_open(pid)
+
+    def wait(self, timeout: float | None = None) -> None:
+        with selectors.DefaultSelector() as ended:
+            ended.register(self._end, selectors.EVENT_READ)
+            if not ended.select(timeout):
+                raise subprocess.TimeoutExpired(str(self._pid), timeout or 0.0)
+        os.waitpid(self._pid, 0)
+        os.close(self._end)
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self._end, signal.SIGKILL)
+
+
+Start = Callable[[socket.socket, socket.socket], "subprocess.Popen[bytes] | _Twin"]
+"""Starts the process of a nursery, given the launcher's end of its link and its own."""
+
+
+def _spawned(_: socket.socket, link: socket.socket) -> "subprocess.Popen[bytes]":
+    # A process group of its own, and no session: as for every child, see deeppool.child.
+    return subprocess.Popen(
+        [sys.executable, "-m", "deeppool.cradle", str(link.fileno()), TITLE_ROOM * " "],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[link.fileno()],
+        process_group=0,
+    )
+
+
+def _forked(ours: socket.socket, link: socket.socket) -> _Twin:
+    own = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        become_cradle(link, f"deeppool.cradle of {own}")
+    # Here as in the fork: whoever comes first.
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    return _Twin(pid)
+
+
 class Nursery:
     """The launcher's end. It goes with the launcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Start = _spawned) -> None:
         """Starts the process."""
         self._environment = dict(os.environ)
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,19 +133,19 @@ class Nursery:
         self._changing = threading.Lock()
         self.gone = False
         with theirs:
-            # A process group of its own, and no session: as for every child, see deeppool.child.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "deeppool.cradle", str(theirs.fileno()), TITLE_ROOM * " "],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,
-            )
+            self._process = start(self._link, theirs)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def fork(self, module: str, name: str, errors: int, folder: str | os.PathLike[str] | None) -> Forked:
+    def fork(
+        self,
+        module: str,
+        name: str,
+        errors: int,
+        folder: str | os.PathLike[str] | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Forked:
         """A new process that runs ``module``'s main function, once the nursery has imported it.
 
         Args:
@@ -96,6 +153,8 @@ class Nursery:
             name: for lists of processes.
             errors: file descriptor of its standard error.
             folder: to run in, from which its modules are imported; the current one unless given.
+            arguments: that it finds in ``sys.argv``.
+            environment: all of its variables; those of this process unless given.
 
         Raises:
             RunError: the nursery is gone, or hangs.
@@ -104,7 +163,8 @@ class Nursery:
             "module": module,
             "title": f"{module}: {name}",
             "folder": str(folder or Path.cwd()),
-            "environment": self._changes(),
+            "arguments": list(arguments),
+            "environment": self._changes(os.environ if environment is None else environment),
         }
         with contextlib.ExitStack() as stack, self._asking:
             ends = [_pipe(stack), _pipe(stack)]
@@ -171,12 +231,12 @@ class Nursery:
     @property
     def fits(self) -> bool:
         """Whether its libraries are what those of a new process would be."""
-        return not self.gone and not any(name.startswith(READ_WHEN_LOADED) for name in self._changes())
+        return not self.gone and not any(name.startswith(READ_WHEN_LOADED) for name in self._changes(os.environ))
 
-    def _changes(self) -> dict[str, str | None]:
-        """Of this process's environment, since it started."""
-        names = self._environment.keys() | os.environ.keys()
-        return {name: os.environ.get(name) for name in names if self._environment.get(name) != os.environ.get(name)}
+    def _changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:
+        """Of the environment that it was started with."""
+        names = self._environment.keys() | wanted.keys()
+        return {name: wanted.get(name) for name in names if self._environment.get(name) != wanted.get(name)}
 
     def prepare(self, module: str) -> None:
         """Lets it import what it will need, while the launcher does something else."""
@@ -198,24 +258,45 @@ class Nursery:
 
 
 _OPENING = threading.Lock()
-_OPEN: tuple[int, Nursery] | None = None
+_OPEN: Nursery | None = None
 
 
 def nursery() -> Nursery | None:
     """This process's own; None where there can be none."""
-    global _OPEN  # noqa: PLW0603  one per process is the point
-    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+    if not FORKS:
         return None
     with _OPENING:
-        found = _OPEN[1] if _OPEN is not None and _OPEN[0] == os.getpid() else None
-        if found is not None and not found.fits:
-            found.retire()
-            found = None
-        if found is None:
-            found = Nursery()
-            atexit.register(found.close)
-            _OPEN = os.getpid(), found
-        return found
+        if _OPEN is not None and _OPEN.fits:
+            return _OPEN
+        if _OPEN is not None:
+            _OPEN.retire()
+        return _open(Nursery())
+
+
+def inherit() -> None:
+    """Makes this process's nursery a fork of it, which has its modules from the start.
+
+    For a process that a nursery has forked, first thing in its main function: it must not have a thread yet.
+    """
+    with _OPENING:
+        _open(Nursery(_forked))
+
+
+def _open(opened: Nursery) -> Nursery:
+    global _OPEN  # noqa: PLW0603  one per process is the point
+    _OPEN = opened
+    atexit.register(opened.close)
+    return opened
+
+
+def _forget() -> None:
+    """A fork has no nursery yet, and nobody in it is opening one."""
+    global _OPEN, _OPENING
+    _OPEN, _OPENING = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:

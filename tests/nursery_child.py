@@ -13,6 +13,8 @@ import torch  # noqa: F401  as every real child does
 
 from deeppool.child import Commands
 
+SECONDS = 60.0
+
 
 def main() -> None:
     commands = Commands()
@@ -48,6 +50,8 @@ def about_me() -> dict[str, object]:
         "only_here": only_here,
         "environment": os.environ["DEEPPOOL_TEST_FOLDER"],
         "drawn": [random.random(), float(np.random.random())],
+        "parent": os.getppid(),
+        "cpu": sum(os.times()[:2]),
         "open": len(list(Path("/proc/self/fd").iterdir())),
     }
 

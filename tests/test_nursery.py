@@ -14,12 +14,12 @@ from deeppool.child import Child, receive
 from deeppool.errors import RunError
 from deeppool.nursery import Nursery, nursery
 from tests.children import gone
+from tests.nursery_child import SECONDS
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only"),
 ]
-SECONDS = 60.0
 MODULE = "tests.nursery_child"
 
 
@@ -91,6 +91,25 @@ def test_children_do_not_outlive_a_nursery_that_was_killed(own: Nursery) -> None
         Child(MODULE, "late", nursery=own)
     with Child(MODULE, "next", nursery=nursery()) as another:
         told(another)
+
+
+def test_a_child_may_have_a_nursery_with_its_modules_which_goes_with_it(own: Nursery) -> None:
+    heir = Child("tests.nursery_heir", "heir", nursery=own)
+    grandchild = told(heir)
+    process = psutil.Process(int(str(grandchild["pid"])))
+    nursery_of_heir = psutil.Process(int(str(grandchild["parent"])))
+    assert nursery_of_heir.ppid() == heir.process.pid
+    assert str(grandchild["title"]).strip("\0 ") == f"{MODULE}: grandchild"
+    assert grandchild["cwd"] == os.environ["HOME"]
+    # Neither of the two has imported torch itself.
+    needed = psutil.Process(own._process.pid).cpu_times().user
+    assert float(str(grandchild["cpu"])) + nursery_of_heir.cpu_times().user < needed / 4
+    os.kill(heir.process.pid, signal.SIGKILL)
+    with pytest.raises(RunError, match="heir was killed by signal 9"):
+        receive(heir, SECONDS)
+    heir.close()
+    assert ended(process)
+    assert ended(nursery_of_heir)
 
 
 def test_libraries_that_read_their_environment_when_loaded_are_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:

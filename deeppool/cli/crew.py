@@ -15,10 +15,10 @@ def crew() -> Iterator["Crew | None"]:
     """torchrun's processes, where it started this one: those that are not rank 0 serve it in here, and exit."""
     from deeppool.torchrun import started_by_torchrun
 
+    # While this process reads its files and loads torch, another loads what the ranks will need.
+    if (ready := nursery()) is not None:
+        ready.prepare("deeppool.execution.worker")
     if not started_by_torchrun():
-        # While this process reads its files and loads torch, another loads what the ranks will need.
-        if (ready := nursery()) is not None:
-            ready.prepare("deeppool.execution.worker")
         yield None
         return
     from deeppool.torchrun.gathering import gathered

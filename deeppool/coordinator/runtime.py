@@ -17,6 +17,7 @@ from typing import Any
 from deeppool.child import Child, Message
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
+from deeppool.nursery import nursery
 from deeppool.place import Slot
 
 
@@ -83,7 +84,7 @@ class Runtime:
                 "(submit from a folder that all machines share)"
             )
         key = next(self._keys)
-        self._started[key] = _Started(job, Child(module, name, folder=folder))
+        self._started[key] = _Started(job, Child(module, name, folder=folder, nursery=nursery()))
         return key
 
     def answers(self, key: int) -> list[Message | None]:

@@ -16,6 +16,7 @@ from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.execution import Result
 from deeppool.evaluation.task import Task
+from deeppool.nursery import nursery
 from deeppool.units import format_seconds
 
 MOST_JOBS = 4
@@ -61,6 +62,8 @@ def run_tasks(
     """
     if jobs < 1:
         raise InvalidValueError(f"jobs must be at least 1, got {jobs}")
+    if (ready := nursery()) is not None:
+        ready.prepare("deeppool.evaluation.kernel")
     # Here, as a process that is killed removes nothing.
     with tempfile.TemporaryDirectory(prefix="deeppool-kernels-", ignore_cleanup_errors=True) as sockets:
         crew = _Crew(tasks, jobs, seconds, on_progress or (lambda what, share: None), Path(sockets))
@@ -110,7 +113,7 @@ class _Crew:
         return not self.running if measuring else len(self.running) < self.jobs
 
     def _start(self, task: Task) -> None:
-        child = Child("deeppool.evaluation.worker", f"notebook {task.name}", self.inbox)
+        child = Child("deeppool.evaluation.worker", f"notebook {task.name}", self.inbox, nursery=nursery())
         self.running[child] = (task, time.monotonic())
         sockets = Path(tempfile.mkdtemp(dir=self.sockets))
         told = asdict(task) | {"path": str(task.path), "folder": str(task.folder), "sockets": str(sockets)}

@@ -1,18 +1,29 @@
 """The process that runs one notebook: a crash of it, or its end by a budget, is the end of nothing else."""
 
+import os
 from pathlib import Path
+
+# What runs a notebook and what writes its report; a nursery loads them once for all of them.
+import nbconvert  # noqa: F401
+import papermill  # noqa: F401
 
 from deeppool.child import Commands
 from deeppool.errors import DeeppoolError
+from deeppool.evaluation.execution import execute
 from deeppool.evaluation.task import Task
+from deeppool.nursery import FORKS, inherit
 
 
 def main() -> None:
     """Runs the notebook that it is told to, answers how that ended, and exits when it is told to."""
+    if FORKS:
+        from deeppool.evaluation.kernel import FORKED
+
+        # From here, so that they have what this process has.
+        inherit()
+        os.environ.update(FORKED)
     commands = Commands()
     while (told := commands.next())["command"] == "run":
-        from deeppool.evaluation.execution import execute
-
         path, folder = Path(told["path"]), Path(told["folder"])
         task = Task(told["name"], path, folder, told["arguments"], told["measures"], told["script"])
         try:

@@ -14,6 +14,7 @@ from deeppool.device.cpu import on_cores, usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture import CapturedModel
 from deeppool.graph.workloads import save_model
+from deeppool.nursery import nursery
 from deeppool.rank_group import private_folder
 
 START_SECONDS, ITERATION_SECONDS = 300.0, 600.0
@@ -53,7 +54,7 @@ class Company:
         with contextlib.ExitStack() as ending, private_folder() as folder:
             model = save_model(captured.source, folder)
             self._others = [
-                ending.enter_context(Child("deeppool.profiling.company_rank", f"rank {rank}"))
+                ending.enter_context(Child("deeppool.profiling.company_rank", f"rank {rank}", nursery=nursery()))
                 for rank in range(1, others + 1)
             ]
             for child, core in zip(self._others, cores[1:], strict=False):

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import tests.children
 from deeppool import documents
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.evaluation.archive import Archive
@@ -37,8 +38,8 @@ findings.save(output)
 """
 LOGS = "with open(log, 'a') as stream:\n    stream.write('run\\n')"
 """How often a notebook ran, in a file outside the night."""
-KILLS = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"
-"""The process that runs the notebook; its kernel's parent."""
+KILLS = "import psutil\npsutil.Process().parents()[1].kill()"
+"""The process that runs the notebook: its kernel's parent is the nursery that it has."""
 FOREVER = "import threading\nthreading.Event().wait()"
 
 WAITS_THE_FIRST_TIME = """
@@ -75,7 +76,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def kernels() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(child.cmdline())]
+    return [process for process in tests.children.children() if tests.children.runs(process, "evaluation.kernel")]
 
 
 def unfinished(names: tuple[str, ...], *outcomes: Outcome) -> Night:

@@ -7,6 +7,7 @@ from dataclasses import astuple
 from deeppool.child import Child, Message, receive
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
+from deeppool.nursery import nursery
 from deeppool.profiling.pairs.synthetic import Kind
 
 START_SECONDS, RUN_SECONDS = 120.0, 120.0
@@ -98,7 +99,7 @@ def _start(
     ending: contextlib.ExitStack, name: str, core: int, priority: str, kinds: Sequence[Kind], sizes: list[int] | None
 ) -> tuple[Child, list[int]]:
     """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
-    child = ending.enter_context(Child("deeppool.profiling.pairs.worker", name))
+    child = ending.enter_context(Child("deeppool.profiling.pairs.worker", name, nursery=nursery()))
     child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
     return child, receive(child, START_SECONDS)["sizes"]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from deeppool.child import Child, receive
 from deeppool.device.cpu import usable_cores
+from deeppool.nursery import nursery
 from deeppool.profiling.pairs.on_cpu import START_SECONDS, run, running
 from deeppool.profiling.pairs.waits import start_background
 from deeppool.rank_group import private_folder
@@ -52,7 +53,10 @@ def measure_transfers(seconds: float, rounds: int, report: Callable[[float], Non
 
 def _start_ranks(ending: contextlib.ExitStack) -> list[Child]:
     folder = ending.enter_context(private_folder())
-    ranks = [ending.enter_context(Child("deeppool.profiling.pairs.rank", f"rank {rank}")) for rank in range(RANKS)]
+    ranks = [
+        ending.enter_context(Child("deeppool.profiling.pairs.rank", f"rank {rank}", nursery=nursery()))
+        for rank in range(RANKS)
+    ]
     for rank, child in enumerate(ranks):
         child.send("setup", rank=rank, ranks=RANKS, rendezvous=str(folder / "rendezvous"), bytes=BYTES)
     for child in ranks:

@@ -12,6 +12,7 @@ import numpy as np
 from deeppool.child import Child, receive
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
+from deeppool.nursery import nursery
 from deeppool.profiling.pairs.on_cpu import START_SECONDS, run, running
 
 WAITS = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 2e-2)
@@ -85,7 +86,7 @@ def _start(
     priority: str,
     rests: Sequence[tuple[float, float]],
 ) -> Child:
-    child = ending.enter_context(Child("deeppool.profiling.pairs.training", name))
+    child = ending.enter_context(Child("deeppool.profiling.pairs.training", name, nursery=nursery()))
     child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
     receive(child, START_SECONDS)
     return child
