@@ -16,6 +16,7 @@ from deeppool.planning.plan import Plan
 from deeppool.run_record import ForegroundResult, RunRecord, summarise
 from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
 from deeppool.sharing import POLICIES
+from deeppool.units import format_percent
 from tests.figures.records import two_layer_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
@@ -82,6 +83,9 @@ def test_the_foreground_is_measured_as_often_as_was_asked_in_every_condition(col
         assert len(phase.idle_share) == 2
         assert all(0 <= share <= 1 for share in phase.idle_share)
     assert front.slowdown == pytest.approx(front.iteration_time.mean / front.alone.iteration_time.mean - 1)
+    # Of three rounds.
+    assert front.slowdown_margin > 0 and front.alone.iteration_time.margin > 0
+    assert f"slowdown {format_percent(front.slowdown)} ± " in str(collocated[0])
 
 
 @pytest.mark.processes

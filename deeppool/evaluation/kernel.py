@@ -17,10 +17,12 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 import deeppool.execution.worker  # noqa: F401
 from deeppool.nursery import inherit, nursery
 
-FORKED = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "deeppool-forked"}
-"""Environment of a process whose kernels are such ones."""
+FORKED = ("JUPYTER_DEFAULT_PROVISIONER_NAME", "deeppool-forked")
+"""In the environment of a process whose kernels are such ones, unless somebody wants others."""
 COMMAND = [sys.executable, "-m", "ipykernel_launcher"]
-"""How a kernel of this Python is started elsewhere."""
+"""How a kernel of this Python is started elsewhere, as ipykernel installs it."""
+FOR_DEBUGGERS = "-Xfrozen_modules=off"
+"""What ipykernel may install beside it; a night debugs nothing."""
 
 
 class ForkedKernel(LocalProvisioner):
@@ -29,7 +31,8 @@ class ForkedKernel(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """As its base class does."""
         ready = nursery()
-        if ready is None or cmd[: len(COMMAND)] != COMMAND:
+        plain = [word for word in cmd if word != FOR_DEBUGGERS]
+        if ready is None or plain[: len(COMMAND)] != COMMAND:
             return await super().launch_kernel(cmd, **kwargs)
         kernel = ready.fork(
             __name__,
@@ -37,7 +40,7 @@ class ForkedKernel(LocalProvisioner):
             sys.stderr.fileno(),
             folder=kwargs.get("cwd"),
             # By its parent it knows that nobody reads how to connect to it.
-            arguments=[*cmd[len(COMMAND) :], f"--IPKernelApp.parent_handle={os.getpid()}"],
+            arguments=[*plain[len(COMMAND) :], f"--IPKernelApp.parent_handle={os.getpid()}"],
             environment=kwargs.get("env"),
         )
         # It is talked to by other ways.

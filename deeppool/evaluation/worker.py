@@ -21,7 +21,7 @@ def main() -> None:
 
         # From here, so that they have what this process has.
         inherit()
-        os.environ.update(FORKED)
+        os.environ.setdefault(*FORKED)
     commands = Commands()
     while (told := commands.next())["command"] == "run":
         path, folder = Path(told["path"]), Path(told["folder"])

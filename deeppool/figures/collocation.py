@@ -131,7 +131,7 @@ def _headings(run: RunRecord) -> list[str]:
         f"Foreground iteration: mean {format_percent(run.foreground.slowdown)}"
         f"{format_margin(run.foreground.slowdown_margin)}",
         f"Background: {100 * run.background.harvest:.0f} %{format_margin(run.background.harvest_margin)} "
-        "of its speed alone",
+        "of alone",
     ]
 
 

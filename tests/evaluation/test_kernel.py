@@ -31,8 +31,7 @@ print(os.getcwd(), os.environ["GIVEN"], sys.argv[0].rsplit(".")[-1])
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
-    for name, value in FORKED.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(*FORKED)
     KernelProvisionerFactory.clear_instance()
     # Beside tests, kernels leave standard output alone.
     monkeypatch.delenv("PYTEST_CURRENT_TEST")

@@ -1,5 +1,7 @@
 """What collocation cost and brought, as the run's record has it."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool import figures
@@ -26,6 +28,21 @@ def test_harvest_stands_beside_the_mean_idle_share_and_that_of_each_rank():
     assert list(traces["idle, each rank"].y) == pytest.approx([20, 40, 60, 60])
     assert list(traces["background"].y) == pytest.approx([30])
     assert "67 % of the idle time" in traces["background"].customdata[0]
+
+
+def test_headings_say_how_sure_they_are_where_it_is_known():
+    run = run_of()
+    front = replace(run.foreground, slowdown_margin=0.021)
+    sure = replace(run, foreground=front, background=replace(run.background, harvest_margin=0.013))
+    assert headings(figures.collocation(run)) == ["Foreground iteration: mean +11.5 %", "Background: 30 % of alone"]
+    assert headings(figures.collocation(sure)) == [
+        "Foreground iteration: mean +11.5 % ± 2.1",
+        "Background: 30 % ± 1.3 of alone",
+    ]
+
+
+def headings(figure):
+    return [note.text for note in figure.layout.annotations]
 
 
 def test_it_says_measured_where_and_how():
