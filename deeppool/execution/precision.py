@@ -7,7 +7,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deeppool.device.common import Precision
-from deeppool.graph.capture import EXAMPLE_BATCH, CapturedModel
+from deeppool.graph.capture import CapturedModel
+from deeppool.graph.export import EXAMPLE_BATCH
 from deeppool.graph.extract import Segment
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
-    from deeppool.graph.capture import CapturedModel, Loss
+    from deeppool.graph.appended_loss import Loss
+    from deeppool.graph.capture import CapturedModel
     from deeppool.graph.inputs import Dtypes
     from deeppool.graph.shapes import Shapes
 

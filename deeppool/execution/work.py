@@ -13,7 +13,8 @@ import torch
 from deeppool.errors import RunError
 from deeppool.execution.data import ShardReader
 from deeppool.execution.training import Training, TrainingJob
-from deeppool.graph.capture import CapturedModel, Loss, capture
+from deeppool.graph.appended_loss import Loss
+from deeppool.graph.capture import CapturedModel, capture
 from deeppool.graph.inputs import Dtypes, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.shapes import Shapes

@@ -130,8 +130,7 @@ def _headings(run: RunRecord) -> list[str]:
     return [
         f"Foreground iteration: mean {format_percent(run.foreground.slowdown)}"
         f"{format_margin(run.foreground.slowdown_margin)}",
-        f"Background: {100 * run.background.harvest:.0f} %{format_margin(run.background.harvest_margin)} "
-        "of alone",
+        f"Background: {100 * run.background.harvest:.0f} %{format_margin(run.background.harvest_margin)} of alone",
     ]
 
 

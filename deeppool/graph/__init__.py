@@ -6,6 +6,8 @@ model_libraries   the names of torchvision and transformers
 inputs       shapes and dtypes as users give them → Input records
 shapes       shapes as people write them
 capture      nn.Module → CapturedModel (LayerGraph + program), by torch.export
+export       how models and losses are given to that
+appended_loss   the loss as the last part of a program
 constants    computes once what depends on no data
 in_place     removes in-place writes from a program
 grouping     operators → layers: single ones, modules, or blocks

@@ -5,27 +5,25 @@ grouped into layers (see ``grouping``) and described (see ``describe``).
 """
 
 import contextlib
-import logging
 import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import fx, nn
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError, InvalidValueError
+from deeppool.graph.appended_loss import Loss, append_loss
 from deeppool.graph.blocks import module_call
 from deeppool.graph.constants import fold_constants
 from deeppool.graph.describe import describe_layers
+from deeppool.graph.export import EXAMPLE_BATCH, quiet
 from deeppool.graph.grouping import group_into_layers, operator_name
 from deeppool.graph.in_place import remove_in_place
 from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input, LayerGraph
-from deeppool.graph.losses import classification_loss, main_output, token_loss
 from deeppool.graph.shapes import Shapes
 from deeppool.graph.workloads import build_model, find_workload
 from deeppool.job import Progress
@@ -33,16 +31,8 @@ from deeppool.job import Progress
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-EXAMPLE_BATCH = 3
-"""Odd and small: a model that fixes its batch, or needs an even one, shows it."""
-
 FIXED_BATCH = ("specialized", "Constraints violated", "inferred a static shape")
 """How torch.export says that a model has its batch as a number in it."""
-
-NOISY = ("torch.fx.experimental", "torch.export", "torch._export", "torch._subclasses")
-"""Loggers that tell of a failed export at length."""
-
-Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +103,7 @@ def capture(
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
     report(f"the loss of {name}", 0.6)
-    symbols |= _append_loss(program, loss, name)
+    symbols |= append_loss(program, loss, name)
     # Export's check of the inputs knows nothing of the target.
     program._forward_pre_hooks.clear()
     program._forward_pre_hooks_with_kwargs.clear()
@@ -144,7 +134,7 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
     positional = tuple(examples.pop(key) for key in list(examples) if not key)
     path: list[str] = []
     try:
-        with _quiet(), _tracking(module, path):
+        with quiet(), _tracking(module, path):
             return torch.export.export(
                 module,
                 positional,
@@ -204,115 +194,9 @@ def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
             hook.remove()
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Export logs whole graphs before it raises; our error says it in a line."""
-    loggers = [logging.getLogger(name) for name in NOISY]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            # nn.LSTM lists its weights anew in every forward; export puts the list back.
-            warnings.filterwarnings("ignore", message="The tensor attributes? self")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def _user_line(error: BaseException) -> str:
     """``file:line`` of the innermost frame outside torch."""
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.filename != __file__
     ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
-
-
-# -- the loss ---------------------------------------------------------------------------------------
-
-
-class _LossModule(nn.Module):
-    """Takes a model's outputs one by one: export cannot give sizes to every kind of record that holds them."""
-
-    def __init__(self, loss: Loss, structure: pytree.TreeSpec) -> None:
-        super().__init__()
-        self.loss, self.structure = loss, structure
-
-    def forward(self, *outputs_and_target: Any) -> torch.Tensor:
-        *outputs, target = outputs_and_target
-        return self.loss(pytree.tree_unflatten(outputs, self.structure), target)
-
-
-def _append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[str]:
-    """Makes ``program`` map (inputs, target) to the loss; returns the loss's symbols for the batch."""
-    graph = program.graph
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    codegen: Any = graph._codegen
-    values = pytree.tree_leaves(output.args)
-    examples = [_example(value) for value in values]
-    structure = codegen.pytree_info.out_spec
-    scores = main_output(pytree.tree_unflatten(examples, structure))
-    if not isinstance(scores, torch.Tensor) or scores.dim() < 1:
-        raise CaptureError(
-            f"{name} returns no tensor of samples first, expected class scores of shape (batch, classes, …) "
-            "(return the scores first, or as .logits)"
-        )
-    of_tokens = _scores_tokens(program, scores)
-    loss = loss or (token_loss if of_tokens else classification_loss)
-    target = torch.zeros(scores.shape[:-1] if of_tokens else (scores.shape[0], *scores.shape[2:]), dtype=torch.int64)
-    given = *examples, target
-    dynamic = tuple({0: torch.export.Dim.DYNAMIC} if isinstance(leaf, torch.Tensor) else None for leaf in given)
-    try:
-        with _quiet():
-            program_of_loss = torch.export.export(
-                _LossModule(loss, structure), given, dynamic_shapes=(dynamic,), strict=False
-            )
-    except Exception as error:
-        raise CaptureError(
-            f"the loss cannot take the outputs of {name}, of shape {tuple(scores.shape)}: "
-            f"{str(error).strip().splitlines()[0]} (give loss=, a function of outputs and target)"
-        ) from error
-    tail = program_of_loss.module(check_guards=False).graph
-    mapping: dict[fx.Node, Any] = {}
-    placeholders = [node for node in tail.nodes if node.op == "placeholder"]
-    symbols = {str(node.meta["val"].shape[0]) for node in placeholders if _is_batched(node)}
-    mapping.update(zip(placeholders[:-1], values, strict=True))
-    last_input = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    with graph.inserting_after(last_input):
-        target_node = graph.placeholder("target")
-        target_node.meta["val"] = placeholders[-1].meta["val"]
-    mapping[placeholders[-1]] = target_node
-    with graph.inserting_before(output):
-        result = graph.graph_copy(tail, mapping)
-    while isinstance(result, tuple | list):
-        result = result[0]
-    graph.erase_node(output)
-    graph.output(result)
-    graph.set_codegen(fx.graph.CodeGen())
-    for original, copy in mapping.items():
-        if original.op == "call_function":
-            copy.meta["nn_module_stack"] = {"loss": ("loss", "loss")}
-    program.recompile()
-    return symbols
-
-
-def _example(value: Any) -> Any:
-    """Zeros for an output that leads with the batch; None for a tensor that does not, which no loss reads."""
-    found = value.meta.get("val") if isinstance(value, fx.Node) else None
-    if not isinstance(found, torch.Tensor):
-        return value
-    fixed = _is_batched(value) and all(isinstance(size, int) for size in found.shape[1:])
-    return torch.zeros([EXAMPLE_BATCH, *found.shape[1:]], dtype=found.dtype) if fixed else None
-
-
-def _is_batched(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and isinstance(value.shape[0], torch.SymInt)
-
-
-def _scores_tokens(program: fx.GraphModule, scores: torch.Tensor) -> bool:
-    """Whether an input is a sequence of tokens, and dim 1 of the scores counts them."""
-    inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"]
-    tokens = [x for x in inputs if x.dtype in (torch.int64, torch.int32) and x.dim() == 2]
-    return scores.dim() == 3 and any(scores.shape[1] == x.shape[1] for x in tokens)
