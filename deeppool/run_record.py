@@ -123,10 +123,11 @@ class GovernorResult:
     """Operators beside which nothing might run in the end."""
 
     def __str__(self) -> str:
+        # Two standard errors, as all that follows a ± here.
         found = (
             "slowdown unknown"
             if self.slowdown is None or self.error is None
-            else f"slowdown {format_percent(self.slowdown)} ± {100 * self.error:.1f} ({self.alone} iterations alone)"
+            else f"slowdown {format_percent(self.slowdown)} ± {200 * self.error:.1f} ({self.alone} iterations alone)"
         )
         banned = f", nothing beside {', '.join(self.banned)}" if self.banned else ""
         return f"{found}, share {100 * self.share:.0f} %{banned}"

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 NORMAL_MAD = 1.4826
@@ -82,24 +82,49 @@ class Baseline:
         self.noise = spread(self._times) / self.mean
 
 
+@dataclass(slots=True)
+class _Sums:
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count, self.total, self.squares = self.count + 1, self.total + value, self.squares + value**2
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @property
+    def variance(self) -> float:
+        """Of one of them, as the values show it."""
+        return max(0.0, self.squares - self.count * self.mean**2) / (self.count - 1)
+
+
 class Slowdown:
     """Adds up over a run: each collocated iteration against the iterations alone that were last before it."""
 
     def __init__(self) -> None:
         """Nothing is known."""
-        self._alone = 0
-        self._sums = (0, 0.0, 0.0)
+        self._alone, self._fresh = 0, 0
+        """All, and those since the block under way began."""
         self._noise = 0.0
+        self._times = _Sums()
+        self._block, self._blocks = _Sums(), _Sums()
+        """Iterations against much the same ones alone are one witness: the one under way, and the means of others."""
 
     def alone(self, baseline: Baseline) -> None:
         """One more iteration alone."""
-        self._alone += 1
+        self._alone, self._fresh = self._alone + 1, self._fresh + 1
         self._noise = baseline.noise
+        if self._fresh >= Baseline.KEPT and self._block.count:
+            self._blocks.add(self._block.mean)
+            self._block, self._fresh = _Sums(), 0
 
     def collocated(self, slowdown: float) -> None:
         """One more iteration beside a background."""
-        count, total, squares = self._sums
-        self._sums = (count + 1, total + slowdown, squares + slowdown**2)
+        self._times.add(slowdown)
+        self._block.add(slowdown)
 
     def without_collocated(self) -> "Slowdown":
         """Another one that knows the same iterations alone, and none beside a background."""
@@ -110,10 +135,15 @@ class Slowdown:
     @property
     def estimate(self) -> Estimate | None:
         """None until two iterations of each kind are known."""
-        count, total, squares = self._sums
-        if self._alone < 2 or count < 2:
+        if self._alone < 2 or self._times.count < 2:
             return None
-        mean = total / count
-        variance = max(0.0, squares - count * mean**2) / (count - 1)
-        error = math.sqrt(variance / count + self._noise**2 / self._alone)
-        return Estimate(mean, error, self._alone, count)
+        return Estimate(self._times.mean, math.sqrt(self._variance()), self._alone, self._times.count)
+
+    def _variance(self) -> float:
+        """Of the mean. Noise of a shared machine lasts for iterations, so blocks show it, where there are three."""
+        blocks = replace(self._blocks)
+        if self._block.count >= Baseline.KEPT:
+            blocks.add(self._block.mean)
+        if blocks.count > 2:
+            return blocks.variance / blocks.count
+        return self._times.variance / self._times.count + self._noise**2 / min(self._alone, Baseline.KEPT)
