@@ -40,9 +40,11 @@ from deeppool.timeline import Span
 
 WARM_UP_STEPS = 3
 LEAST_ROUNDS = 3
-ROUND_SECONDS, ROUND_STEPS = 2.0, 8
-"""Of a condition, before there are more rounds: the more, the less does it matter that a machine's speed wanders; but
-each turn begins with caches that are cold."""
+ROUND_SECONDS, ROUND_STEPS = 0.5, 4
+"""Of a condition, before there are more rounds. What slows a shared machine down lasts for a second or a few, so turns
+that are further apart say little of each other (``benchmarks/collocation-ladder`` has what that costs). Each turn
+begins with cold caches, alone and beside a background.
+"""
 LOOK_SECONDS = 0.5
 """Between two looks at the background while the foreground rests."""
 

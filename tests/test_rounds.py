@@ -11,9 +11,9 @@ from deeppool.rounds import divided
     ("total", "seconds", "shares"),
     [
         (2, 0.1, [1, 1]),
-        (20, 0.125, [7, 7, 6]),  # three rounds at least
-        (120, 0.125, [18, 17, 17, 17, 17, 17, 17]),  # sixteen iterations are two seconds
-        (40, 1.0, [8, 8, 8, 8, 8]),  # eight iterations at least, however long they take
+        (10, 0.125, [4, 3, 3]),  # three rounds at least
+        (62, 0.05, [11, 11, 10, 10, 10, 10]),  # ten iterations are half a second
+        (20, 1.0, [4, 4, 4, 4, 4]),  # four iterations at least, however long they take
     ],
 )
 def test_a_longer_run_has_more_rounds_and_not_longer_ones(total: int, seconds: float, shares: list[int]) -> None:
