@@ -8,9 +8,9 @@ grows slower does so for all of them. Times are the device's.
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from deeppool.collocation.captured_step import CapturedStep
 from deeppool.collocation.lane import Lane, Piece, timed
 from deeppool.device.common import Device, Launch, Precision, Stream
 from deeppool.device.sm_share import sm_share
+from deeppool.errors import DeeppoolError, RunError
 from deeppool.graph.capture import CapturedModel
 from deeppool.graph.synthetic import SyntheticTask
 from deeppool.graph.workloads import find_workload
@@ -39,6 +40,7 @@ LADDER: dict[str, tuple[Sharing, bool]] = {
     "+ SM share 25 %": (replace(POLICIES["feedback"], share=0.25), True),
     "+ bound 1 %": (replace(POLICIES["feedback"], max_slowdown=0.01), True),
 }
+Made = TypeVar("Made")
 STAGES = 8
 """Of the foreground: operators that the feedback tells apart."""
 COLD = 20
@@ -76,8 +78,17 @@ class Job:
     """A training whose step is captured in pieces on a stream."""
 
     def __init__(
-        self, name: str, batch: int, stages: int, precision: Precision, device: Device, stream: Stream
+        self,
+        name: str,
+        batch: int,
+        stages: int,
+        precision: Precision,
+        device: Device,
+        stream: Stream,
+        kept: object = None,
     ) -> None:
+        """Captures it; the stream lives no longer than what is ``kept``."""
+        self._kept = kept
         place = device.torch_device()
         captured = capture(name, place)
         count = len(captured.graph.layers)
@@ -151,6 +162,7 @@ class Background:
         return self.finished / len(self.pieces) * self.batch
 
     def run(self, foreground: Foreground, iterations: int) -> None:
+        """Beside the foreground."""
         started, before = time.perf_counter(), self.lane.finished
         with self.lane.running(self.pieces):
             for _ in range(iterations):
@@ -163,65 +175,89 @@ class Background:
             foreground.orders = FREE
 
 
-def measure(setting: Setting, device: Device, ends: float) -> dict[str, Any]:
-    """An entry of the summary; no rung starts after ``ends`` on the monotonic clock."""
-    jobs: dict[tuple[Any, ...], tuple[Job, str | None]] = {}
-    job = Job(setting.foreground, setting.batch, STAGES, setting.precision, device, device.stream("high"))
-    foreground = Foreground(job)
-    # All captures before anything runs beside anything.
-    for rung in LADDER.values():
-        background_job(rung, setting, device, jobs)
-    found = []
-    for _ in range(COLD):
-        foreground.iterate()
-    for gap in setting.gaps:
-        foreground.gap, alone = gap, list[float]()
-        rungs = {name: background(rung, setting, device, foreground, jobs) for name, rung in LADDER.items()}
-        for _ in range(setting.rounds):
-            alone += [foreground.iterate()[0] for _ in range(setting.iterations)]
+class Climb:
+    """The rungs of one setting."""
+
+    def __init__(self, setting: Setting, device: Device, ends: float) -> None:
+        """Nothing starts after ``ends`` on the monotonic clock."""
+        self.setting, self.device, self.ends = setting, device, ends
+        self.failed: dict[str, str] = {}
+        self.jobs: dict[tuple[Any, ...], tuple[Job, str | None]] = {}
+        """By batch, priority and share; and what could not be had."""
+
+    def measure(self) -> Iterator[dict[str, Any]]:
+        """The entry of the summary, again after each gap. A rung that fails is named, and does not end the others."""
+        setting, gaps = self.setting, list[dict[str, Any]]()
+        result = {"setting": asdict(setting), "gaps": gaps, "failed": self.failed}
+        yield result
+        job = Job(setting.foreground, setting.batch, STAGES, setting.precision, self.device, self.device.stream("high"))
+        foreground = Foreground(job)
+        # All captures before anything runs beside anything.
+        for name, rung in LADDER.items():
+            self.attempt(name, lambda rung=rung: self.job(*rung))
+        for _ in range(COLD):
+            foreground.iterate()
+        for gap in setting.gaps:
+            foreground.gap = gap
+            gaps.append(self.climb(foreground))
+            yield result
+
+    def climb(self, foreground: Foreground) -> dict[str, Any]:
+        """All rungs by turns."""
+        alone: list[float] = []
+        made = {
+            name: self.attempt(name, lambda rung=rung: self.background(*rung, foreground))
+            for name, rung in LADDER.items()
+            if name not in self.failed
+        }
+        rungs = {name: rung for name, rung in made.items() if rung is not None}
+        for _ in range(self.setting.rounds):
+            alone += [foreground.iterate()[0] for _ in range(self.setting.iterations)]
             for rung in rungs.values():
-                if time.monotonic() < ends:
-                    rung.run(foreground, setting.iterations)
+                if time.monotonic() < self.ends:
+                    rung.run(foreground, self.setting.iterations)
         entries = [entry(name, rung, summary(alone)) for name, rung in rungs.items() if rung.times]
-        left_out = [name for name, rung in rungs.items() if not rung.times]
-        found.append({"gap": gap, "alone": summary(alone), "rungs": entries, "left_out": left_out})
-    return {"setting": asdict(setting), "gaps": found}
+        left_out = [name for name in LADDER if name not in rungs or not rungs[name].times]
+        return {"gap": foreground.gap, "alone": summary(alone), "rungs": entries, "left_out": left_out}
 
+    def attempt(self, name: str, make: Callable[[], Made]) -> Made | None:
+        """What a rung needs, unless there is no time left, or it cannot be had."""
+        if time.monotonic() >= self.ends:
+            return None
+        try:
+            return make()
+        except (DeeppoolError, RuntimeError) as error:
+            self.failed[name] = str(error).splitlines()[0]
+            return None
 
-def background_job(
-    rung: tuple[Sharing, bool], setting: Setting, device: Device, jobs: dict[tuple[Any, ...], tuple[Job, str | None]]
-) -> tuple[Job, str | None]:
-    """Made once for each batch, priority and share; and what could not be had."""
-    sharing, smaller = rung
-    batch = setting.background_batches[smaller]
-    key = batch, sharing.priority, sharing.share
-    if key not in jobs:
-        problem = None
-        if sharing.share is not None:
-            part = sm_share(device, sharing.share)
-            stream, problem = part.stream, part.problem
-        else:
-            stream = device.stream("high" if sharing.priority == "normal" else "low")
-        jobs[key] = Job(setting.background, batch, setting.pieces, setting.precision, device, stream), problem
-    return jobs[key]
+    def job(self, sharing: Sharing, smaller: bool) -> tuple[Job, str | None]:
+        """Made once for all rungs that can use it."""
+        setting, batch = self.setting, self.setting.background_batches[smaller]
+        key = batch, sharing.priority, sharing.share
+        if key not in self.jobs:
+            part, problem = None, None
+            if sharing.share is not None:
+                part = sm_share(self.device, sharing.share)
+                stream, problem = part.stream, part.problem
+            else:
+                stream = self.device.stream("high" if sharing.priority == "normal" else "low")
+            made = Job(setting.background, batch, setting.pieces, setting.precision, self.device, stream, part)
+            self.jobs[key] = made, problem
+        return self.jobs[key]
 
-
-def background(
-    rung: tuple[Sharing, bool],
-    setting: Setting,
-    device: Device,
-    foreground: Foreground,
-    jobs: dict[tuple[Any, ...], tuple[Job, str | None]],
-) -> Background:
-    job, problem = background_job(rung, setting, device, jobs)
-    pieces = timed(job.works, job.stream, device)
-    alone = Lane(job.stream, Gate(Sharing(pieces=2)), lambda: (FREE, None))
-    started = time.perf_counter()
-    with alone.running(pieces):
-        time.sleep(setting.alone_seconds)
-    samples = alone.finished / len(pieces) * job.batch / (time.perf_counter() - started)
-    lane = Lane(job.stream, Gate(rung[0]), foreground.look)
-    return Background(pieces, lane, Governor(rung[0]), job.batch, samples, problem)
+    def background(self, sharing: Sharing, smaller: bool, foreground: Foreground) -> Background:
+        """A rung's, measured alone first."""
+        job, problem = self.job(sharing, smaller)
+        pieces = timed(job.works, job.stream, self.device)
+        alone = Lane(job.stream, Gate(Sharing(pieces=2)), lambda: (FREE, None))
+        started = time.perf_counter()
+        with alone.running(pieces):
+            time.sleep(self.setting.alone_seconds)
+        if alone.error is not None:
+            raise RunError(f"alone: {alone.error}") from alone.error
+        samples = alone.finished / len(pieces) * job.batch / (time.perf_counter() - started)
+        lane = Lane(job.stream, Gate(sharing), foreground.look)
+        return Background(pieces, lane, Governor(sharing), job.batch, samples, problem)
 
 
 def entry(name: str, rung: Background, alone: dict[str, float]) -> dict[str, Any]:
@@ -235,7 +271,7 @@ def entry(name: str, rung: Background, alone: dict[str, float]) -> dict[str, Any
         "background_batch": rung.batch,
         "background_samples_per_second": harvested,
         "background_samples_per_second_alone": rung.samples_alone,
-        "harvest": harvested / rung.samples_alone,
+        "harvest": harvested / rung.samples_alone if rung.samples_alone else None,
         "median_piece_seconds": statistics.median(piece.expected for piece in rung.pieces),
     }
 

@@ -115,9 +115,16 @@ def ladder(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]
     for setting in collocation.QUICK if arguments.quick else collocation.SETTINGS:
         if time.monotonic() > end:
             found["left_out"].append(setting.foreground)
-        else:
-            found["measurements"].append(collocation.measure(setting, device, end))
-        yield found
+            yield found
+            continue
+        measured = found["measurements"]
+        measured.append({})
+        try:
+            for measured[-1] in collocation.Climb(setting, device, end).measure():
+                yield found
+        except (DeeppoolError, RuntimeError) as error:
+            measured[-1] |= {"error": str(error).splitlines()[0]}
+            yield found
 
 
 def pairs(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:

@@ -77,6 +77,29 @@ def test_dry_run_on_a_cpu_climbs_the_ladder_and_tries_the_kernels(script):
     assert len(summary["pairs"]["priorities"]) == 4
 
 
+def test_a_rung_that_cannot_be_had_is_named_and_the_others_are_climbed(script, monkeypatch):
+    def refuse(device, share):
+        raise RuntimeError("no context\nand a traceback of C++")
+
+    monkeypatch.setattr(collocation, "sm_share", refuse)
+    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
+    (measured,) = summary["ladder"]["measurements"]
+    (gap,) = measured["gaps"]
+    assert measured["failed"] == {"+ SM share 25 %": "no context"}
+    assert gap["left_out"] == ["+ SM share 25 %"]
+    assert len(gap["rungs"]) == len(collocation.LADDER) - 1
+
+
+def test_a_foreground_that_cannot_be_made_is_an_entry_too(script, monkeypatch):
+    def fail(name, place):
+        raise RuntimeError("the GPU is full")
+
+    monkeypatch.setattr(collocation, "capture", fail)
+    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
+    (measured,) = summary["ladder"]["measurements"]
+    assert (measured["error"], measured["gaps"]) == ("the GPU is full", [])
+
+
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
 def test_dry_run_on_a_cpu_launches_the_background_in_both_homes(script):
