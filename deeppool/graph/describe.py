@@ -123,6 +123,8 @@ def _signature(program: fx.GraphModule, group: tuple[fx.Node, ...], owner: dict[
         return f"{kind}{tuple(value.shape)}{value.dtype}" if isinstance(value, torch.Tensor) else f"{kind}{value}"
 
     def named(argument: Any) -> Any:
+        if isinstance(argument, torch.device):
+            return _Named("device")  # where the model was captured is no part of what it is
         return _Named(describe(argument)) if isinstance(argument, fx.Node) else argument
 
     parts = [(str(node.target), repr(pytree.tree_map(named, (node.args, node.kwargs)))) for node in group]

@@ -95,8 +95,15 @@ class Iteration:
         ends = {nodes[-1]: index for index, (_, nodes) in enumerate(self.pieces)}
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
+        place = next((parameter.device for parameter in self.parameters), None)
+
+        def here(argument: Any) -> Any:
+            # A program names the device on which it was captured.
+            return place if place is not None and isinstance(argument, torch.device) else argument
+
         for node in captured.program.graph.nodes:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            written = copies[node] = graph.node_copy(node, copies.__getitem__)
+            written.args, written.kwargs = fx.node.map_aggregate((written.args, written.kwargs), here)
             if node in ends:
                 layer, nodes = self.pieces[ends[node]]
                 name = f"boundary_{ends[node]}"

@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
+from deeppool.graph import describe
 from deeppool.graph.capture import capture
 from deeppool.graph.extract import extract
 from deeppool.graph.losses import classification_loss
@@ -157,6 +158,32 @@ def test_example_model_has_a_branch_and_a_join(captured):
     }
     assert graph.input_shape == (3, 32, 32)
     assert graph.model == EXAMPLE
+
+
+class MakesItsOwnTensor(nn.Module):
+    """And one that is where another is: both name a device."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x).to(x.device, torch.float64) + torch.zeros_like(x, device=x.device)
+
+
+def test_where_a_model_was_captured_is_no_part_of_its_signatures(monkeypatch):
+    found = capture(MakesItsOwnTensor(), (4,))
+    # Which runs the program, and not on a device that is not there.
+    monkeypatch.setattr(describe, "saved_bytes", lambda program, groups, *, autocast: [0] * len(groups))
+    (made,) = [node for node in found.program.graph.nodes if "device" in node.kwargs]
+    (moved,) = [node for node in found.program.graph.nodes if any(isinstance(a, torch.device) for a in node.args)]
+    made.update_kwarg("device", torch.device("cuda", 1))
+    moved.update_arg(1, torch.device("cuda", 1))
+    again = describe.describe_layers(found.program, found.nodes)
+    assert [layer.signature for layer in again] == [layer.signature for layer in found.graph.layers]
+    made.update_kwarg("dtype", torch.float32)
+    changed = describe.describe_layers(found.program, found.nodes)
+    assert [layer.signature for layer in changed] != [layer.signature for layer in found.graph.layers]
 
 
 def test_fingerprint_follows_the_graph(captured):

@@ -135,3 +135,27 @@ def test_stamps_change_no_gradient():
         gradients.append([parameter.grad.clone() for parameter in iteration.parameters])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
     assert len(gradients[0]) == len(list(captured.source.parameters()))
+
+
+class MakesItsOwnTensor(nn.Module):
+    """As the first state of a recurrent network: as many rows as there are samples, where they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x).to(x.device, torch.float32) + torch.zeros(x.shape[0], 3, device=x.device)
+
+
+def test_a_tensor_that_the_model_makes_is_where_it_is_measured_and_not_where_it_was_captured():
+    class Elsewhere:
+        def torch_device(self, index=0):
+            return torch.device("meta")
+
+    captured, place = capture(MakesItsOwnTensor(), (4,)), Elsewhere()
+    iteration = Iteration(captured, copy_weights(captured, place), stamped=False)
+    assert iteration.module(*example_data(captured, 2, place)).device.type == "meta"
+    made = [node for node in iteration.module.graph.nodes if "device" in node.kwargs]
+    assert [node.kwargs["device"].type for node in made] == ["meta"]
+    assert [node.kwargs["device"].type for node in captured.program.graph.nodes if "device" in node.kwargs] == ["cpu"]
