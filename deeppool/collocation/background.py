@@ -43,7 +43,7 @@ def main() -> None:
             guest.step()
             priority = _yield_core(setup)
         guest.pace(priority)
-        commands.answer("ready", priority=priority)
+        commands.answer("ready", priority=", ".join(filter(None, (priority, guest.granted))))
         while (message := commands.next())["command"] != "exit":
             if message["command"] == "train":
                 log = guest.train(
@@ -60,9 +60,9 @@ def main() -> None:
 
 
 def _yield_core(setup: Message) -> str:
-    """Takes the place of a background on its core, and says which."""
+    """Takes the place of a background on its core, and says which; a share is of a GPU where there is one."""
     sharing = Sharing(**setup["sharing"])
-    if sharing.share is not None and "rank" in setup:
+    if sharing.share is not None and "rank" in setup and setup.get("device", "cpu") == "cpu":
         return join_background(Path(setup["folder"]).name, setup["rank"], sharing.share)
     return lower_priority(sharing.priority)
 

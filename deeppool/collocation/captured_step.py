@@ -86,6 +86,9 @@ class CapturedStep:
         """Puts another batch in the place of the last, in the order of what the current stream was given."""
         for held, given in zip(self._data.values(), data, strict=True):
             held.copy_(given, non_blocking=True)
+            if given.is_cuda:
+                # Its memory must not serve another batch before the device has come to this copy.
+                given.record_stream(torch.cuda.current_stream(given.device))
 
     def loss(self) -> torch.Tensor:
         """Of the last step, on the device."""

@@ -13,9 +13,10 @@ from deeppool.child import Commands, Message
 from deeppool.collectives.layout import Layout
 from deeppool.collocation.pieces import PIECE_SECONDS, in_pieces, longest_piece
 from deeppool.collocation.throttle import Throttle
-from deeppool.device.common import find_device
+from deeppool.device.common import Device, Stream, StreamPriority, find_device
 from deeppool.device.cpu import LOWEST
 from deeppool.device.heap import keep_memory
+from deeppool.device.sm_share import sm_share
 from deeppool.errors import InvalidValueError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
@@ -60,7 +61,7 @@ class Guest:
         self._setup = setup
         self._batch: tuple[int, tuple[torch.Tensor, ...]] | None = None
         self._sharing = Sharing(**setup.get("sharing", {}))
-        self._stream = device.stream("high" if self._sharing.priority == "normal" else "low")
+        self._stream, self.granted, self._kept = granted_stream(self._sharing, device)
         self._throttled = "rank" in setup
         self.trainer = self._trainer(self._stages())
         self.updates = 0
@@ -239,6 +240,18 @@ def work_of(setup: Message, place: torch.device) -> tuple[Work, int]:
         return synthetic_work(job, place, folder), job.batch
     keep_sockets_in(folder)
     return own_work(load_job(setup["own"]), setup["batch"], place), setup["batch"]
+
+
+def granted_stream(sharing: Sharing, device: Device) -> tuple[Stream, str | None, Any]:
+    """Where a background's work goes, at which priority of a GPU, and what must be kept as long; None: on a core."""
+    if device.kind == "cpu":
+        return device.stream("low"), None, None
+    if sharing.share is None:
+        priority: StreamPriority = "high" if sharing.priority == "normal" else "low"
+        return device.stream(priority), f"stream priority {priority}", None
+    part = sm_share(device, sharing.share)
+    where = f"on all multiprocessors ({part.problem})" if part.problem else f"on {part.multiprocessors} multiprocessors"
+    return part.stream, f"stream priority {part.stream.priority}, {where}", part
 
 
 def _limit_gpu_memory(budget: float | None, place: torch.device) -> None:

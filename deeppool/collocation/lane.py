@@ -23,6 +23,10 @@ POLL_SECONDS = 1e-4
 """Between two looks at a gate that is closed; each takes the interpreter's lock for some microseconds."""
 DRAIN_SECONDS = 60.0
 """That pieces in flight get to end."""
+MOST_IN_FLIGHT = 64
+"""Pieces, whatever a gate admits: they keep a device as busy as the thousand that a driver's queue holds, which would
+go on for seconds after the lane was stopped.
+"""
 REPETITIONS = 5
 
 Look = Callable[[], tuple[Orders, Operator | None]]
@@ -84,7 +88,8 @@ class Lane:
         while not self._ending.is_set():
             self._collect()
             orders, doing = self._look()
-            if self._gate.admits(time.perf_counter(), orders, doing, piece.expected):
+            admitted = self._gate.admits(time.perf_counter(), orders, doing, piece.expected)
+            if admitted and len(self._in_flight) < MOST_IN_FLIGHT:
                 self._in_flight.append(self._stream.launch(piece.work))
                 self._gate.launched(time.perf_counter(), piece.expected)
                 self.launched += 1

@@ -14,12 +14,11 @@ import torch
 
 from deeppool.child import Message
 from deeppool.collocation.captured_step import CapturedStep
-from deeppool.collocation.guest import work_of
+from deeppool.collocation.guest import granted_stream, work_of
 from deeppool.collocation.home import training_problem
 from deeppool.collocation.lane import Lane, Look, Piece, timed
 from deeppool.collocation.pieces import PIECE_SECONDS, cut
-from deeppool.device.common import Device, Stream, StreamPriority
-from deeppool.device.sm_share import sm_share
+from deeppool.device.common import Device
 from deeppool.errors import InvalidValueError
 from deeppool.execution.training import Training
 from deeppool.scheduling.gate import Gate
@@ -48,8 +47,8 @@ class Lodger:
         sharing = Sharing(**setup["sharing"])
         self._work, self.batch = work_of(setup, place)
         check_training(self._work.training)
-        # The context of a part of a GPU lives no longer than what it is kept in.
-        self._stream, self.priority, self._kept = _stream(sharing, device)
+        self._stream, granted, self._kept = granted_stream(sharing, device)
+        self.priority = granted or "the rank's own priority"
         self._iteration = 0
         self._next: tuple[torch.Tensor, ...] | None = None
         with self._stream.current():
@@ -152,15 +151,3 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
             f"the step of {type(optimizer).__name__} reads back from the GPU (make it with capturable=True, or give "
             "the background a process: Sharing(home='process'))"
         )
-
-
-def _stream(sharing: Sharing, device: Device) -> tuple[Stream, str, Any]:
-    """Where the pieces go, what that is called, and what must be kept as long."""
-    if device.kind == "cpu":
-        return device.stream("low"), "the rank's own priority", None
-    if sharing.share is None:
-        priority: StreamPriority = "high" if sharing.priority == "normal" else "low"
-        return device.stream(priority), f"stream priority {priority}", None
-    part = sm_share(device, sharing.share)
-    where = f"on all multiprocessors ({part.problem})" if part.problem else f"on {part.multiprocessors} multiprocessors"
-    return part.stream, f"stream priority {part.stream.priority}, {where}", part

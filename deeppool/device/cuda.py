@@ -1,5 +1,6 @@
 """NVIDIA GPUs through torch."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,9 @@ class CudaDevice:
         pool = torch.cuda.graph_pool_handle()
         captured = []
         surrounding = torch.cuda.current_stream()
-        with captures_as_current() as stream:
+        with captures_as_current() as stream, warnings.catch_warnings():
+            # A piece of views alone gives the device nothing to do.
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             stream.wait_stream(surrounding)
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UPS):

@@ -95,6 +95,9 @@ class Governing:
     def begin(self, trainer: Trainer) -> None:
         """An iteration of the trainer begins, beside the background."""
         trainer.watcher = self._clocked or self._board
+        if self._ordered is None and self._clocked is not None:
+            # Iterations that nobody governed, since the last one here, were timed, too.
+            self._clocked.times()
         self._hold(*self._agreed)
         self._orders = self._governor.begin(self._iterations)
         self._iterations += 1

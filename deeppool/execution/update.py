@@ -72,6 +72,8 @@ class Update:
         self.scale = LossScale(enabled=scaled)
         self._clip_norm = training.clip_norm
         self._parameters = [parameter for _, parameter in mine]
+        # Also of a rank that has none of them.
+        self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
         self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == peers.rank]
 
     def step(self) -> None:
@@ -92,8 +94,7 @@ class Update:
 
     def _norm(self) -> float:
         """Of the gradients of all parameters of all ranks, without the loss's scale; inf or nan if one is."""
-        device = self._parameters[0].device if self._parameters else torch.device("cpu")
-        total = torch.zeros((), dtype=torch.float64, device=device)
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
         for parameter in self._counted:
             if parameter.grad is not None:
                 total += parameter.grad.norm(dtype=torch.float64).square()

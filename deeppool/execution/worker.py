@@ -84,7 +84,6 @@ class Rank:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
         self.stream = device.stream("high")
-        self.arithmetic = device.arithmetic(plan.precision)
         work = self._work = _work(setup, folder, plan, self.place)
         if setup["emulated"]:
             self.peers = _emulate(self.rank, plan, self.place)
@@ -110,7 +109,9 @@ class Rank:
         return Doing(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
-        with self.device.unbound(), self.stream.current():
+        self._precision = plan.precision
+        # A graph repeats the arithmetic that it was captured with.
+        with self.device.unbound(), self.device.arithmetic(plan.precision), self.stream.current():
             return Trainer(
                 self._work.captured,
                 stages_of(plan),
@@ -139,7 +140,9 @@ class Rank:
                 governing.begin(self.trainer)
                 bounds.append(governing.number)
             scale = self.trainer.update.scale.factor
-            losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
+            # No wider: a lodger is captured by this process too, which torch refuses while it is open.
+            with self.device.arithmetic(self._precision):
+                losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
@@ -284,7 +287,7 @@ def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> Non
         rank = Rank(commands.next(), pulse)
         commands.answer("ready")
         known = {**rank.commands, **more(rank)}
-        with rank.arithmetic, rank.stream.current():
+        with rank.stream.current():
             pulse.enter(RESTING, waits=True)
             while (message := commands.next())["command"] != "exit":
                 command = known[message["command"]]

@@ -118,6 +118,42 @@ def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
     assert seen == ["sync of last"]
 
 
+class Clock:
+    """Times the parts of iterations, as stamps on a GPU do, whoever governs them."""
+
+    def __init__(self) -> None:
+        self.since: dict[tuple[str, int], float] = {}
+
+    def iterate(self, seconds: float) -> None:
+        self.since["sync", 1] = self.since.get(("sync", 1), 0.0) + seconds
+
+    def begin(self, kind: str, stage: int) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def times(self) -> dict[tuple[str, int], float]:
+        found, self.since = self.since, {}
+        return found
+
+
+def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_were_timed_too(tmp_path: Path) -> None:
+    trainer, board, clock = two_stages(), Board(tmp_path, 0), Clock()
+    governing = Governing(Sharing(feedback=0.1), tmp_path, 0, Alone())
+    governing.trust(clock)
+    # A turn of two iterations beside the background, and many alone: a ban needs only some slow ones.
+    for _ in range(2 * DENSE):
+        for _ in range(2):
+            governing.begin(trainer)
+            assert not board.orders[2]
+            clock.iterate(0.1)
+            governing.end(0.2, [])
+        governing.rest(trainer)
+        for _ in range(50):
+            clock.iterate(0.1)
+
+
 def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: Path) -> None:
     trainer, background = two_stages(), Board(tmp_path, 0)
     governing = Governing(GOVERNED, tmp_path, 0, Alone())

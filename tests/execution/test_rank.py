@@ -1,0 +1,106 @@
+"""A rank's process: which settings of the whole process are open while it does what."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import deeppool as dp
+from deeppool import documents
+from deeppool.cluster import find_cluster
+from deeppool.collocation.hosting_rank import Lodging
+from deeppool.device.cpu import CpuDevice
+from deeppool.device.cuda import CudaDevice
+from deeppool.execution.peers import Alone
+from deeppool.execution.ranks import PLAN
+from deeppool.execution.trainer import Trainer
+from deeppool.execution.training import Training
+from deeppool.execution.update import Update
+from deeppool.execution.worker import Rank
+from deeppool.job import Job
+from deeppool.sharing import Sharing
+
+EXAMPLE, BATCH = "examples.two_branch:two_branch", 2
+JOB = asdict(Job(EXAMPLE, (), BATCH))
+
+
+@pytest.fixture
+def open_settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A CPU whose arithmetic is set as a GPU's: for torch the settings are of the process, whatever it runs on."""
+    found: list[str] = []
+
+    @contextmanager
+    def arithmetic(device: CpuDevice, precision: str) -> Iterator[None]:
+        with CudaDevice.arithmetic(device, precision):  # type: ignore[arg-type]
+            found.append(precision)
+            yield
+            found.pop()
+
+    monkeypatch.setattr(CpuDevice, "arithmetic", arithmetic)
+    return found
+
+
+def make_rank(folder: Path, **more: Any) -> Rank:
+    """The only one of its plan; emulated, so that it meets nobody."""
+    profile = dp.profile(EXAMPLE, device="cpu", batch_sizes=[BATCH])
+    documents.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
+    setup = {"rank": 0, "ranks": 1, "position": 0, "emulated": True, "folder": str(folder), "index": 0, "core": None}
+    setup |= {"boards": None, "job": JOB, "sharing": None}
+    pulse: Any = SimpleNamespace(enter=lambda *_, **__: None)
+    return Rank(setup | more, pulse)
+
+
+def test_a_plans_arithmetic_is_that_of_its_stages_when_they_are_captured_and_when_they_run(
+    tmp_path: Path, open_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, list[str]] = {}
+    build, iterate = Trainer.__init__, Trainer.iterate
+
+    def building(trainer: Trainer, *arguments: Any, **more: Any) -> None:
+        seen["captured"] = list(open_settings)
+        build(trainer, *arguments, **more)
+
+    def iterating(trainer: Trainer, batches: Any) -> float:
+        seen["run"] = list(open_settings)
+        return iterate(trainer, batches)
+
+    monkeypatch.setattr(Trainer, "__init__", building)
+    monkeypatch.setattr(Trainer, "iterate", iterating)
+    rank = make_rank(tmp_path)
+    rank.train(
+        {"beside": False, "awake": False, "told": False, "steps": 1}, SimpleNamespace(answer=lambda *_, **__: None)
+    )
+    assert seen == {"captured": ["fp32"], "run": ["fp32"]}
+
+
+def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, open_settings: list[str]) -> None:
+    """torch.export asks for a setting that torch does not tell while the newer ones are in use."""
+    sharing = asdict(Sharing(priority="normal", home="thread"))
+    rank = make_rank(tmp_path, sharing=sharing)
+    answer = Lodging(rank).lodge({"job": JOB, "batch": BATCH}, None)
+    assert answer["error"] is None
+    assert answer["loss"] > 0
+    with CpuDevice().arithmetic("fp32"):
+        assert "allow_tf32" in Lodging(rank).lodge({"job": JOB, "batch": BATCH}, None)["error"]
+
+
+def test_a_rank_without_parameters_adds_to_the_norm_on_the_device_of_the_others() -> None:
+    devices: list[torch.device] = []
+
+    class Peers(Alone):
+        def all_reduce(self, tensor: torch.Tensor, *_: Any) -> Any:
+            devices.append(tensor.device)
+            return SimpleNamespace(wait=lambda: None)
+
+    parameters = {"weight": nn.Parameter(torch.ones(2, device="meta"))}
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1), clip_norm=1.0)
+    update = Update(parameters, {"weight": (1,)}, Peers(), rule, scaled=False)
+    with pytest.raises(RuntimeError, match="meta"):  # which has no numbers
+        update.step()
+    assert devices == [torch.device("meta")]
