@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["profiles"], help="each fills a call")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="to be profiled")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which no measurement starts")
+    parser.add_argument("--minutes", type=float, default=8.0, help="after which no measurement starts")
     parser.add_argument("--quick", action="store_true", help="a small model at two sizes: does the script run?")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
