@@ -1,10 +1,11 @@
 """How sure an estimate over rounds is: half the width of its 95 % interval, by the jackknife (Tukey, 1958).
 
-Iterations that follow each other are alike on a shared machine, so their number says little about how sure their mean
-is. Rounds are further apart: how much an estimate depends on each of them tells. What differs between two starts of the
+Iterations that follow each other are alike on a shared machine, and so are short rounds: their number says little about
+how sure a mean is. How much an estimate depends on each stretch of rounds tells. What differs between two starts of the
 same run is in no margin.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from statistics import fmean
@@ -15,25 +16,28 @@ _NORMAL = 2.0
 """The same for more, within 6 %."""
 
 
-def margin(without: Callable[[int], float | None], rounds: int) -> float | None:
+def margin(without: Callable[[range], float | None], rounds: int, together: int = 1) -> float | None:
     """Half the width of an estimate's 95 % interval.
 
     Args:
-        without: the estimate that leaves out one round; None: there is none.
+        without: the estimate that leaves out a stretch of rounds; None: there is none.
         rounds: that it was made of.
+        together: rounds of a stretch, or a few more; rounds that are further apart are not alike.
 
     Returns:
-        In the estimate's unit; None where it stands on one round alone.
+        In the estimate's unit; None where it stands on one stretch alone.
     """
-    if rounds < 2:
+    stretches = rounds // together
+    if stretches < 2:
         return None
-    found = [without(left_out) for left_out in range(rounds)]
+    ends = [rounds * number // stretches for number in range(stretches + 1)]
+    found = [without(range(start, end)) for start, end in itertools.pairwise(ends)]
     known = [estimate for estimate in found if estimate is not None]
-    if len(known) < rounds:
+    if len(known) < stretches:
         return None
     middle = fmean(known)
-    error = math.sqrt((rounds - 1) / rounds * sum((estimate - middle) ** 2 for estimate in known))
-    freedom = rounds - 1
+    error = math.sqrt((stretches - 1) / stretches * sum((estimate - middle) ** 2 for estimate in known))
+    freedom = stretches - 1
     return error * (_STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL)
 
 

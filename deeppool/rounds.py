@@ -42,16 +42,26 @@ WARM_UP_STEPS = 3
 LEAST_ROUNDS = 3
 ROUND_SECONDS, ROUND_STEPS = 0.5, 4
 """Of a condition, before there are more rounds. What slows a shared machine down lasts for a second or a few, so turns
-that are further apart say little of each other (``benchmarks/collocation-ladder`` has what that costs). Each turn
-begins with cold caches, alone and beside a background.
+that are further apart say little of each other (measured in ``benchmarks/collocation-ladder``); but the shorter a turn,
+the more of it runs with cold caches.
 """
+BACKGROUND_STEPS = 2
+"""In a turn, at least: each turn's end waits for the step under way."""
+APART_SECONDS = 8.0
+"""Rounds that lie closer are taken for alike where it is asked how sure the run is."""
 LOOK_SECONDS = 0.5
 """Between two looks at the background while the foreground rests."""
 
 
-def divided(total: int, seconds: float) -> list[int]:
-    """Iterations of each round, when so many are wanted and one takes about so long."""
-    turn = max(ROUND_STEPS, math.ceil(ROUND_SECONDS / seconds))
+def divided(total: int, seconds: float, step: float = 0.0) -> list[int]:
+    """Iterations of each round.
+
+    Args:
+        total: wanted.
+        seconds: of one, about.
+        step: seconds of a background's step.
+    """
+    turn = max(ROUND_STEPS, math.ceil(max(ROUND_SECONDS, BACKGROUND_STEPS * step) / seconds))
     rounds = min(total, max(LEAST_ROUNDS, total // turn))
     return [total // rounds + (index < total % rounds) for index in range(rounds)]
 
@@ -81,6 +91,8 @@ class Rounds:
         self.sharing = sharing
         self.feed, self.steering = feed, steering
         self.share = 0.05
+        self._alike = 1
+        """Rounds in a row that may be."""
         self.asleep, self.awake, self.collocated = Measured(), Measured(), Measured()
         self.held = [Held(None if sharing is None else sharing.max_slowdown, 0.0)]
         """Beside the background, by bound; the last one is held now."""
@@ -105,8 +117,10 @@ class Rounds:
         conditions = 1 if self.neighbours is None else 4
         budget = (30.0 if seconds is None else seconds) / conditions
         total = steps or max(2, int(budget / iteration))
-        shares = divided(total, iteration)
+        shares = divided(total, iteration, 0.0 if self.neighbours is None else self.neighbours.step_seconds)
         rounds = len(shares)
+        apart = math.ceil(APART_SECONDS * rounds / (total * iteration * conditions))
+        self._alike = max(1, min(apart, rounds // LEAST_ROUNDS))
         for index, count in enumerate(shares):
             self.share = 0.1 + 0.9 * index / rounds
             self.report(f"measuring, round {index + 1} of {rounds}", self.share)
@@ -182,20 +196,20 @@ class Rounds:
     def record(self, job: BackgroundJob | None) -> RunRecord:
         """Everything that was measured."""
         plan, batch = self.plan, self.plan.global_batch
-        alone = self.awake.phase(batch)
+        alone = self.awake.phase(batch, self._alike)
         held = last_measured(self.held)
-        beside = alone if job is None else self.collocated.phase(batch, held.turns)
+        beside = alone if job is None else self.collocated.phase(batch, self._alike, held.turns)
         window = max(1, min(3, len(self.losses) // 2))
         foreground = ForegroundResult(
             iteration_time=beside.iteration_time,
             throughput=beside.throughput,
             idle_share=beside.idle_share,
             alone=alone,
-            alone_asleep=None if job is None else self.asleep.phase(batch),
+            alone_asleep=None if job is None else self.asleep.phase(batch, self._alike),
             slowdown=beside.iteration_time.mean / alone.iteration_time.mean - 1,
             first_loss=_mean(self.losses[:window]),
             last_loss=_mean(self.losses[-window:]),
-            slowdown_margin=None if job is None else slowdown_margin(self.awake.turns, held.turns),
+            slowdown_margin=None if job is None else slowdown_margin(self.awake.turns, held.turns, self._alike),
         )
         return RunRecord(
             model=plan.model,
@@ -246,7 +260,7 @@ class Rounds:
             last_loss=_mean(losses[-1:]),
             ended=self.neighbours.ended,
             home=self.neighbours.home,
-            harvest_margin=harvest_margin(by_itself, beside),
+            harvest_margin=harvest_margin(by_itself, beside, self._alike),
         )
 
 

@@ -80,7 +80,7 @@ class BackgroundResult:
     model: str
     batch: int
     priority: str
-    """That the operating system granted."""
+    """That the operating system granted, and the GPU where there is one."""
     throughput: float
     """Samples per second beside the foreground, over all ranks."""
     alone_throughput: float

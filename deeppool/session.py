@@ -108,7 +108,7 @@ def launch(
                 neighbours = stack.enter_context(
                     Neighbours(neighbour, place, count, sharing, work, device=plan.device, home=home, tells=tells)
                 )
-            spinners = stack.enter_context(Spinners(place, count, sharing))
+            spinners = stack.enter_context(Spinners(place, count, sharing, plan.device))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()

@@ -17,7 +17,7 @@ class BackgroundOutcome:
     rank: int | None
     """That it ran beside; None: it never started."""
     priority: str | None
-    """That the operating system granted."""
+    """That the operating system granted, and the GPU where there is one."""
     steps: int
     """Updates that it had made when it ended, those before a checkpoint included; a job that was killed, or died, has
     told of them twice a second."""

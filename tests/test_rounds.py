@@ -20,6 +20,12 @@ def test_a_longer_run_has_more_rounds_and_not_longer_ones(total: int, seconds: f
     assert divided(total, seconds) == shares
 
 
+def test_a_background_whose_steps_are_long_has_long_turns() -> None:
+    """Each turn's end waits for the step under way."""
+    assert divided(60, 0.1, step=1.0) == [20, 20, 20]
+    assert divided(60, 0.1, step=0.1) == divided(60, 0.1)
+
+
 @given(st.integers(1, 10**6), st.floats(1e-5, 1e3))
 def test_rounds_are_as_long_as_one_another_and_leave_out_nothing(total: int, seconds: float) -> None:
     shares = divided(total, seconds)

@@ -2,10 +2,10 @@
 
 Commands: ``setup`` (once); ``train``, which goes on until the next command or for as many steps as it says; ``rest``;
 ``serve``, which goes on to the job's own end or until the next command, with checkpoints; ``exit``. Answers: ``ready``
-with the priority that the operating system granted; ``trained`` after ``train``, with the log of its steps, when the
-last step is done, or the next command has come and the step under way is done; ``resting`` after ``rest``;
-``progress`` now and then while it serves, or trains and shall tell, and ``left`` when serving is over; ``failed``
-before it ends by an exception.
+with the priority that was granted, and the seconds of a step where one was taken; ``trained`` after ``train``, with the
+log of its steps, when the last step is done, or the next command has come and the step under way is done; ``resting``
+after ``rest``; ``progress`` now and then while it serves, or trains and shall tell, and ``left`` when serving is over;
+``failed`` before it ends by an exception.
 """
 
 import contextlib
@@ -32,18 +32,20 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text(WORST_OOM_SCORE)
     # A job that starts at the lowest priority beside a busy core may never be ready, so where it is waited for, it
     # starts as an equal. Where it is not, importing torch and capturing the model shall not cost the foreground.
-    priority = _yield_core(setup) if setup.get("serves") else None
+    priority = yield_core(setup) if setup.get("serves") else None
     from deeppool.collocation.guest import Guest
     from deeppool.execution.failure import tell
 
+    step = None
     try:
         guest = Guest(setup, commands)
         if priority is None:
             # Warm before it is measured.
             guest.step()
-            priority = _yield_core(setup)
+            step = guest.time_step()
+            priority = yield_core(setup)
         guest.pace(priority)
-        commands.answer("ready", priority=", ".join(filter(None, (priority, guest.granted))))
+        commands.answer("ready", priority=", ".join(filter(None, (priority, guest.granted))), step=step)
         while (message := commands.next())["command"] != "exit":
             if message["command"] == "train":
                 log = guest.train(
@@ -59,7 +61,7 @@ def main() -> None:
         sys.exit(told["text"])
 
 
-def _yield_core(setup: Message) -> str:
+def yield_core(setup: Message) -> str:
     """Takes the place of a background on its core, and says which; a share is of a GPU where there is one."""
     sharing = Sharing(**setup["sharing"])
     if sharing.share is not None and "rank" in setup and setup.get("device", "cpu") == "cpu":

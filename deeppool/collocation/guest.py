@@ -112,6 +112,13 @@ class Guest:
         self._first = loss if self._first is None else self._first
         return loss
 
+    def time_step(self) -> float:
+        """One more update; the seconds that it holds its core, whoever else wants it, or its GPU."""
+        clock = time.process_time if self._device.kind == "cpu" else time.perf_counter
+        before = clock()
+        self.step()
+        return clock() - before
+
     def _samples_of(self, samples: range) -> tuple[torch.Tensor, ...]:
         # The first piece asks for its inputs, the last one for the targets.
         if self._batch is None or self._batch[0] != self.trainer.iterations:
@@ -243,7 +250,7 @@ def work_of(setup: Message, place: torch.device) -> tuple[Work, int]:
 
 
 def granted_stream(sharing: Sharing, device: Device) -> tuple[Stream, str | None, Any]:
-    """Where a background's work goes, at which priority of a GPU, and what must be kept as long; None: on a core."""
+    """Where a background's work goes, what a GPU granted it (None on a core), and what must be kept as long."""
     if device.kind == "cpu":
         return device.stream("low"), None, None
     if sharing.share is None:

@@ -36,6 +36,8 @@ class Lodgers:
         self.job = job
         self.priority = "unknown"
         self.ended = "stopped"
+        self.step_seconds = 0.0
+        """That a phase waits for at its end: pieces in flight are over at once."""
         self.told: dict[int, Told] = {}
         """Per rank, as of the end of its last phase: within one, nobody asks the ranks."""
         self._ranks, self._work = ranks, work

@@ -29,12 +29,18 @@ class Measured:
         self.cpu = [a + b["cpu"] for a, b in zip(self.cpu or [0.0] * len(answers), answers, strict=True)]
         self.seconds += max(answer["wall"] for answer in answers)
 
-    def phase(self, batch: int, turns: Turns | None = None) -> Phase:
-        """Its summary, for a global batch; of some of its iterations where ``turns`` says so, idle shares of all."""
+    def phase(self, batch: int, together: int = 1, turns: Turns | None = None) -> Phase:
+        """Its summary.
+
+        Args:
+            batch: the global one.
+            together: rounds in a row that may be alike.
+            turns: some of its iterations, which it then is of; idle shares are of all.
+        """
         turns = self.turns if turns is None else turns
         times = list(chain.from_iterable(turns))
         idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
-        summary = replace(summarise(times), margin=margin(lambda left_out: mean(turns, left_out), len(turns)))
+        summary = replace(summarise(times), margin=margin(lambda left_out: mean(turns, left_out), len(turns), together))
         return Phase(summary, batch * len(times) / sum(times), idle)
 
 
@@ -81,36 +87,37 @@ def last_measured(held: Sequence[Held]) -> Held:
     return next((one for one in reversed(held) if any(one.turns)), held[-1])
 
 
-def mean(turns: Turns, left_out: int | None = None) -> float | None:
-    """Of the iterations of all rounds but one; None where there are none."""
-    times = [seconds for number, turn in enumerate(turns) if number != left_out for seconds in turn]
+def mean(turns: Turns, left_out: range = range(0)) -> float | None:
+    """Of the iterations of all rounds but some; None where there are none."""
+    times = [seconds for number, turn in enumerate(turns) if number not in left_out for seconds in turn]
     return fmean(times) if times else None
 
 
-def slowdown_margin(alone: Turns, beside: Turns) -> float | None:
+def slowdown_margin(alone: Turns, beside: Turns, together: int = 1) -> float | None:
     """Half of the 95 % interval of the mean beside over the mean alone, minus 1, measured in the same rounds."""
 
-    def without(left_out: int) -> float | None:
-        by_itself, together = mean(alone, left_out), mean(beside, left_out)
-        return None if by_itself is None or together is None else together / by_itself - 1
+    def without(left_out: range) -> float | None:
+        by_itself, with_it = mean(alone, left_out), mean(beside, left_out)
+        return None if by_itself is None or with_it is None else with_it / by_itself - 1
 
-    return margin(without, len(alone))
+    return margin(without, len(alone), together)
 
 
-def harvest_margin(alone: Work, beside: Work) -> float | None:
+def harvest_margin(alone: Work, beside: Work, together: int = 1) -> float | None:
     """Half of the 95 % interval of the background's throughput beside the foreground over that alone."""
     # What a bound that came late had measured under it was measured in the last rounds.
     late = len(alone.phases) - len(beside.phases)
 
-    def without(left_out: int) -> float | None:
-        by_itself, together = _throughput(alone.phases, left_out), _throughput(beside.phases, left_out - late)
-        return together / by_itself if together is not None and by_itself else None
+    def without(left_out: range) -> float | None:
+        then = range(left_out.start - late, left_out.stop - late)
+        by_itself, with_it = _throughput(alone.phases, left_out), _throughput(beside.phases, then)
+        return with_it / by_itself if with_it is not None and by_itself else None
 
-    return margin(without, len(alone.phases))
+    return margin(without, len(alone.phases), together)
 
 
-def _throughput(phases: Sequence[tuple[float, float]], left_out: int) -> float | None:
-    """Steps per second of all phases but one; None where there is no time."""
-    kept = [phase for number, phase in enumerate(phases) if number != left_out]
+def _throughput(phases: Sequence[tuple[float, float]], left_out: range) -> float | None:
+    """Steps per second of all phases but some; None where there is no time."""
+    kept = [phase for number, phase in enumerate(phases) if number not in left_out]
     steps, seconds = (sum(values) for values in zip(*kept, strict=True)) if kept else (0.0, 0.0)
     return steps / seconds if seconds else None

@@ -82,6 +82,8 @@ class Neighbours:
         self.job, self.home = job, home
         self.priority = "unknown"
         self.ended = "stopped"
+        self.step_seconds = 0.0
+        """That a step holds its core or GPU, alone; of the slowest job."""
         self.told: dict[int, Told] = {rank: Told(time.perf_counter(), 0, 0) for rank in range(ranks)}
         """Per rank, as of the last :meth:`look`."""
         self._tells = tells
@@ -118,6 +120,7 @@ class Neighbours:
             message = self._receive(rank, START_SECONDS)
             if message is not None:
                 self.priority = message["priority"]
+                self.step_seconds = max(self.step_seconds, message["step"])
         if not self._living:
             raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
 
@@ -203,8 +206,8 @@ class Neighbours:
 class Spinners:
     """One idle-priority spinner per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, place: Place, ranks: int, sharing: Sharing) -> None:
-        """Starts one beside each rank; :meth:`spinning` sets them spinning."""
+    def __init__(self, place: Place, ranks: int, sharing: Sharing, device: str) -> None:
+        """Starts one beside each rank, on ``cpu`` or ``cuda``; :meth:`spinning` sets them spinning."""
         self._children: list[Process] = []
         try:
             for rank in range(ranks):
@@ -212,7 +215,7 @@ class Spinners:
                 self._children.append(child)
                 slot = place.slot(rank)
                 # Only beside the rank in its control group is the lowest priority the lowest.
-                run = None if sharing.share is None else Path(slot.folder).name
+                run = None if sharing.share is None or device != "cpu" else Path(slot.folder).name
                 child.send("setup", core=slot.core, rank=rank, run=run)
         except BaseException:
             self.close()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import deeppool as dp
+from deeppool.collocation import background
 from deeppool.collocation import guest as guest_module
 from deeppool.collocation.guest import Guest
 from deeppool.errors import InvalidValueError
@@ -41,6 +42,14 @@ def start(job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None,
 
 def serve(guest: Guest, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
     return guest.serve({"steps": steps, "checkpoints": None if folder is None else str(folder), "every": every})
+
+
+@pytest.mark.parametrize(("device", "priority"), [("cpu", "20 % of the core"), ("cuda", "SCHED_IDLE")])
+def test_a_share_of_a_gpu_is_none_of_a_core(device: str, priority: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "join_background", lambda run, rank, share: f"{100 * share:.0f} % of the core")
+    monkeypatch.setattr(background, "lower_priority", lambda wanted: "SCHED_IDLE")
+    sharing = asdict(Sharing(priority="lowest" if device == "cuda" else "normal", share=0.2))
+    assert background.yield_core({"sharing": sharing, "folder": "run", "rank": 0, "device": device}) == priority
 
 
 def test_a_background_is_a_plain_loop_bit_by_bit(tmp_path: Path) -> None:
