@@ -173,6 +173,8 @@ class Background:
             self.seconds += time.perf_counter() - started
             self.finished += self.lane.finished - before
             foreground.orders = FREE
+        if self.lane.error is not None:
+            raise RunError(f"beside the foreground: {self.lane.error}") from self.lane.error
 
 
 class Climb:
@@ -198,9 +200,10 @@ class Climb:
         for _ in range(COLD):
             foreground.iterate()
         for gap in setting.gaps:
-            foreground.gap = gap
-            gaps.append(self.climb(foreground))
-            yield result
+            if time.monotonic() < self.ends:
+                foreground.gap = gap
+                gaps.append(self.climb(foreground))
+                yield result
 
     def climb(self, foreground: Foreground) -> dict[str, Any]:
         """All rungs by turns."""
@@ -211,13 +214,16 @@ class Climb:
             if name not in self.failed
         }
         rungs = {name: rung for name, rung in made.items() if rung is not None}
-        for _ in range(self.setting.rounds):
+        for number in range(self.setting.rounds):
+            if number and time.monotonic() >= self.ends:
+                break
             alone += [foreground.iterate()[0] for _ in range(self.setting.iterations)]
-            for rung in rungs.values():
-                if time.monotonic() < self.ends:
-                    rung.run(foreground, self.setting.iterations)
-        entries = [entry(name, rung, summary(alone)) for name, rung in rungs.items() if rung.times]
-        left_out = [name for name in LADDER if name not in rungs or not rungs[name].times]
+            for name, rung in rungs.items():
+                if name not in self.failed:
+                    self.attempt(name, lambda rung=rung: rung.run(foreground, self.setting.iterations))
+        measured = {name: rung for name, rung in rungs.items() if rung.times and name not in self.failed}
+        entries = [entry(name, rung, summary(alone)) for name, rung in measured.items()]
+        left_out = [name for name in LADDER if name not in measured]
         return {"gap": foreground.gap, "alone": summary(alone), "rungs": entries, "left_out": left_out}
 
     def attempt(self, name: str, make: Callable[[], Made]) -> Made | None:
@@ -264,7 +270,7 @@ def entry(name: str, rung: Background, alone: dict[str, float]) -> dict[str, Any
     beside, harvested = summary(rung.times), rung.samples / rung.seconds
     return {
         "rung": name,
-        "problem": rung.problem if rung.lane.error is None else str(rung.lane.error),
+        "problem": rung.problem,
         "foreground": beside,
         "slowdown": beside["mean"] / alone["mean"] - 1,
         "p99_inflation": beside["p99"] / alone["p99"] - 1,

@@ -117,13 +117,13 @@ def ladder(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]
             found["left_out"].append(setting.foreground)
             yield found
             continue
-        measured = found["measurements"]
-        measured.append({})
+        others = found["measurements"]
         try:
-            for measured[-1] in collocation.Climb(setting, device, end).measure():
+            for entry in collocation.Climb(setting, device, end).measure():
+                found["measurements"] = [*others, entry]
                 yield found
         except (DeeppoolError, RuntimeError) as error:
-            measured[-1] |= {"error": str(error).splitlines()[0]}
+            entry["error"] = str(error).splitlines()[0]
             yield found
 
 

@@ -40,7 +40,7 @@ class CapturedStep:
             cuts: the layers of each piece, in order.
             data: each input, and the targets, of one batch, on the device; overwritten by :meth:`feed`.
             optimizer: of the model's parameters; one whose step reads nothing back from the device, as SGD's.
-            precision: of products and convolutions.
+            precision: of products and convolutions; fp32 is whatever torch is set to.
         """
         placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
         self._data: Values = dict(zip(placeholders, (tensor.clone() for tensor in data), strict=True))

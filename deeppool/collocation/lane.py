@@ -23,9 +23,9 @@ POLL_SECONDS = 1e-4
 """Between two looks at a gate that is closed; each takes the interpreter's lock for some microseconds."""
 DRAIN_SECONDS = 60.0
 """That pieces in flight get to end."""
-MOST_IN_FLIGHT = 64
-"""Pieces, whatever a gate admits: they keep a device as busy as the thousand that a driver's queue holds, which would
-go on for seconds after the lane was stopped.
+AHEAD_SECONDS = 0.02
+"""Of pieces in flight beyond the first two, whatever a gate admits: a device is as busy with them as with the thousand
+launches that a driver's queue holds, which would go on for seconds after the lane was stopped.
 """
 REPETITIONS = 5
 
@@ -68,7 +68,10 @@ class Lane:
             look: at the foreground, before each piece; takes no time.
         """
         self._stream, self._gate, self._look = stream, gate, look
-        self._in_flight: deque[Launch] = deque()
+        self._in_flight: deque[tuple[Launch, float]] = deque()
+        """And the seconds that each is expected to take."""
+        self._ahead = 0.0
+        """Their sum."""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._clock: int | None = None
@@ -89,8 +92,9 @@ class Lane:
             self._collect()
             orders, doing = self._look()
             admitted = self._gate.admits(time.perf_counter(), orders, doing, piece.expected)
-            if admitted and len(self._in_flight) < MOST_IN_FLIGHT:
-                self._in_flight.append(self._stream.launch(piece.work))
+            if admitted and (len(self._in_flight) < 2 or self._ahead < AHEAD_SECONDS):
+                self._in_flight.append((self._stream.launch(piece.work), piece.expected))
+                self._ahead += piece.expected
                 self._gate.launched(time.perf_counter(), piece.expected)
                 self.launched += 1
                 return True
@@ -150,8 +154,10 @@ class Lane:
 
     def _collect(self) -> None:
         """Takes note of the pieces that have ended, oldest first."""
-        while self._in_flight and self._in_flight[0].done():
-            seconds = self._in_flight.popleft().seconds()
+        while self._in_flight and self._in_flight[0][0].done():
+            launch, expected = self._in_flight.popleft()
+            self._ahead = self._ahead - expected if self._in_flight else 0.0
+            seconds = launch.seconds()
             self._gate.finished(time.perf_counter(), seconds)
             self.finished += 1
             self.seconds += seconds

@@ -111,7 +111,7 @@ class Device(Protocol):
         ...
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:
-        """While it is open, products and convolutions in 32 bits do, or do not, use TF32.
+        """While it is open, products and convolutions in 32 bits do, or do not, use TF32; torch.export then refuses.
 
         Raises:
             InvalidValueError: the device has no such arithmetic.

@@ -71,7 +71,8 @@ def forwards(
     samples = tuple(_samples(segments[index], batches[index], types, device) for index in captured)
     # Warming up and capturing run the layers, and BatchNorm would remember samples that are none.
     buffers = {buffer: buffer.clone() for stage in captured.values() for buffer in stage.buffers()}
-    # torch keeps the last warm-up's graph, whose gradients then go by the warm-up's stream: right, but it would warn.
+    # For all of the process. torch keeps the last stage's last warm-up, so that gradients go by the stream of that one:
+    # backward has the caller's stream wait for it, but warns.
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     with captures_as_current(), autocast(device.type, precision, cache_enabled=False):
         # Together: their memory is shared in the order of all forwards, then all backwards.

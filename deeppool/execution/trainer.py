@@ -79,7 +79,7 @@ class Trainer:
         self._peers = peers
         self.rank = rank = peers.rank
         self.ranks = peers.ranks
-        self._precision = precision
+        self.precision = precision
         self.iterations = 0
         """Global batches that were trained on."""
         self.spans: list[RawSpan] = []
@@ -117,7 +117,7 @@ class Trainer:
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
             self.first_owned += rest
-        self.update = Update(parameters, self._owners, peers, training, scaled=precision == "fp16")
+        self.update = Update(parameters, self._owners, peers, training, self._device, scaled=precision == "fp16")
 
     def iterate(self, batches: Sequence[Batch]) -> float:
         """As many forwards and backwards as go into an update, and the update.
@@ -163,7 +163,7 @@ class Trainer:
                 inputs = self._inputs(index, flow, batch)
                 self._draw.samples = shard
                 self._peers.await_turn("forward", index)
-                with self._span("forward", index, stage.name), autocast(self._device.type, self._precision):
+                with self._span("forward", index, stage.name), autocast(self._device.type, self.precision):
                     outputs = self._forwards[index](*inputs)
                 kept[index] = (inputs, outputs)
                 if index == len(self.stages) - 1:

@@ -52,6 +52,7 @@ class Update:
         owners: Mapping[str, tuple[int, ...]],
         peers: Peers,
         training: Training,
+        device: torch.device,
         *,
         scaled: bool,
     ) -> None:
@@ -62,9 +63,10 @@ class Update:
             owners: per name the ranks that hold its summed gradient, ascending.
             peers: all ranks.
             training: the rule.
+            device: of all ranks' parameters, for a rank that has none.
             scaled: whether the loss is, as fp16 needs it.
         """
-        self._peers = peers
+        self._peers, self._device = peers, device
         mine = [(name, parameters[name]) for name, ranks in owners.items() if peers.rank in ranks]
         # A rank that the plan gives no layer with parameters has nothing to update.
         self.optimizer = training.optimizer(mine) if mine else None
@@ -72,8 +74,6 @@ class Update:
         self.scale = LossScale(enabled=scaled)
         self._clip_norm = training.clip_norm
         self._parameters = [parameter for _, parameter in mine]
-        # Also of a rank that has none of them.
-        self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
         self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == peers.rank]
 
     def step(self) -> None:

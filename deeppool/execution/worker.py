@@ -84,6 +84,7 @@ class Rank:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
         self.stream = device.stream("high")
+        device.arithmetic(plan.precision)  # refused before the model is captured
         work = self._work = _work(setup, folder, plan, self.place)
         if setup["emulated"]:
             self.peers = _emulate(self.rank, plan, self.place)
@@ -109,7 +110,6 @@ class Rank:
         return Doing(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
-        self._precision = plan.precision
         # A graph repeats the arithmetic that it was captured with.
         with self.device.unbound(), self.device.arithmetic(plan.precision), self.stream.current():
             return Trainer(
@@ -140,8 +140,8 @@ class Rank:
                 governing.begin(self.trainer)
                 bounds.append(governing.number)
             scale = self.trainer.update.scale.factor
-            # No wider: a lodger is captured by this process too, which torch refuses while it is open.
-            with self.device.arithmetic(self._precision):
+            # No wider: this process may capture a background, too.
+            with self.device.arithmetic(self.trainer.precision):
                 losses.append(self.trainer.iterate([self._batch] * self.training.accumulation))
             self.updates += 1
             ended = time.perf_counter()

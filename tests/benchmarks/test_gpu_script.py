@@ -1,5 +1,6 @@
 """The script for a GPU, tried where there is none."""
 
+import dataclasses
 import json
 import sys
 
@@ -87,6 +88,25 @@ def test_a_rung_that_cannot_be_had_is_named_and_the_others_are_climbed(script, m
     (gap,) = measured["gaps"]
     assert measured["failed"] == {"+ SM share 25 %": "no context"}
     assert gap["left_out"] == ["+ SM share 25 %"]
+    assert len(gap["rungs"]) == len(collocation.LADDER) - 1
+
+
+def test_a_background_that_fails_beside_the_foreground_is_no_result(script, monkeypatch):
+    run_beside, rungs = collocation.Background.run, []
+
+    def run_and_fail(rung, foreground, iterations):
+        rungs.append(rung)
+        if rung is rungs[0]:
+            rung.pieces = (dataclasses.replace(rung.pieces[0], work=lambda: 1 / 0), *rung.pieces[1:])
+        run_beside(rung, foreground, iterations)
+
+    monkeypatch.setattr(collocation.Background, "run", run_and_fail)
+    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
+    (measured,) = summary["ladder"]["measurements"]
+    (gap,) = measured["gaps"]
+    first = next(iter(collocation.LADDER))
+    assert measured["failed"] == {first: "beside the foreground: division by zero"}
+    assert gap["left_out"] == [first]
     assert len(gap["rungs"]) == len(collocation.LADDER) - 1
 
 

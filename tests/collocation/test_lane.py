@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from deeppool.collocation.lane import MOST_IN_FLIGHT, Lane, Piece, timed
+from deeppool.collocation.lane import AHEAD_SECONDS, Lane, Piece, timed
 from deeppool.device.common import Launch, find_device
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import cuda_problem
@@ -113,17 +113,20 @@ def test_no_more_pieces_are_in_flight_than_the_limit_and_the_next_follows_when_o
     assert lane.error is None
 
 
-def test_without_a_limit_too_a_device_gets_no_more_than_it_needs_to_be_busy() -> None:
+@pytest.mark.parametrize(("seconds", "most"), [(AHEAD_SECONDS / 8, 8), (1.0, 2)])
+def test_without_a_limit_too_a_device_gets_no_more_than_it_needs_to_be_busy(seconds: float, most: int) -> None:
     queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
     lane = Lane(queue, Gate(Sharing(priority="normal")), foreground)
-    with lane.running([Piece(lambda: assert_(ends.acquire(timeout=PATIENCE)), 1e-3)]):
-        for _ in range(MOST_IN_FLIGHT):
+    with lane.running([Piece(lambda: assert_(ends.acquire(timeout=PATIENCE)), seconds)]):
+        for _ in range(most):
             assert queue.given.acquire(timeout=PATIENCE)
         foreground.wait_for_looks(20)
-        assert queue.count == MOST_IN_FLIGHT
+        assert queue.count == most
         ends.release()
         assert queue.given.acquire(timeout=PATIENCE)
-        ends.release(MOST_IN_FLIGHT + 100)
+        foreground.wait_for_looks(20)
+        assert queue.count == most + 1
+        ends.release(100)
     assert lane.finished == queue.count
     assert lane.error is None
 

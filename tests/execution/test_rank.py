@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 import deeppool as dp
 from deeppool import documents
@@ -17,11 +15,8 @@ from deeppool.cluster import find_cluster
 from deeppool.collocation.hosting_rank import Lodging
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import CudaDevice
-from deeppool.execution.peers import Alone
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Training
-from deeppool.execution.update import Update
 from deeppool.execution.worker import Rank
 from deeppool.job import Job
 from deeppool.sharing import Sharing
@@ -43,6 +38,8 @@ def open_settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.pop()
 
     monkeypatch.setattr(CpuDevice, "arithmetic", arithmetic)
+    # This process stays on all its cores.
+    monkeypatch.setattr(CpuDevice, "select", lambda *_: None)
     return found
 
 
@@ -88,19 +85,3 @@ def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, o
     assert answer["loss"] > 0
     with CpuDevice().arithmetic("fp32"):
         assert "allow_tf32" in Lodging(rank).lodge({"job": JOB, "batch": BATCH}, None)["error"]
-
-
-def test_a_rank_without_parameters_adds_to_the_norm_on_the_device_of_the_others() -> None:
-    devices: list[torch.device] = []
-
-    class Peers(Alone):
-        def all_reduce(self, tensor: torch.Tensor, *_: Any) -> Any:
-            devices.append(tensor.device)
-            return SimpleNamespace(wait=lambda: None)
-
-    parameters = {"weight": nn.Parameter(torch.ones(2, device="meta"))}
-    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1), clip_norm=1.0)
-    update = Update(parameters, {"weight": (1,)}, Peers(), rule, scaled=False)
-    with pytest.raises(RuntimeError, match="meta"):  # which has no numbers
-        update.step()
-    assert devices == [torch.device("meta")]

@@ -99,7 +99,7 @@ def test_profile_of_the_cpu_says_how_it_was_measured(model):
         assert check.layers == made.iteration_time(check.batch)
         assert check.iteration > 0
         assert check.peak_memory is None
-    assert made.versions["torch"] == metadata.version("torch")  # a build's label is only in some of them
+    assert made.versions["torch"] == metadata.version("torch")  # torch.__version__ may carry a build's label
     assert made.origin is model
     for index in range(len(model.graph.layers)):
         for batch in (1, 2, 4):
