@@ -29,8 +29,14 @@ def test_ours_holds_the_bound_and_blames_no_background_for_the_machine(compariso
     assert fmean(shares) > 0.9
 
 
-def test_noise_as_it_is_on_a_shared_machine_costs_a_harmless_background_next_to_nothing(comparison) -> None:
-    """By a bound of 1 %, where single iterations differ by 6 %, and those in a row alike."""
-    ours = comparison["CONTROLLERS"]["trials and a fit (ours)"]
-    shares = [fmean(comparison["run"](ours, "free: -0.5 %", None, seed, bound=0.01)[1]) for seed in range(16)]
-    assert fmean(shares) > 0.97
+@pytest.mark.parametrize(("hour", "turns"), [(0, False), (0, True), (1, True)])
+def test_noise_as_it_is_on_a_shared_machine_costs_a_harmless_background_next_to_nothing(
+    comparison, hour: int, turns: bool
+) -> None:
+    """By a bound of 1 %, where iterations differ by 6 %, in a busier hour by 17 %, and those in a row are alike."""
+    ours, noise = comparison["CONTROLLERS"]["trials and a fit (ours)"], list(comparison["RECORDED"])[hour]
+    runs = [
+        comparison["run"](ours, "free: -0.5 %", noise, seed, bound=0.01, part=range(24, 600), turns=turns)
+        for seed in range(16)
+    ]
+    assert fmean(fmean(shares) for _, shares in runs) > 0.97
