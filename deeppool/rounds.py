@@ -66,6 +66,11 @@ def divided(total: int, seconds: float, step: float = 0.0) -> list[int]:
     return [total // rounds + (index < total % rounds) for index in range(rounds)]
 
 
+def alike(rounds: int, seconds: float) -> int:
+    """How many in a row are taken for alike, of rounds that last so long all together; but three stretches remain."""
+    return max(1, min(math.ceil(APART_SECONDS * rounds / seconds), rounds // LEAST_ROUNDS))
+
+
 class Rounds:
     """Of one run, whose processes are ready."""
 
@@ -119,8 +124,7 @@ class Rounds:
         total = steps or max(2, int(budget / iteration))
         shares = divided(total, iteration, 0.0 if self.neighbours is None else self.neighbours.step_seconds)
         rounds = len(shares)
-        apart = math.ceil(APART_SECONDS * rounds / (total * iteration * conditions))
-        self._alike = max(1, min(apart, rounds // LEAST_ROUNDS))
+        self._alike = alike(rounds, total * iteration * conditions)
         for index, count in enumerate(shares):
             self.share = 0.1 + 0.9 * index / rounds
             self.report(f"measuring, round {index + 1} of {rounds}", self.share)

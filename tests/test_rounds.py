@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.rounds import divided
+from deeppool.rounds import alike, divided
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,20 @@ def test_a_background_whose_steps_are_long_has_long_turns() -> None:
     """Each turn's end waits for the step under way."""
     assert divided(60, 0.1, step=1.0) == [20, 20, 20]
     assert divided(60, 0.1, step=0.1) == divided(60, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "seconds", "together"),
+    [
+        (30, 60.0, 4),  # rounds of two seconds
+        (60, 30.0, 16),  # of half a second
+        (7, 70.0, 1),
+        (4, 2.0, 1),  # three stretches at least
+        (30, 15.0, 10),
+    ],
+)
+def test_rounds_within_eight_seconds_count_together(rounds: int, seconds: float, together: int) -> None:
+    assert alike(rounds, seconds) == together
 
 
 @given(st.integers(1, 10**6), st.floats(1e-5, 1e3))

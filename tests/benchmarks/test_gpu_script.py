@@ -78,13 +78,19 @@ def test_dry_run_on_a_cpu_climbs_the_ladder_and_tries_the_kernels(script):
     assert len(summary["pairs"]["priorities"]) == 4
 
 
+def climb(script):
+    """The entry of the only setting."""
+    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
+    (measured,) = summary["ladder"]["measurements"]
+    return measured
+
+
 def test_a_rung_that_cannot_be_had_is_named_and_the_others_are_climbed(script, monkeypatch):
     def refuse(device, share):
         raise RuntimeError("no context\nand a traceback of C++")
 
     monkeypatch.setattr(collocation, "sm_share", refuse)
-    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
-    (measured,) = summary["ladder"]["measurements"]
+    measured = climb(script)
     (gap,) = measured["gaps"]
     assert measured["failed"] == {"+ SM share 25 %": "no context"}
     assert gap["left_out"] == ["+ SM share 25 %"]
@@ -101,8 +107,7 @@ def test_a_background_that_fails_beside_the_foreground_is_no_result(script, monk
         run_beside(rung, foreground, iterations)
 
     monkeypatch.setattr(collocation.Background, "run", run_and_fail)
-    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
-    (measured,) = summary["ladder"]["measurements"]
+    measured = climb(script)
     (gap,) = measured["gaps"]
     first = next(iter(collocation.LADDER))
     assert measured["failed"] == {first: "beside the foreground: division by zero"}
@@ -115,8 +120,7 @@ def test_a_foreground_that_cannot_be_made_is_an_entry_too(script, monkeypatch):
         raise RuntimeError("the GPU is full")
 
     monkeypatch.setattr(collocation, "capture", fail)
-    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
-    (measured,) = summary["ladder"]["measurements"]
+    measured = climb(script)
     assert (measured["error"], measured["gaps"]) == ("the GPU is full", [])
 
 

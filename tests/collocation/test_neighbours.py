@@ -110,6 +110,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
         beside.wait_until_ready()
         (process,) = background_processes()
         assert beside.priority == "SCHED_IDLE"
+        assert beside.step_seconds > 0
         assert is_idle_class(process.pid)
         assert process.cpu_affinity() == [core]
         # When memory runs out the kernel takes it before any rank.
