@@ -34,12 +34,12 @@ soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more 
 
 stress: .venv/.installed-test  ## capture more models, plan a hundred thousand random graphs; about a quarter of an hour
 	$(BIN)/pytest -m stress
-	DEEPPOOL_RANDOM_GRAPHS=100000 $(BIN)/pytest tests/planning/test_random_graphs.py
+	DEEPPOOL_RANDOM_GRAPHS=100000 $(BIN)/pytest tests/planning/search/test_random_graphs.py
 
 shipped: .venv/.installed  ## measure the profiles that come with deeppool again; some minutes of an idle machine
-	mkdir -p deeppool/profiling/measured
+	mkdir -p deeppool/profiling/data
 	for model in $(SHIPPED); do \
-	  $(BIN)/deeppool profile $$model --device cpu -o deeppool/profiling/measured/$$model-cpu.json || exit 1; \
+	  $(BIN)/deeppool profile $$model --device cpu -o deeppool/profiling/data/$$model-cpu.json || exit 1; \
 	done
 
 pictures: .venv/.installed-test demo  ## picture every widget and the demo's figures for docs/, by Chromium

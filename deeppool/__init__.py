@@ -28,84 +28,84 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deeppool import figures, widgets
-    from deeppool.cluster import Cluster, Link, find_cluster
-    from deeppool.collocation.queue import BackgroundJob
+    from deeppool.base.run_registry import running
+    from deeppool.base.sharing import Sharing
+    from deeppool.cluster.cluster import Cluster, Link, find_cluster
+    from deeppool.collocation.interference.measure import measure_interference
+    from deeppool.collocation.job_queue import BackgroundJob
     from deeppool.coordinator.client import Coordinator
-    from deeppool.env import environment
+    from deeppool.device.environment import environment
     from deeppool.execution.checkpoint import load_weights
-    from deeppool.execution.training import TrainingJob
-    from deeppool.files import load, save
-    from deeppool.graph.capture import capture
-    from deeppool.live_run import start
-    from deeppool.planning.accuracy import StepsTable, find_steps
-    from deeppool.planning.diff import diff
+    from deeppool.graph.capture.capture import capture
     from deeppool.planning.planner import frontier, plan
-    from deeppool.planning.replan import replan
-    from deeppool.planning.scaling import scaling
-    from deeppool.planning.share import share
-    from deeppool.profiling.compare import compare_profiles
-    from deeppool.profiling.estimate import estimate
-    from deeppool.profiling.measure import profile
-    from deeppool.profiling.network import measure_network
+    from deeppool.planning.replanning.replan import replan
+    from deeppool.planning.report.diff import diff
+    from deeppool.planning.studies.collocation_tradeoff import share
+    from deeppool.planning.studies.scaling import scaling
+    from deeppool.planning.studies.steps_to_accuracy import StepsTable, find_steps
+    from deeppool.profiling.comparison import compare_profiles
+    from deeppool.profiling.estimate.estimate import estimate
+    from deeppool.profiling.measure.profile import profile
+    from deeppool.profiling.network.measure import measure_network
     from deeppool.profiling.shipped import find_profile
-    from deeppool.run_comparison import compare_runs
-    from deeppool.session import launch
-    from deeppool.sharing import Sharing
-    from deeppool.simulation.against import compare_with_run
-    from deeppool.simulation.cluster import simulate_cluster
-    from deeppool.simulation.comparison import compare_strategies
-    from deeppool.simulation.conditions import Conditions, profiled_conditions
-    from deeppool.simulation.measured_interference import measure_interference
-    from deeppool.simulation.replay import simulate
-    from deeppool.simulation.workload import TraceJob, WorkloadTrace
+    from deeppool.records.files import load, save
+    from deeppool.records.run_comparison import compare_runs
+    from deeppool.runs.handle import start
+    from deeppool.runs.launch import launch
+    from deeppool.runs.train import train
+    from deeppool.simulation.cluster.comparison import compare_strategies
+    from deeppool.simulation.cluster.simulate import simulate_cluster
+    from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
+    from deeppool.simulation.plan.conditions import Conditions, profiled_conditions
+    from deeppool.simulation.plan.simulate import simulate
+    from deeppool.simulation.validation.compare_with_run import compare_with_run
     from deeppool.telemetry.sampler import Sampler
-    from deeppool.training_run import train
-    from deeppool.under_way import running
+    from deeppool.training.training_job import TrainingJob
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BackgroundJob": "deeppool.collocation.queue",
-    "Cluster": "deeppool.cluster",
-    "Conditions": "deeppool.simulation.conditions",
+    "BackgroundJob": "deeppool.collocation.job_queue",
+    "Cluster": "deeppool.cluster.cluster",
+    "Conditions": "deeppool.simulation.plan.conditions",
     "Coordinator": "deeppool.coordinator.client",
-    "Link": "deeppool.cluster",
+    "Link": "deeppool.cluster.cluster",
     "Sampler": "deeppool.telemetry.sampler",
-    "Sharing": "deeppool.sharing",
-    "StepsTable": "deeppool.planning.accuracy",
-    "TraceJob": "deeppool.simulation.workload",
-    "TrainingJob": "deeppool.execution.training",
-    "WorkloadTrace": "deeppool.simulation.workload",
-    "capture": "deeppool.graph.capture",
-    "compare_profiles": "deeppool.profiling.compare",
-    "compare_runs": "deeppool.run_comparison",
-    "compare_strategies": "deeppool.simulation.comparison",
-    "compare_with_run": "deeppool.simulation.against",
-    "diff": "deeppool.planning.diff",
-    "environment": "deeppool.env",
-    "estimate": "deeppool.profiling.estimate",
+    "Sharing": "deeppool.base.sharing",
+    "StepsTable": "deeppool.planning.studies.steps_to_accuracy",
+    "TraceJob": "deeppool.simulation.cluster.workload",
+    "TrainingJob": "deeppool.training.training_job",
+    "WorkloadTrace": "deeppool.simulation.cluster.workload",
+    "capture": "deeppool.graph.capture.capture",
+    "compare_profiles": "deeppool.profiling.comparison",
+    "compare_runs": "deeppool.records.run_comparison",
+    "compare_strategies": "deeppool.simulation.cluster.comparison",
+    "compare_with_run": "deeppool.simulation.validation.compare_with_run",
+    "diff": "deeppool.planning.report.diff",
+    "environment": "deeppool.device.environment",
+    "estimate": "deeppool.profiling.estimate.estimate",
     "figures": "deeppool",
-    "find_cluster": "deeppool.cluster",
+    "find_cluster": "deeppool.cluster.cluster",
     "find_profile": "deeppool.profiling.shipped",
-    "find_steps": "deeppool.planning.accuracy",
+    "find_steps": "deeppool.planning.studies.steps_to_accuracy",
     "frontier": "deeppool.planning.planner",
-    "launch": "deeppool.session",
-    "load": "deeppool.files",
+    "launch": "deeppool.runs.launch",
+    "load": "deeppool.records.files",
     "load_weights": "deeppool.execution.checkpoint",
-    "measure_interference": "deeppool.simulation.measured_interference",
-    "measure_network": "deeppool.profiling.network",
+    "measure_interference": "deeppool.collocation.interference.measure",
+    "measure_network": "deeppool.profiling.network.measure",
     "plan": "deeppool.planning.planner",
-    "profile": "deeppool.profiling.measure",
-    "profiled_conditions": "deeppool.simulation.conditions",
-    "replan": "deeppool.planning.replan",
-    "running": "deeppool.under_way",
-    "save": "deeppool.files",
-    "scaling": "deeppool.planning.scaling",
-    "share": "deeppool.planning.share",
-    "simulate": "deeppool.simulation.replay",
-    "simulate_cluster": "deeppool.simulation.cluster",
-    "start": "deeppool.live_run",
-    "train": "deeppool.training_run",
+    "profile": "deeppool.profiling.measure.profile",
+    "profiled_conditions": "deeppool.simulation.plan.conditions",
+    "replan": "deeppool.planning.replanning.replan",
+    "running": "deeppool.base.run_registry",
+    "save": "deeppool.records.files",
+    "scaling": "deeppool.planning.studies.scaling",
+    "share": "deeppool.planning.studies.collocation_tradeoff",
+    "simulate": "deeppool.simulation.plan.simulate",
+    "simulate_cluster": "deeppool.simulation.cluster.simulate",
+    "start": "deeppool.runs.handle",
+    "train": "deeppool.runs.train",
     "widgets": "deeppool",
 }
 

@@ -24,7 +24,7 @@ profile = dp.profile(example, device="cpu", batch_sizes=[4, 8, 16])
 plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=16)
 """
 TWO_RUNS = """
-from deeppool.files import save_run
+from deeppool.records.files import save_run
 for policy in ("naive", "priority"):
     save_run(dp.launch(plan, background=example, policy=policy, seconds=12), "runs")
 dp.save(plan, "runs/plan.json")

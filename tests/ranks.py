@@ -13,7 +13,7 @@ LOADED = [
     "torch._functorch.aot_autograd",
     "torch.distributed",
     "deeppool.execution.trainer",
-    "deeppool.graph.capture",
+    "deeppool.graph.capture.capture",
     "deeppool.planning.planner",
 ]
 

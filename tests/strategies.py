@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from deeppool.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.cluster.measured_network import AllReduce, MeasuredNetwork, curve_through
 from deeppool.graph.layer import Layer, LayerGraph
-from deeppool.network import AllReduce, MeasuredNetwork, curve_through
 from deeppool.profiling.table import Measurement, Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16)

@@ -102,7 +102,7 @@ def test_every_module_has_its_place_in_a_row() -> None:
     [
         ("errors", "from deeppool.units import format_bytes"),
         ("documents", "from deeppool import cluster"),
-        ("cluster", "from deeppool.timeline import Span"),
+        ("cluster", "from deeppool.base.timeline import Span"),
         ("graph", "import deeppool.planning.plan"),
         ("graph", "def late():\n    from deeppool.profiling import table"),
         ("collectives", "from deeppool.profiling.table import Profile"),
@@ -110,7 +110,7 @@ def test_every_module_has_its_place_in_a_row() -> None:
         ("planning", "from deeppool.execution import ranks"),
         ("simulation", "from deeppool.collocation import neighbours"),
         ("execution", "from deeppool.collocation import neighbours"),
-        ("execution", "from deeppool.simulation.replay import simulate"),
+        ("execution", "from deeppool.simulation.plan.simulate import simulate"),
         ("execution", "from deeppool import simulate"),
         ("planning", "import deeppool as dp"),
         ("figures", "from deeppool import session"),

@@ -14,11 +14,11 @@ import torch
 import deeppool as dp
 from benchmarks.capture.models import OWN, SIZES, SMALL, TORCHVISION, small_language_model
 from deeppool.errors import CaptureError, DeeppoolError
-from deeppool.graph.capture import CapturedModel
-from deeppool.graph.extract import extract
-from deeppool.graph.losses import classification_loss, token_loss
-from deeppool.graph.regions import Block, Knot, decompose, parts_of
-from deeppool.graph.synthetic import SyntheticTask
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.extract import extract
+from deeppool.graph.capture.losses import classification_loss, token_loss
+from deeppool.graph.series_parallel import Block, Knot, decompose, parts_of
+from deeppool.training.synthetic_task import SyntheticTask
 
 BATCH = 4
 BATCH_SIZES = (2,)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from deeppool.graph.model_libraries import transformers_model
+from deeppool.graph.models.libraries import transformers_model
 
 TORCHVISION = (
     "alexnet vgg16 vgg16_bn squeezenet1_1 resnet18 resnet50 wide_resnet101_2 resnext50_32x4d densenet121 inception_v3 "

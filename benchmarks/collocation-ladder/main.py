@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import deeppool as dp
-from deeppool import documents
-from deeppool.cluster import find_cluster
-from deeppool.planning.halved import halved_plan
+from deeppool.base import serialization
+from deeppool.base.sharing import Sharing
+from deeppool.cluster.cluster import find_cluster
+from deeppool.evaluation.experiments.half_and_half_plan import halved_plan
 from deeppool.planning.plan import Plan
-from deeppool.run_record import RunRecord
-from deeppool.scheduling.ladder import Rung, ladder
-from deeppool.sharing import Sharing
+from deeppool.records.run_record import RunRecord
+from deeppool.scheduling.mechanism_ladder import Rung, ladder
 
 BATCH, SMALLER = 4, 1
 EQUAL = Sharing(priority="normal")
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="folder for trade-off.html and trade-off.json")
     parser.add_argument("--quick", action="store_true", help="three rows, a second each, to see that it runs")
     arguments = parser.parse_args()
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     rounds, seconds = (1, 1.0) if arguments.quick else (arguments.rounds, arguments.seconds)
     plan = make_plan()
     print(dp.environment(), plan, sep="\n", file=sys.stderr)
@@ -111,12 +111,12 @@ def main() -> None:
             runs[name].append(run)
             print(f"round {number + 1}, {name}\n{run}", file=sys.stderr)
             # After each run: one that is cut short has what it measured.
-            records = {name: [documents.to_json(run) for run in found] for name, found in runs.items() if found}
-            documents.write_text(json.dumps({"runs": records}), arguments.output)
+            records = {name: [serialization.to_json(run) for run in found] for name, found in runs.items() if found}
+            serialization.write_text(json.dumps({"runs": records}), arguments.output)
     if arguments.figure is not None:
         figure = dp.figures.trade_off(runs)
-        documents.write_text(figure.to_html(include_plotlyjs=True), arguments.figure / "trade-off.html")
-        documents.write_text(figure.to_json(), arguments.figure / "trade-off.json")
+        serialization.write_text(figure.to_html(include_plotlyjs=True), arguments.figure / "trade-off.html")
+        serialization.write_text(figure.to_json(), arguments.figure / "trade-off.json")
     print(table(runs))
 
 

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean, median, pstdev
 
-from deeppool.rounds import ROUND_STEPS
+from deeppool.base.sharing import Sharing
+from deeppool.runs.interleaved_measurement import ROUND_STEPS
 from deeppool.scheduling.controller import LEAST, Controller
 from deeppool.scheduling.governor import DENSE, Governor
-from deeppool.sharing import Sharing
 
 BOUND = 0.03
 RECORDED = {

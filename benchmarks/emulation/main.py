@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import deeppool as dp
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.cli.options import default_cluster
 from deeppool.planning.plan import Plan
-from deeppool.run_record import RunRecord
+from deeppool.records.run_record import RunRecord
 
 MODELS = ("vgg16", "wide_resnet101_2", "inception_v3")
 SHAPES = {"inception_v3": (3, 299, 299)}
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="measuring time of one rank")
     parser.add_argument("--quick", action="store_true", help="a small model on four GPUs, on the CPU")
     arguments = parser.parse_args()
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     if arguments.quick:
         arguments.models, arguments.gpus, arguments.global_batch = ["examples.two_branch:two_branch"], 4, 32
         arguments.precision, arguments.seconds = "fp32", 4.0
@@ -72,9 +72,9 @@ def main() -> None:
     for model in arguments.models:
         plan = make_plan(model, arguments)
         shares = list(measure(plan, arguments))
-        records[model] = [documents.to_json(share.run) for share in shares]
+        records[model] = [serialization.to_json(share.run) for share in shares]
         print(f"\n{plan}\n{table(shares)}\n")
-    documents.write_text(json.dumps(records), arguments.output)
+    serialization.write_text(json.dumps(records), arguments.output)
 
 
 def make_plan(model: str, arguments: argparse.Namespace) -> Plan:

@@ -25,17 +25,17 @@ import numpy as np
 import torch
 
 import deeppool as dp
-from deeppool import documents
+from deeppool.base import serialization
+from deeppool.base.sharing import POLICIES
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.phases import Phases
+from deeppool.collocation.foreground_phases import Phases
 from deeppool.device.common import Device, find_device
-from deeppool.execution.governing import Governing
-from deeppool.execution.peers import Alone
+from deeppool.execution.communicator import Alone
+from deeppool.execution.foreground_control import Governing
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.work import Work, synthetic_work
+from deeppool.execution.training_task import Work, synthetic_work
 from deeppool.job import Job
-from deeppool.sharing import POLICIES
 
 EVERYTHING = replace(POLICIES["feedback"], max_slowdown=0.01)
 COLD = 20
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200.0, help="measuring time")
     parser.add_argument("--quick", action="store_true", help="two seconds")
     arguments = parser.parse_args()
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     device = find_device(arguments.device)
     device.select(0)
     shape = tuple(int(size) for size in arguments.input_shape.split(","))
@@ -92,9 +92,13 @@ def main() -> None:
         off, on, own = measure(iterate, 2.0 if arguments.quick else arguments.seconds)
     found = summarise(off, on, own)
     print(found)
-    entry = {"environment": documents.to_json(dp.environment()), "setting": {**vars(arguments)}, "found": asdict(found)}
+    entry = {
+        "environment": serialization.to_json(dp.environment()),
+        "setting": {**vars(arguments)},
+        "found": asdict(found),
+    }
     entry["setting"]["output"] = str(arguments.output)
-    documents.write_text(json.dumps({**entry, "off": off, "on": on, "own": own}), arguments.output)
+    serialization.write_text(json.dumps({**entry, "off": off, "on": on, "own": own}), arguments.output)
 
 
 def iterations(

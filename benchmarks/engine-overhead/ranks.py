@@ -24,16 +24,16 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import deeppool as dp
-from deeppool import documents
-from deeppool.cluster import find_cluster
+from deeppool.base import serialization
+from deeppool.cluster.cluster import find_cluster
 from deeppool.device.cpu import pin_to_core
-from deeppool.execution.governing import Governing
-from deeppool.execution.peers import ProcessGroup
+from deeppool.evaluation.experiments.half_and_half_plan import halved_plan
+from deeppool.execution.communicator import ProcessGroup
+from deeppool.execution.foreground_control import Governing
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.work import synthetic_work
+from deeppool.execution.training_task import synthetic_work
 from deeppool.job import Job
-from deeppool.planning.halved import halved_plan
 from deeppool.planning.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -52,14 +52,14 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=120, help="of blocks")
     parser.add_argument("--quick", action="store_true", help="three pairs")
     arguments = parser.parse_args()
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     print(dp.environment(), file=sys.stderr)
     # As deeppool's own ranks: heard by this machine alone.
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         profile = dp.profile(MODEL, SHAPE, device="cpu", batch_sizes=[BATCH // 2, BATCH])
         plan = halved_plan(profile, find_cluster("loopback", 2), BATCH)
-        documents.write(plan, Path(folder) / PLAN)
+        serialization.write(plan, Path(folder) / PLAN)
         mp.spawn(rank, (Path(folder), 3 if arguments.quick else arguments.pairs), nprocs=plan.gpus)
         off, on = json.loads((Path(folder) / FOUND).read_text())
     found = summarise(off, on, [0.0] * len(on))
@@ -69,15 +69,15 @@ def main() -> None:
         f"{found.pairs} pairs of {BLOCK} iterations)"
     )
     differences = {name: value for name, value in asdict(found).items() if name != "own_calls"}
-    entry = {"environment": documents.to_json(dp.environment()), "found": differences, "off": off, "on": on}
-    documents.write_text(json.dumps(entry), arguments.output)
+    entry = {"environment": serialization.to_json(dp.environment()), "found": differences, "off": off, "on": on}
+    serialization.write_text(json.dumps(entry), arguments.output)
 
 
 def rank(number: int, folder: Path, pairs: int) -> None:
     """One of the two; rank 0 writes down what it found."""
     torch.set_num_threads(1)
     pin_to_core(sorted(os.sched_getaffinity(0))[number % len(os.sched_getaffinity(0))])
-    plan = documents.read(folder / PLAN, Plan)
+    plan = serialization.read(folder / PLAN, Plan)
     store = dist.FileStore(str(folder / "store"), plan.gpus)
     dist.init_process_group("gloo", store=store, rank=number, world_size=plan.gpus)
     try:

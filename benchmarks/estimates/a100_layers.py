@@ -24,8 +24,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deeppool.errors import DocumentError
-from deeppool.profiling.kernels import Kernel
-from deeppool.profiling.work import Work, trace
+from deeppool.profiling.estimate.kernels import Kernel
+from deeppool.profiling.estimate.layer_work import Work, trace
 
 MODELS = {
     "VGG-16": "vgg16",

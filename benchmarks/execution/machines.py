@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from deeppool.child import Child
-from deeppool.place import Slot, ThisMachine
+from deeppool.processes.launcher import Slot, ThisMachine
+from deeppool.processes.managed_process import Child
 
 PREFIX = "deeppool-"
 BRIDGE = "deeppool0"

@@ -20,12 +20,12 @@ from pathlib import Path
 from machines import PORT, SUBNET, launcher, machines
 
 import deeppool as dp
-from deeppool import documents
-from deeppool.cluster import Cluster, find_cluster
-from deeppool.execution.monitor import iteration_spans
-from deeppool.place import Place, ThisMachine
+from deeppool.base import serialization
+from deeppool.cluster.cluster import Cluster, find_cluster
+from deeppool.execution.measurements import iteration_spans
 from deeppool.planning.plan import Plan
-from deeppool.rank_group import RankGroup, private_folder
+from deeppool.processes.launcher import Place, ThisMachine
+from deeppool.processes.rank_group import RankGroup, private_folder
 
 HERE = Path(__file__).parent
 LOOPBACK = (("vgg16", (3, 64, 64), 16), ("resnet50", (3, 64, 64), 16))
@@ -44,7 +44,7 @@ def data_parallel(plan: Plan) -> Plan:
 def compare(plan: Plan, place: Place, rounds: int, iterations: int) -> dict[str, object]:
     """Both ways, by turns, on the ranks of a place."""
     with private_folder() as folder, RankGroup(place) as group:
-        documents.write(plan, folder / "plan.json")
+        serialization.write(plan, folder / "plan.json")
         place.hand_over(folder)
         for rank in range(plan.gpus):
             group.start("rank").send("setup", rank=rank, ranks=plan.gpus, **asdict(place.slot(rank)))
@@ -177,12 +177,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=5, help="in a row by each way")
     arguments = parser.parse_args()
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     # The ranks import the script beside this one.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     print(dp.environment(), file=sys.stderr)
     rows = {"loopback": loopback, "slow": slow}[arguments.network](arguments.rounds, arguments.iterations)
-    documents.write_text(json.dumps(rows, indent=1), arguments.output)
+    serialization.write_text(json.dumps(rows, indent=1), arguments.output)
     print(table(rows))
 
 

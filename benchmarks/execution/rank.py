@@ -12,18 +12,18 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from deeppool import documents
-from deeppool.child import Commands
+from deeppool.base import serialization
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import find_device
-from deeppool.execution.peers import ProcessGroup
+from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Training
-from deeppool.graph.capture import capture
-from deeppool.graph.synthetic import SyntheticTask
-from deeppool.graph.workloads import load_model
+from deeppool.graph.capture.capture import capture
+from deeppool.graph.models.workloads import load_model
 from deeppool.planning.plan import Plan
+from deeppool.processes.managed_process import Commands
+from deeppool.training.synthetic_task import SyntheticTask
+from deeppool.training.training_job import Training
 
 LEARNING_RATE, MOMENTUM = 0.001, 0.9
 
@@ -39,7 +39,7 @@ class Comparison:
 
     def __init__(self, setup):
         self.rank = setup["rank"]
-        plan = documents.read(Path(setup["folder"]) / "plan.json", Plan)
+        plan = serialization.read(Path(setup["folder"]) / "plan.json", Plan)
         device = find_device("cpu")
         device.select(setup["index"])
         torch.manual_seed(0)

@@ -17,18 +17,18 @@ import torch
 from torch import nn
 
 import deeppool as dp
+from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collocation.captured_step import CapturedStep
-from deeppool.collocation.lane import Lane, Piece, timed
+from deeppool.collocation.piece_launcher import Lane, Piece, timed
 from deeppool.device.common import Device, Launch, Precision, Stream
 from deeppool.device.sm_share import sm_share
 from deeppool.errors import DeeppoolError, RunError
-from deeppool.graph.capture import CapturedModel
-from deeppool.graph.synthetic import SyntheticTask
-from deeppool.graph.workloads import find_workload
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.models.workloads import find_workload
+from deeppool.scheduling.background_limits import FREE, Operator, Orders
 from deeppool.scheduling.gate import Gate
 from deeppool.scheduling.governor import Governor
-from deeppool.scheduling.orders import FREE, Operator, Orders
-from deeppool.sharing import POLICIES, Sharing
+from deeppool.training.synthetic_task import SyntheticTask
 
 # Each adds a mechanism to those above it; the last two are not in the paper. True: a smaller background batch.
 LADDER: dict[str, tuple[Sharing, bool]] = {

@@ -10,11 +10,11 @@ from functools import cache
 from typing import Any
 
 import deeppool as dp
-from deeppool import documents
+from deeppool.base import serialization
+from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.cli.options import default_cluster
 from deeppool.errors import DeeppoolError
 from deeppool.planning.plan import Plan
-from deeppool.sharing import POLICIES, Sharing
 
 EXAMPLE = "examples.two_branch:two_branch"
 HOMES: dict[str, Sharing] = {
@@ -77,7 +77,7 @@ def measure(setting: Setting, device: str, homes: dict[str, Sharing]) -> Iterato
             "harvest": back.harvest,
             "harvest_of_idle": back.harvest_of_idle,
             "ended": back.ended,
-            "record": documents.to_json(run),
+            "record": serialization.to_json(run),
         }
 
 

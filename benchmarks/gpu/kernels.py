@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from deeppool.collocation.lane import Lane, timed
+from deeppool.base.sharing import Sharing
+from deeppool.collocation.piece_launcher import Lane, timed
 from deeppool.device.common import Device, Stream
+from deeppool.scheduling.background_limits import FREE
 from deeppool.scheduling.gate import Gate
-from deeppool.scheduling.orders import FREE
-from deeppool.sharing import Sharing
 
 SIZES = {"matmul, short": 512, "matmul, long": 4096, "copy, short": 1 << 20, "copy, long": 1 << 27}
 """Edge of the matrices; floats that are copied."""

@@ -22,10 +22,10 @@ import torch
 import deeppool as dp
 from benchmarks.gpu import collocation, homes, kernels
 from benchmarks.held_out import held_out
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.device.common import Precision, find_device
 from deeppool.errors import DeeppoolError
-from deeppool.graph.capture import CapturedModel
+from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.table import Profile
 
 MODELS = ("vgg16", "wide_resnet101_2", "inception_v3", "resnet50", "bert_base")
@@ -69,7 +69,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * arguments.minutes
     results: dict[str, Any] = {
-        "environment": documents.to_json(dp.environment()),
+        "environment": serialization.to_json(dp.environment()),
         "device": arguments.device,
         "quick": arguments.quick,
     }
@@ -77,7 +77,7 @@ def main() -> None:
         # After each entry: a run that is cut short has what it measured.
         for found in PARTS[part](arguments, end):
             results[part] = found
-            documents.write_text(json.dumps(results, indent=1) + "\n", arguments.output / "summary.json")
+            serialization.write_text(json.dumps(results, indent=1) + "\n", arguments.output / "summary.json")
 
 
 def profiles(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
@@ -186,7 +186,7 @@ def measure(
     print(f"{mode.name}: {profile.explain()}", flush=True)
     if saved:
         path = output / f"{profile.graph.model}-{profile.device}-{mode.name}.json"
-        documents.write(profile, path)
+        serialization.write(profile, path)
         entry["held_out"] = [
             {"batch": size.batch, "median_error": size.median, "iteration_error": size.iteration}
             for size in held_out(profile, tried)

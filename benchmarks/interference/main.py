@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 
 import deeppool as dp
-from deeppool import documents, figures
-from deeppool.simulation.interference import Beside, Interference
+from deeppool import figures
+from deeppool.base import serialization
+from deeppool.simulation.device.interference import Beside, Interference
 from deeppool.units import format_seconds
 
 QUICK = {"matrices": [128], "durations": [2e-4, 2e-3], "waits": [2e-2], "seconds": 0.05, "rounds": 1}
@@ -30,14 +31,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="four classes, one short round: only to see that it runs")
     arguments = parser.parse_args()
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     how = QUICK if arguments.quick else {"seconds": arguments.seconds, "rounds": arguments.rounds}
     found = dp.measure_interference(
         device=arguments.device,
         on_progress=lambda what, share: print(f"{what}: {100 * share:.0f} %", file=sys.stderr),
         **how,
     )
-    documents.write(found, arguments.output)
+    serialization.write(found, arguments.output)
     if arguments.figure is not None:
         figures.interference(found).write_html(arguments.figure, include_plotlyjs="cdn")
     print(found, *(table(found, beside) for beside in found.arrangements), sep="\n\n")

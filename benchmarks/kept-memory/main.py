@@ -22,13 +22,13 @@ from pathlib import Path
 import torch
 
 import deeppool as dp
-from deeppool import documents
-from deeppool.collocation.guest import whole
+from deeppool.base import serialization
+from deeppool.collocation.background_worker import whole
 from deeppool.device.cpu import pin_to_core, usable_cores
 from deeppool.device.heap import keep_memory
-from deeppool.execution.peers import Alone
+from deeppool.execution.communicator import Alone
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.work import synthetic_work
+from deeppool.execution.training_task import synthetic_work
 from deeppool.job import Job
 
 JOBS = {"vgg16": ((3, 32, 32), 8), "resnet50": ((3, 64, 64), 4), "resnet18": ((3, 64, 64), 4)}
@@ -51,7 +51,7 @@ def main() -> None:
         model, how = arguments.train
         print(json.dumps(train(model, arguments.seconds, kept=how == KEPT)))
         return
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     print(dp.environment(), file=sys.stderr)
     rounds, seconds = (1, 0.5) if arguments.quick else (arguments.rounds, arguments.seconds)
     ways = {GLIBC: None, KEPT: None} | {path.name: path for path in arguments.preload}
@@ -62,8 +62,8 @@ def main() -> None:
         for how, preload in ways.items()
     ]
     print(table(found))
-    documents.write_text(
-        json.dumps({"environment": documents.to_json(dp.environment()), "processes": found}), arguments.output
+    serialization.write_text(
+        json.dumps({"environment": serialization.to_json(dp.environment()), "processes": found}), arguments.output
     )
 
 

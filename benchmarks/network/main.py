@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import deeppool as dp
-from deeppool.cluster import Cluster, find_cluster
+from deeppool.cluster.cluster import Cluster, find_cluster
+from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork, fit_line
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
-from deeppool.network import AllReduce, Curve, MeasuredNetwork, fit_line
-from deeppool.place import ThisMachine
-from deeppool.profiling.network import SIZES
-from deeppool.rank_group import RankGroup, private_folder
+from deeppool.processes.launcher import ThisMachine
+from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.profiling.network.measure import SIZES
 
 HERE = Path(__file__).parent
 BATCH = 12

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from deeppool.child import Commands
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import find_device
+from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.exchange import Exchange, Move
-from deeppool.execution.peers import ProcessGroup
+from deeppool.processes.managed_process import Commands
 
 
 def move(exchange, shard, source, destination, like):

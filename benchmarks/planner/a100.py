@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.planner.a100_profiles import MODELS, read_profile
 from benchmarks.planner.published import Comparison, compare
-from deeppool.cluster import NVSWITCH_A100, PRESETS, Cluster
+from deeppool.cluster.cluster import NVSWITCH_A100, PRESETS, Cluster
 from deeppool.units import format_seconds
 
 FOLDER_VARIABLE = "DEEPPOOL_A100_PROFILES"

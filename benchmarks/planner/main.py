@@ -23,16 +23,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import deeppool as dp
 from benchmarks.planner.models import MODELS, made_up, priced, prices
-from deeppool.cluster import Cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.table import CostTable
-from deeppool.graph import regions
+from deeppool.graph import series_parallel
 from deeppool.graph.layer import Layer, LayerGraph
-from deeppool.planning.frontier import efficient_plans
 from deeppool.planning.planner import plan
-from deeppool.planning.published import search_published
-from deeppool.planning.search import search
+from deeppool.planning.search.frontier import efficient_plans
+from deeppool.planning.search.published import search_published
+from deeppool.planning.search.search import search
 from deeppool.profiling.table import Profile
-from tests.planning.test_search import Definition
+from tests.planning.search.test_search import Definition
 
 SIZES = (8, 1024, 65_536)
 LIMIT = 2.0
@@ -75,8 +75,8 @@ def report(name: str, graph: LayerGraph, repeats: int) -> None:
     edges = tuple(layer.predecessors for layer in graph.layers)
 
     def tree() -> None:
-        regions._decompose.cache_clear()
-        regions.decompose(edges)
+        series_parallel._decompose.cache_clear()
+        series_parallel.decompose(edges)
 
     found = {search(table, LIMIT).optimality for table in costs}
     print(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 import deeppool as dp
-from deeppool.cluster import Cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price
 from deeppool.graph.layer import Layer, LayerGraph

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import deeppool as dp
-from deeppool.cluster import NVSWITCH_A100, Cluster
+from deeppool.cluster.cluster import NVSWITCH_A100, Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.planning.plan import Plan, Search

@@ -14,11 +14,11 @@ import torch
 import deeppool as dp
 from benchmarks.held_out import held_out
 from deeppool.device.common import find_device
-from deeppool.graph.capture import CapturedModel
-from deeppool.graph.extract import example_inputs, extract
-from deeppool.graph.losses import classification_loss
-from deeppool.profiling.iteration import example_data
-from deeppool.profiling.spread import typical
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.extract import example_inputs, extract
+from deeppool.graph.capture.losses import classification_loss
+from deeppool.profiling.measure.iteration import example_data
+from deeppool.profiling.measure.sampling import typical
 
 MODELS = ("vgg16", "wide_resnet101_2", "inception_v3", "resnet50", "bert_base")
 SIZES = (1, 2, 4)

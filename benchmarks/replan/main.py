@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable
 
 import deeppool as dp
-from deeppool.cluster import NVSWITCH_A100, Cluster
+from deeppool.cluster.cluster import NVSWITCH_A100, Cluster
 from deeppool.costs import table
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.planning.planner import gpu_counts_to_search, plan_at
-from deeppool.planning.replan import prices_for, replan
-from deeppool.planning.search import search
+from deeppool.planning.replanning.replan import prices_for, replan
+from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement, Profile
 
 MODELS = ("vgg16", "inception_v3")

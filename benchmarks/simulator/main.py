@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import deeppool as dp
-from deeppool import documents
-from deeppool.cluster import Cluster
-from deeppool.planning.data_parallel import data_parallel_plan
+from deeppool.base import serialization
+from deeppool.base.sharing import Policy
+from deeppool.cluster.cluster import Cluster
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
-from deeppool.sharing import Policy
-from deeppool.simulation.fidelity import Fidelity
-from deeppool.simulation.interference import Interference
+from deeppool.simulation.device.interference import Interference
+from deeppool.simulation.validation.fidelity import Fidelity
 
 RANKS = 2
 PROFILE_SECONDS = 30.0
@@ -71,12 +71,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="measuring time of one run")
     parser.add_argument("--quick", action="store_true", help="a small model, a few seconds")
     arguments = parser.parse_args()
-    documents.check_writable(arguments.output)
+    serialization.check_writable(arguments.output)
     seconds = 4.0 if arguments.quick else arguments.seconds
     print(dp.environment(), file=sys.stderr)
     network = dp.measure_network(RANKS, backend="gloo", seconds=5.0 if arguments.quick else 30.0)
     if arguments.interference is not None:
-        measured = documents.read(arguments.interference, Interference)
+        measured = serialization.read(arguments.interference, Interference)
     else:
         how = {"durations": [2e-3], "waits": [2e-2], "seconds": 0.02, "rounds": 1} if arguments.quick else {}
         measured = dp.measure_interference(device="cpu", arrangements=["lowest"], **how)
@@ -90,10 +90,10 @@ def main() -> None:
         print(plan, run, planned, noisy, sep="\n", file=sys.stderr)
         rows.append((case, planned, noisy))
         records = [
-            {"case": case.name, "planned": documents.to_json(planned), "noisy": documents.to_json(noisy)}
+            {"case": case.name, "planned": serialization.to_json(planned), "noisy": serialization.to_json(noisy)}
             for case, planned, noisy in rows
         ]
-        documents.write_text(json.dumps(records, indent=1), arguments.output)
+        serialization.write_text(json.dumps(records, indent=1), arguments.output)
     print(table(rows))
 
 

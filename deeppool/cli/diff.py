@@ -21,9 +21,9 @@ def diff(
 
     Example: deeppool diff limit2.json limit4.json
     """
-    from deeppool import documents
-    from deeppool.planning.diff import diff as compare
+    from deeppool.base import serialization
     from deeppool.planning.plan import Plan
+    from deeppool.planning.report.diff import diff as compare
 
-    changes = compare(documents.read(before, Plan), documents.read(after, Plan))
+    changes = compare(serialization.read(before, Plan), serialization.read(after, Plan))
     show(changes, as_json, changes.explain)

@@ -48,7 +48,7 @@ def estimate(
 
     Example: deeppool estimate vgg16 --gpu h100 --precision bf16 -o vgg16-h100.json
     """
-    from deeppool.profiling.estimate import estimate as compute
+    from deeppool.profiling.estimate.estimate import estimate as compute
 
     sizes = numbers(batch_sizes, "--batch-sizes")
     with progress() as report:

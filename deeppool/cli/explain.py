@@ -23,11 +23,11 @@ def explain(
 
     Example: deeppool explain plan.json classifier.0
     """
-    from deeppool import documents
+    from deeppool.base import serialization
     from deeppool.planning.plan import Plan
-    from deeppool.planning.price_list import price_list
+    from deeppool.planning.report.alternatives import price_list
 
-    plan = documents.read(plan_file, Plan)
+    plan = serialization.read(plan_file, Plan)
     if layer is None and not as_json:
         print(plan.explain())
     else:

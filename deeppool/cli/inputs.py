@@ -21,10 +21,10 @@ def read_profile(name_or_file: str | Path) -> "Profile":
 
 def read_plan(path: str | Path) -> "Plan":
     """A plan for a command whose result does not carry its caveats."""
-    from deeppool import documents
+    from deeppool.base import serialization
     from deeppool.planning.plan import Plan
 
-    found = documents.read(path, Plan)
+    found = serialization.read(path, Plan)
     warn(found.caveats)
     return found
 

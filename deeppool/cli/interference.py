@@ -29,14 +29,14 @@ def interference(
 
     The heat maps of all pairs, in a notebook: dp.figures.of(dp.load("pairs.json"))
     """
-    from deeppool import documents
-    from deeppool.simulation.measured_interference import measure_interference
+    from deeppool.base import serialization
+    from deeppool.collocation.interference.measure import measure_interference
 
-    documents.check_writable(output)
+    serialization.check_writable(output)
     with progress() as report:
         try:
             found = measure_interference(device=device, seconds=seconds, rounds=rounds, on_progress=report)
         except KeyboardInterrupt:
             raise RunError("interrupted; every process was ended, nothing was saved") from None
-    documents.write(found, output)
+    serialization.write(found, output)
     show(found, as_json, lambda: f"{found}\n\nSimulate with it: deeppool simulate PLAN … --interference {output}")

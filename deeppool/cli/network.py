@@ -10,7 +10,7 @@ from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError, RunError
 
 if TYPE_CHECKING:
-    from deeppool.cluster import Cluster
+    from deeppool.cluster.cluster import Cluster
 
 
 def network(
@@ -47,11 +47,11 @@ def network(
 
     Rank 0 saves the file. Ctrl-C ends every process, and nothing is saved.
     """
-    from deeppool import documents
-    from deeppool.profiling.network import SIZES, join_measurement, measure_network
-    from deeppool.torchrun import started_by_torchrun
+    from deeppool.base import serialization
+    from deeppool.processes.torchrun import started_by_torchrun
+    from deeppool.profiling.network.measure import SIZES, join_measurement, measure_network
 
-    documents.check_writable(output)
+    serialization.check_writable(output)
     wanted = SIZES if sizes is None else numbers(sizes, "--sizes")
     joining = started_by_torchrun()
     if joining and ranks is not None:
@@ -71,7 +71,7 @@ def network(
             raise RunError("interrupted; every process was ended, nothing was saved") from None
     if found is None:
         return  # rank 0 speaks for all
-    documents.write(found, output)
+    serialization.write(found, output)
     assert found.measured is not None
     table = found.measured.table()
     show(found, as_json, lambda: f"{table}\n\nPlan with it: deeppool plan PROFILE … --cluster {output}")

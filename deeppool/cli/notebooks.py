@@ -59,7 +59,7 @@ def evaluate(
 
 def _list(names: list[str], folder: Path | None, as_json: bool) -> None:
     from deeppool.evaluation.notebooks import choose
-    from deeppool.planning.tables import render, table
+    from deeppool.planning.report.tables import render, table
 
     found = choose(names, folder)
     if as_json:

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deeppool.documents import Record
+    from deeppool.base.serialization import Record
 
 
 def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None) -> None:
     """A record as JSON, or as text for people."""
-    from deeppool.documents import to_json
+    from deeppool.base.serialization import to_json
 
     print(json.dumps(to_json(record)) if as_json else text() if text else str(record))
 

@@ -74,8 +74,8 @@ def plan(
     What the paper's algorithm makes of the same: deeppool plan … --search published
     With all-reduces behind the backward pass: the same and --overlap-sync
     """
-    from deeppool import documents
-    from deeppool.cluster import find_cluster
+    from deeppool.base import serialization
+    from deeppool.cluster.cluster import find_cluster
     from deeppool.planning.planner import plan as make_plan
     from deeppool.profiling.shipped import find_profile
 
@@ -96,7 +96,7 @@ def plan(
         overlap_sync=overlap_sync,
     )
     if output is not None:
-        documents.write(found, output)
+        serialization.write(found, output)
     show(found, as_json, lambda: f"{found.explain()}\n\n{found.explain_memory()}")
 
 
@@ -129,10 +129,10 @@ def frontier(
 
     Example: deeppool frontier vgg16.json --gpus 8 --global-batch 32 --background resnet18.json --min-speedup 3
     """
-    from deeppool import documents
-    from deeppool.cluster import find_cluster
+    from deeppool.base import serialization
+    from deeppool.cluster.cluster import find_cluster
     from deeppool.planning.planner import frontier as find_frontier
-    from deeppool.planning.share import share
+    from deeppool.planning.studies.collocation_tradeoff import share
     from deeppool.profiling.shipped import find_profile
 
     check_usage(
@@ -158,7 +158,7 @@ def frontier(
             network_model=network_model,
         )
         if output is not None:
-            documents.write(shared, output)
+            serialization.write(shared, output)
         show_sharing(shared, min_background, min_speedup, as_json)
         return
     found = find_frontier(
@@ -171,5 +171,5 @@ def frontier(
         memory=bytes_per_gpu,
     )
     if output is not None:
-        documents.write(found, output)
+        serialization.write(found, output)
     show(found, as_json)

@@ -13,7 +13,7 @@ from deeppool.errors import RunError
 
 def env(as_json: AsJson = False) -> None:
     """What this machine has: processors, GPUs and what each can do for two jobs, packages, a background's priority."""
-    from deeppool.env import environment
+    from deeppool.device.environment import environment
 
     show(environment(), as_json)
 
@@ -84,7 +84,7 @@ def profile(
 
         show(list_profiles(), as_json)
     elif compare is not None:
-        from deeppool.profiling.compare import compare_profiles
+        from deeppool.profiling.comparison import compare_profiles
 
         found = compare_profiles(*map(read_profile, compare))
         show(found, as_json, found.explain)
@@ -119,8 +119,8 @@ def _measure(
     seconds: float,
     as_json: bool,
 ) -> None:
-    from deeppool.graph.capture import capture
-    from deeppool.profiling.measure import profile as measure
+    from deeppool.graph.capture.capture import capture
+    from deeppool.profiling.measure.profile import profile as measure
 
     with progress() as report:
         try:

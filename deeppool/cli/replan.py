@@ -33,26 +33,26 @@ def replan(
 
     Example: deeppool replan plan.json vgg16.json run.json -o plan2.json
     """
-    from deeppool import documents
+    from deeppool.base import serialization
     from deeppool.planning.plan import Plan
     from deeppool.planning.planner import plan_at
-    from deeppool.planning.replan import HYSTERESIS, prices_for
-    from deeppool.planning.replan import replan as plan_again
-    from deeppool.run_record import RunRecord
+    from deeppool.planning.replanning.replan import HYSTERESIS, prices_for
+    from deeppool.planning.replanning.replan import replan as plan_again
+    from deeppool.records.run_record import RunRecord
 
     if output is not None:
-        documents.check_writable(output)
-    ran = documents.read(plan_file, Plan)
+        serialization.check_writable(output)
+    ran = serialization.read(plan_file, Plan)
     found = plan_again(
         ran,
         read_profile(profile_file),
-        documents.read(run_file, RunRecord),
+        serialization.read(run_file, RunRecord),
         hysteresis=HYSTERESIS if hysteresis is None else hysteresis,
     )
     if output is not None and found.recommended:
         # With the prices of other GPU counts, so that the file can be explained as any plan's.
         costs = prices_for(ran, found.profile)
-        documents.write(plan_at(found.profile, costs, ran.amplification_limit, ran.limit_scope), output)
+        serialization.write(plan_at(found.profile, costs, ran.amplification_limit, ran.limit_scope), output)
     elif output is not None:
-        documents.write(ran, output)
+        serialization.write(ran, output)
     show(found, as_json, found.explain)

@@ -24,8 +24,8 @@ def running(
 
     Example: deeppool running --stop 4242-1
     """
-    from deeppool import documents
-    from deeppool.under_way import running as find
+    from deeppool.base import serialization
+    from deeppool.base.run_registry import running as find
 
     found = find()
     if stop is not None:
@@ -42,7 +42,7 @@ def running(
             time.sleep(LOOK_SECONDS)
         found = tuple(chosen)
     if as_json:
-        print(json.dumps({"stopped" if stop else "running": [documents.to_json(run) for run in found]}))
+        print(json.dumps({"stopped" if stop else "running": [serialization.to_json(run) for run in found]}))
     elif stop is not None:
         print("\n".join(f"stopped {run.name}: {run.what}" for run in found) or "nothing is under way")
     else:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deeppool.cli.crew import crew
 from deeppool.cli.inputs import read_plan, warn
 from deeppool.cli.options import (
     AsJson,
@@ -19,6 +18,7 @@ from deeppool.cli.options import (
     shape,
 )
 from deeppool.cli.output import progress, show
+from deeppool.cli.torchrun import crew
 from deeppool.cli.training import find_own
 from deeppool.errors import InvalidValueError, RunError
 
@@ -65,17 +65,17 @@ def run(
 
     One GPU that stands for eight: deeppool run plan8.json --emulate-rank 0 --background resnet18
     """
-    from deeppool import documents
-    from deeppool.collocation.queue import BATCH, BackgroundJob
+    from deeppool.base import serialization
+    from deeppool.collocation.job_queue import BATCH, BackgroundJob
     from deeppool.figures.trace import write_trace
-    from deeppool.session import launch
+    from deeppool.runs.launch import launch
 
     with crew() as started:
         if started and emulate_rank is not None:
             raise RunError("--emulate-rank runs one process on one machine (start it without torchrun)")
         for path in (output, trace):
             if path is not None:
-                documents.check_writable(path)
+                serialization.check_writable(path)
         with progress() as report:
             try:
                 count = started.ranks if started and ranks is None else ranks
@@ -96,7 +96,7 @@ def run(
             except KeyboardInterrupt:
                 raise RunError("interrupted; every process of the run was ended, nothing was saved") from None
         if output is not None:
-            documents.write(record, output)
+            serialization.write(record, output)
         if trace is not None:
             write_trace(trace, record.plan_timeline, record.timeline)
         show(record, as_json)
@@ -118,11 +118,11 @@ def _plan_for(
             )
         return found
     # These load torch, which a plan from its file does without.
-    from deeppool.cluster import find_cluster
+    from deeppool.cluster.cluster import find_cluster
     from deeppool.device.cpu import usable_cores
-    from deeppool.graph.capture import capture
+    from deeppool.graph.capture.capture import capture
     from deeppool.planning.planner import plan as make_plan
-    from deeppool.profiling.measure import profile as measure
+    from deeppool.profiling.measure.profile import profile as measure
 
     for option, number in (("--ranks", ranks), ("--global-batch", global_batch)):
         if number is not None and number < 1:

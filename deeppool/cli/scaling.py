@@ -49,16 +49,16 @@ def scaling(
 
     Example: deeppool scaling vgg16.json --gpus 256 --network 10,1000 --steps-to-accuracy steps.json -o study.json
     """
-    from deeppool import documents
-    from deeppool.planning.accuracy import find_steps
+    from deeppool.base import serialization
     from deeppool.planning.planner import gpu_counts_to_search
-    from deeppool.planning.scaling import scaling as study
+    from deeppool.planning.studies.scaling import scaling as study
+    from deeppool.planning.studies.steps_to_accuracy import find_steps
 
     speeds = numbers(network, "--network")
     times = read_profile(profile_file)
     steps = find_steps(steps_to_accuracy)
     if output is not None:
-        documents.check_writable(output)
+        serialization.check_writable(output)
     with progress() as report:
         found = study(
             times,
@@ -72,5 +72,5 @@ def scaling(
             on_progress=report,
         )
     if output is not None:
-        documents.write(found, output)
+        serialization.write(found, output)
     show(found, as_json, found.table)

@@ -8,7 +8,7 @@ import typer
 from deeppool.cli.output import show
 
 if TYPE_CHECKING:
-    from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster, SharingAnswer
+    from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, SharingAnswer
 
 BackgroundOption = Annotated[
     str | None,

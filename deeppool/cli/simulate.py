@@ -11,11 +11,11 @@ from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from deeppool.documents import Record
+    from deeppool.base.serialization import Record
     from deeppool.job import Progress
     from deeppool.profiling.table import Profile
-    from deeppool.simulation.conditions import Conditions
-    from deeppool.simulation.interference import Interference
+    from deeppool.simulation.device.interference import Interference
+    from deeppool.simulation.plan.conditions import Conditions
 
 A_PLAN, A_WORKLOAD, SLOW = "Of a plan", "Of a workload trace", "Other than planned"
 Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
@@ -132,11 +132,11 @@ def simulate(
 
     A TRACE is written in Python: dp.save(dp.WorkloadTrace(name, method, (dp.TraceJob(…), …)), "trace.json")
     """
-    from deeppool import documents
-    from deeppool.simulation.workload import WorkloadTrace
+    from deeppool.base import serialization
+    from deeppool.simulation.cluster.workload import WorkloadTrace
 
     if output is not None:
-        documents.check_writable(output)
+        serialization.check_writable(output)
     of_plan: dict[str, Any] = {
         "background": background,
         "trace": trace,
@@ -161,14 +161,14 @@ def simulate(
     )
     how = {"interference": _interference(interference), "policy": policy, "max_slowdown": max_slowdown}
     found: Record
-    if documents.read_object(what).get("format") == f"deeppool/{WorkloadTrace.KIND}":
+    if serialization.read_object(what).get("format") == f"deeppool/{WorkloadTrace.KIND}":
         _refuse(of_plan, "is for a plan, and this is a workload trace")
         found = _simulate_workload(what, cluster, strategy, conditions, of_workload, how)
     else:
         _refuse(of_workload, "is for a workload trace, and this is none")
         found = _simulate_plan(what, conditions, how, **of_plan)
     if output is not None:
-        documents.write(found, output)
+        serialization.write(found, output)
     show(found, as_json)
 
 
@@ -179,14 +179,14 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 
 
 def _interference(path: Path | None) -> "Interference | None":
-    from deeppool import documents
-    from deeppool.simulation.interference import Interference
+    from deeppool.base import serialization
+    from deeppool.simulation.device.interference import Interference
 
-    return None if path is None else documents.read(path, Interference)
+    return None if path is None else serialization.read(path, Interference)
 
 
 def _conditions(speeds: list[str], **others: Any) -> "Conditions":
-    from deeppool.simulation.conditions import Conditions
+    from deeppool.simulation.plan.conditions import Conditions
 
     by_gpu: dict[int, float] = {}
     for text in speeds:
@@ -202,7 +202,7 @@ def _noisy(given: "Conditions", noise: str, gpus: int) -> "Conditions":
     """As on the device of a profile; what else was asked for stays."""
     from dataclasses import replace
 
-    from deeppool.simulation.conditions import profiled_conditions
+    from deeppool.simulation.plan.conditions import profiled_conditions
 
     if given.jitter or given.speeds:
         raise typer.BadParameter("it says how fast all GPUs are: leave out --jitter and --speed", param_hint="--noise")
@@ -223,14 +223,14 @@ def _simulate_plan(
 ) -> "Record":
     from dataclasses import replace
 
-    from deeppool import documents
+    from deeppool.base import serialization
+    from deeppool.base.sharing import find_sharing
     from deeppool.figures.trace import write_trace
-    from deeppool.run_record import RunRecord
-    from deeppool.sharing import find_sharing
-    from deeppool.simulation.against import compare_with_run
-    from deeppool.simulation.collocated_plan import CollocatedPlan, simulate_collocated_plan
-    from deeppool.simulation.replay import Simulation
-    from deeppool.simulation.replay import simulate as replay
+    from deeppool.records.run_record import RunRecord
+    from deeppool.simulation.plan.collocated_plan import CollocatedPlan, simulate_collocated_plan
+    from deeppool.simulation.plan.simulate import Simulation
+    from deeppool.simulation.plan.simulate import simulate as replay
+    from deeppool.simulation.validation.compare_with_run import compare_with_run
 
     interference, policy = how["interference"], how["policy"]
     if interference is None and (policy is not None or how["max_slowdown"] is not None):
@@ -260,7 +260,7 @@ def _simulate_plan(
     if trace is not None:
         write_trace(trace, replayed.timeline)
     if against is not None:
-        run = documents.read(against, RunRecord)
+        run = serialization.read(against, RunRecord)
         fidelity = compare_with_run(
             made,
             run,
@@ -281,19 +281,19 @@ def _simulate_workload(
     given: dict[str, Any],
     how: dict[str, Any],
 ) -> "Record":
-    from deeppool import documents
+    from deeppool.base import serialization
     from deeppool.cli.inputs import warn
-    from deeppool.cluster import find_cluster
+    from deeppool.cluster.cluster import find_cluster
     from deeppool.profiling.table import Profile
-    from deeppool.simulation.cluster import simulate_cluster
-    from deeppool.simulation.comparison import compare_strategies
-    from deeppool.simulation.workload import WorkloadTrace, load_sources
+    from deeppool.simulation.cluster.comparison import compare_strategies
+    from deeppool.simulation.cluster.simulate import simulate_cluster
+    from deeppool.simulation.cluster.workload import WorkloadTrace, load_sources
 
     if given["gpus"] is None:
         raise typer.BadParameter("say how many the cluster has", param_hint="--gpus")
     if (strategy == "partition") != (given["foreground_gpus"] is not None):
         raise typer.BadParameter("goes with --strategy partition, and that with it", param_hint="--foreground-gpus")
-    workload = documents.read(path, WorkloadTrace)
+    workload = serialization.read(path, WorkloadTrace)
     sources = load_sources(workload, path.parent)
     for source in sources.values():
         warn(source.caveats() if isinstance(source, Profile) else source.caveats)

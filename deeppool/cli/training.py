@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deeppool.cli.crew import crew
 from deeppool.cli.options import AsJson, PolicyOption, SlowdownOption
 from deeppool.cli.output import progress, show
+from deeppool.cli.torchrun import crew
 from deeppool.errors import InvalidValueError, RunError
 
 if TYPE_CHECKING:
-    from deeppool.collocation.queue import BackgroundJob
-    from deeppool.execution.training import TrainingJob
+    from deeppool.collocation.job_queue import BackgroundJob
     from deeppool.planning.plan import Plan
+    from deeppool.training.training_job import TrainingJob
 
 
 def train(
@@ -78,14 +78,14 @@ def train(
     Rank 0 reads the plan, makes the job and speaks for all; each node needs the code of the job, and the folder of
     checkpoints must be one that all nodes share.
     """
-    from deeppool import documents
+    from deeppool.base import serialization
     from deeppool.planning.plan import Plan
-    from deeppool.training_run import train as run
+    from deeppool.runs.train import train as run
 
     with crew() as started:
         if output is not None:
-            documents.check_writable(output)
-        plan = documents.read(plan_file, Plan)
+            serialization.check_writable(output)
+        plan = serialization.read(plan_file, Plan)
         with progress() as report:
             try:
                 record = run(
@@ -116,13 +116,13 @@ def train(
                 )
                 raise RunError(f"interrupted; every process of the training was ended, {kept}") from None
         if output is not None:
-            documents.write(record, output)
+            serialization.write(record, output)
         show(record, as_json)
 
 
 def find_job(reference: str) -> "TrainingJob":
     """The job that a user's callable returns. The current folder is importable."""
-    from deeppool.execution.training import TrainingJob
+    from deeppool.training.training_job import TrainingJob
 
     found = _call(reference)
     if not isinstance(found, TrainingJob):
@@ -132,7 +132,7 @@ def find_job(reference: str) -> "TrainingJob":
 
 def find_own(reference: str) -> "TrainingJob | None":
     """A training that a user's callable returns; None for a model, by name or by its callable."""
-    from deeppool.execution.training import TrainingJob
+    from deeppool.training.training_job import TrainingJob
 
     found = _call(reference) if ":" in reference else None
     return found if isinstance(found, TrainingJob) else None
@@ -149,7 +149,7 @@ def find_background(
     restarts: int,
 ) -> "list[BackgroundJob] | None":
     """Background jobs by their models' names or their callables, each with a folder of checkpoints of its own."""
-    from deeppool.collocation.queue import BackgroundJob, filler
+    from deeppool.collocation.job_queue import BackgroundJob, filler
 
     jobs = []
     for number, reference in enumerate(references):

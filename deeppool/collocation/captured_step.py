@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from deeppool.device.common import Device, Precision
-from deeppool.execution.precision import autocast
-from deeppool.graph.capture import CapturedModel
-from deeppool.graph.extract import extract
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.extract import extract
+from deeppool.training.precision import autocast
 
 Values = dict[fx.Node, torch.Tensor]
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from deeppool.base.sharing import Sharing
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.phases import Phases
+from deeppool.collocation.foreground_phases import Phases
 from deeppool.device.common import Device
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.graph.capture import CapturedModel
-from deeppool.graph.extract import example_inputs, extract
-from deeppool.scheduling.orders import Operator
-from deeppool.sharing import Sharing
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.extract import example_inputs, extract
+from deeppool.scheduling.background_limits import Operator
 
 PIECE_SECONDS = 0.002
 """Of a piece on a CPU. The kernel stops a piece of low priority at once, whatever its length; what is bounded here is

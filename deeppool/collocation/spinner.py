@@ -7,9 +7,9 @@ the next command, ``rest``, ``exit``. Answers ``ready`` and ``resting``.
 
 import time
 
-from deeppool.child import Commands
 from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import lower_priority, pin_to_core
+from deeppool.processes.managed_process import Commands
 
 SPIN_SECONDS = 0.001
 

@@ -5,20 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deeppool.coordinator import engine
+from deeppool.coordinator import ray_connection
 from deeppool.coordinator.driver import Background, Foreground
-from deeppool.coordinator.engine import Joined
 from deeppool.coordinator.gpus import on_node
 from deeppool.coordinator.head import Head
 from deeppool.coordinator.history import ClusterStatus, JobRecord
+from deeppool.coordinator.ray_connection import Joined
 from deeppool.errors import DeeppoolError, InvalidValueError, RunError
-from deeppool.graph.workloads import find_workload
+from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
-from deeppool.planning.subset import on_its_gpus
+from deeppool.planning.renumber_gpus import on_its_gpus
 
 if TYPE_CHECKING:
-    from deeppool.execution.training import TrainingJob
+    from deeppool.training.training_job import TrainingJob
 
 NAMESPACE = "deeppool"
 NAME = "coordinator"
@@ -44,11 +44,11 @@ class Coordinator:
         Raises:
             RunError: there is none, or Ray is not installed.
         """
-        joined = engine.running()
+        joined = ray_connection.running()
         if joined is None:
             raise RunError("no cluster runs (deeppool cluster start)")
         self._joined = joined
-        self._ray, self._connected = engine.join(joined.address)
+        self._ray, self._connected = ray_connection.join(joined.address)
         try:
             self._head: Any = self._ray.get_actor(NAME, namespace=NAMESPACE)
         except ValueError:
@@ -66,7 +66,7 @@ class Coordinator:
         Raises:
             RunError: Ray is not installed, does not start, or is not at the address.
         """
-        joined = engine.running()
+        joined = ray_connection.running()
         if gpus is not None and (address or joined):
             at = address if joined is None else joined.address
             raise InvalidValueError(
@@ -75,8 +75,8 @@ class Coordinator:
         if address is not None:
             joined = Joined(address, None, None)
         elif joined is None:
-            joined = engine.start_here(gpus)
-        ray, connected = engine.join(joined.address)
+            joined = ray_connection.start_here(gpus)
+        ray, connected = ray_connection.join(joined.address)
         device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
         head = (
             ray.remote(Head)
@@ -91,8 +91,8 @@ class Coordinator:
             )
             .remote(device)
         )
-        _answer(ray, head.open.remote(str(engine.state_folder() / "jobs")))
-        engine.remember(joined)
+        _answer(ray, head.open.remote(str(ray_connection.state_folder() / "jobs")))
+        ray_connection.remember(joined)
         found = cls()
         found._connected = connected
         return found
@@ -195,7 +195,7 @@ class Coordinator:
         last = self.status()
         self._ray.kill(self._head)
         self.disconnect()
-        engine.leave(self._joined)
+        ray_connection.leave(self._joined)
         return last
 
     def disconnect(self) -> None:

@@ -13,15 +13,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from deeppool.child import ChildDiedError, Inbox, Process
+from deeppool.base.serialization import Record
+from deeppool.base.sharing import Sharing
 from deeppool.coordinator.history import JobProgress
-from deeppool.coordinator.ray_place import RayPlace, Seat
-from deeppool.documents import Record
+from deeppool.coordinator.ray_launcher import RayPlace, Seat
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
-from deeppool.rank_group import private_folder
-from deeppool.sharing import Sharing
-from deeppool.training_record import Metrics
+from deeppool.processes.managed_process import ChildDiedError, Inbox, Process
+from deeppool.processes.rank_group import private_folder
+from deeppool.records.training_record import Metrics
 
 CHUNK_SECONDS = 1.0
 """Between two looks at what a background process has done."""
@@ -87,7 +87,7 @@ class Driver:
     def _train(self, work: Foreground, place: RayPlace) -> Record:
         import cloudpickle
 
-        from deeppool.training_run import train
+        from deeppool.runs.train import train
 
         assert work.job is not None
 
@@ -104,7 +104,7 @@ class Driver:
         )
 
     def _launch(self, work: Foreground, place: RayPlace) -> Record:
-        from deeppool.session import launch
+        from deeppool.runs.launch import launch
 
         record = launch(
             work.plan,
@@ -122,7 +122,7 @@ class Driver:
         inbox: Inbox = queue.SimpleQueue()
         done: dict[Process, int] = {}
         for rank in range(len(seats)):
-            process = place.start(rank, "deeppool.collocation.background", "the background job", inbox)
+            process = place.start(rank, "deeppool.collocation.background_process", "the background job", inbox)
             done[process] = 0
             slot = place.slot(rank)
             process.send("setup", job=asdict(work.job), core=slot.core, folder=slot.folder, sharing=asdict(Sharing()))

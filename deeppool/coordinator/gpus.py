@@ -5,8 +5,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
-from deeppool.coordinator.engine import find_ray
-from deeppool.coordinator.ray_place import Seat
+from deeppool.coordinator.ray_connection import find_ray
+from deeppool.coordinator.ray_launcher import Seat
 from deeppool.coordinator.runtime import Runtime
 
 START_SECONDS = 60.0

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.coordinator.driver import Driver, Foreground, Work
-from deeppool.coordinator.engine import find_ray
 from deeppool.coordinator.gpus import Gpus, NodeLostError, on_node, within
 from deeppool.coordinator.history import WAITING, ClusterStatus, GpuUse, History, JobProgress, JobRecord, now
-from deeppool.coordinator.ray_place import Seat
+from deeppool.coordinator.ray_connection import find_ray
+from deeppool.coordinator.ray_launcher import Seat
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.scheduling.placement import Gpu, Placement, Request, Role, place
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from deeppool import documents
-from deeppool.documents import Record
+from deeppool.base import serialization
+from deeppool.base.serialization import Record
 from deeppool.scheduling.placement import Role
 from deeppool.units import format_seconds
 
@@ -134,7 +134,7 @@ class History:
         """All records. Jobs that had not ended when their coordinator did have failed with it."""
         records = []
         for path in sorted(self.folder.glob("job-??????.json")):
-            record = documents.read(path, JobRecord)
+            record = serialization.read(path, JobRecord)
             if not record.over:
                 error = f"the coordinator ended while it was {record.state} (submit it again)"
                 record = replace(record, state="failed", error=error, ended=now())
@@ -144,11 +144,11 @@ class History:
 
     def write(self, record: JobRecord) -> None:
         """Keeps what is known now."""
-        documents.write(record, self.folder / f"job-{record.job:06}.json")
+        serialization.write(record, self.folder / f"job-{record.job:06}.json")
 
     def write_result(self, job: int, record: Record) -> str:
         """Keeps what came of a job; returns the file."""
-        return str(documents.write(record, self.folder / f"job-{job:06}-record.json"))
+        return str(serialization.write(record, self.folder / f"job-{job:06}-record.json"))
 
 
 def now() -> str:

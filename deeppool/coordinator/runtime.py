@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deeppool.child import Child, Message
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
-from deeppool.nursery import nursery
-from deeppool.place import Slot
+from deeppool.processes.fork_server_client import nursery
+from deeppool.processes.launcher import Slot
+from deeppool.processes.managed_process import Child, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Runtime:
         return messages
 
     def obey(self, key: int, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a method of :class:`deeppool.child.Process` on one of the processes."""
+        """Calls a method of :class:`deeppool.processes.managed_process.Process` on one of the processes."""
         return getattr(self._started[key].child, method)(*arguments, **named)
 
     def end(self, job: int) -> bool:

@@ -16,7 +16,7 @@ otherwise. An all-reduce of ``size`` bytes over g GPUs is priced by a pattern, w
 ``best``
     The fastest of the three.
 ``measured``
-    What ``deeppool network`` measured on the cluster's own ranks, by group and size (:mod:`deeppool.network`
+    What ``deeppool network`` measured on the cluster's own ranks, by group and size (:mod:`deeppool.cluster.measured_network`
     says what is taken between and beyond). The default where the cluster has measurements; elsewhere ``ring`` is.
 ``paper``
     DeepPool, section 4.1, for transfers too: the per-GPU payload over the bandwidth, plus one propagation
@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from deeppool.cluster import Cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import busiest_samples, busiest_samples_of_first
 from deeppool.errors import InvalidValueError

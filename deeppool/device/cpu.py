@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deeppool.base.sharing import Priority
 from deeppool.device.common import Launch, StreamPriority
 from deeppool.device.heap import keep_memory
 from deeppool.errors import InvalidValueError
-from deeppool.sharing import Priority
 
 if TYPE_CHECKING:
     import torch

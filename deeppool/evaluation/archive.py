@@ -15,9 +15,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DeeppoolError, DocumentError
-from deeppool.evaluation.night import Night
+from deeppool.evaluation.nightly_record import Night
 
 UNFINISHED = ".unfinished"
 NIGHT = "night.json"
@@ -46,7 +46,7 @@ class Archive:
         for path in self.folder.iterdir():
             if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 try:
-                    night = documents.read(path / NIGHT, Night)
+                    night = serialization.read(path / NIGHT, Night)
                 except DeeppoolError:
                     continue
                 # A copy under another name is somebody's, and not to be removed.
@@ -57,7 +57,7 @@ class Archive:
     def resume(self) -> Night | None:
         """The night that was not finished; what cannot be read of it is none."""
         try:
-            return documents.read(self.unfinished / NIGHT, Night)
+            return serialization.read(self.unfinished / NIGHT, Night)
         except DeeppoolError:
             return None
 
@@ -71,7 +71,7 @@ class Archive:
             self.unfinished.mkdir(exist_ok=True)
         except OSError as error:
             raise DocumentError(f"cannot write {self.unfinished}: {error.strerror} (free some space)") from error
-        documents.write(night, self.unfinished / NIGHT)
+        serialization.write(night, self.unfinished / NIGHT)
 
     def clear(self) -> None:
         """Removes an unfinished night of which nothing is done."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import psutil
 
-from deeppool.child import Child, Inbox, Process
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.execution import Result
 from deeppool.evaluation.task import Task
-from deeppool.nursery import nursery
+from deeppool.processes.fork_server_client import nursery
+from deeppool.processes.managed_process import Child, Inbox, Process
 from deeppool.units import format_seconds
 
 MOST_JOBS = 4

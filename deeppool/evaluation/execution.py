@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DocumentError, RunError
 from deeppool.evaluation.findings import RECORD
 from deeppool.evaluation.html import write_report
@@ -120,5 +120,5 @@ def _summary(executed: Path) -> str:
             lines += [output.text for output in cell.outputs if output.output_type == "stream"]
     record = executed.parent / RECORD
     if not lines and record.is_file():
-        return documents.read(record, Evaluation).explain()
+        return serialization.read(record, Evaluation).explain()
     return "".join(lines)

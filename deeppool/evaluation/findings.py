@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.device.cpu import processor_name
+from deeppool.device.environment import package_versions
 from deeppool.device.nvml import Nvml
-from deeppool.env import package_versions
 from deeppool.evaluation.record import Basis, Check, Evaluation, Number
 
 RECORD = "record.json"
@@ -89,7 +89,7 @@ class Findings:
             DocumentError: the folder cannot be written.
         """
         made = self.evaluation()
-        documents.write(made, Path(folder) / RECORD)
+        serialization.write(made, Path(folder) / RECORD)
         return made
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from deeppool.documents import write_text
+from deeppool.base.serialization import write_text
 
 FIGURE = "application/vnd.plotly.v1+json"
 """Of an output that is a plotly figure, as data."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DeeppoolError
 from deeppool.evaluation.findings import RECORD
-from deeppool.evaluation.night import Night, Outcome
+from deeppool.evaluation.nightly_record import Night, Outcome
 from deeppool.evaluation.record import Evaluation
+from deeppool.evaluation.regression_report import MOVED_HEADINGS, Verdict, moved_row
 from deeppool.evaluation.report import (
     CHECK_HEADINGS,
     NUMBER_HEADINGS,
@@ -18,7 +19,6 @@ from deeppool.evaluation.report import (
     number_row,
 )
 from deeppool.evaluation.thumbnails import PLOTLY, Figure, inline_json, night_figures
-from deeppool.evaluation.verdict import MOVED_HEADINGS, Verdict, moved_row
 from deeppool.units import format_seconds
 
 INDEX = "index.html"
@@ -73,7 +73,7 @@ def write_index(night: Night, found: Verdict, folder: Path) -> Path:
     """
     missing = {outcome.name for outcome in night.outcomes if not outcome.thumbnails}
     live = {name: figure for name, figure in night_figures(night, folder).items() if name.split("/")[0] in missing}
-    return documents.write_text(page(night, found, folder, live), folder / INDEX)
+    return serialization.write_text(page(night, found, folder, live), folder / INDEX)
 
 
 def page(night: Night, found: Verdict, folder: Path, live: Mapping[str, Figure]) -> str:
@@ -173,7 +173,7 @@ def _numbers(path: Path) -> str:
     if not path.is_file():
         return ""
     try:
-        evaluation = documents.read(path, Evaluation)
+        evaluation = serialization.read(path, Evaluation)
     except DeeppoolError:
         return ""
     tables = [

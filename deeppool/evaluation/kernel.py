@@ -15,7 +15,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 # What most notebooks load first. Not ipywidgets and plotly, which look for their kernel while they are imported.
 import deeppool.execution.worker  # noqa: F401
-from deeppool.nursery import inherit, nursery
+from deeppool.processes.fork_server_client import inherit, nursery
 
 FORKED = ("JUPYTER_DEFAULT_PROVISIONER_NAME", "deeppool-forked")
 """In the environment of a process whose kernels are such ones, unless somebody wants others."""

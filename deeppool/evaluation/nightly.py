@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.device.cpu import usable_cores
-from deeppool.env import package_versions
+from deeppool.device.environment import package_versions
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.evaluation.archive import Archive
 from deeppool.evaluation.crew import Ended, run_tasks, usual_jobs
 from deeppool.evaluation.findings import machine
 from deeppool.evaluation.index import write_index
 from deeppool.evaluation.lock import sole_writer
-from deeppool.evaluation.night import Night, Observation, Outcome, State
+from deeppool.evaluation.nightly_record import Night, Observation, Outcome, State
 from deeppool.evaluation.notebooks import Notebook, Preset, choose
 from deeppool.evaluation.observations import observe
 from deeppool.evaluation.record import Check
+from deeppool.evaluation.regression_report import Verdict, verdict
 from deeppool.evaluation.retention import KEEP, superfluous
 from deeppool.evaluation.task import Task
 from deeppool.evaluation.thumbnails import PLOTLY, draw_thumbnails, write_plotly
-from deeppool.evaluation.verdict import Verdict, verdict
 
 VERDICT = "verdict.json"
 STALE = datetime.timedelta(hours=24)
@@ -43,7 +43,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {"folder": str(self.folder), "fine": self.verdict.fine, "verdict": documents.to_json(self.verdict)}
+        return {"folder": str(self.folder), "fine": self.verdict.fine, "verdict": serialization.to_json(self.verdict)}
 
     def __str__(self) -> str:
         return f"{self.verdict.explain()}\n\nthe night     {self.folder / 'index.html'}"
@@ -257,6 +257,6 @@ def _close(archive: Archive, night: Night) -> Report:
     )
     over = draw_thumbnails(over, archive.unfinished)
     found = verdict(over, archive.nights())
-    documents.write(found, archive.unfinished / VERDICT)
+    serialization.write(found, archive.unfinished / VERDICT)
     write_index(over, found, archive.unfinished)
     return Report(archive.publish(over), found)

@@ -33,7 +33,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deeppool.evaluation.night import Observation
+from deeppool.evaluation.nightly_record import Observation
 
 NIGHTS = 5
 """That a number alone needs before it is judged."""

@@ -4,13 +4,13 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DocumentError
 from deeppool.evaluation.findings import RECORD
-from deeppool.evaluation.night import Observation
+from deeppool.evaluation.nightly_record import Observation
 from deeppool.evaluation.record import Basis, Check, Evaluation
 from deeppool.profiling.table import Profile
-from deeppool.run_record import RunRecord
+from deeppool.records.run_record import RunRecord
 
 
 def observe(folder: Path) -> tuple[tuple[Observation, ...], tuple[Check, ...]]:
@@ -23,22 +23,22 @@ def observe(folder: Path) -> tuple[tuple[Observation, ...], tuple[Check, ...]]:
     checks: tuple[Check, ...] = ()
     for path in sorted(folder.glob("*.json")):
         try:
-            document = documents.read_object(path)
+            document = serialization.read_object(path)
         except DocumentError:
             if path.name == RECORD:
                 raise
             continue
         match document.get("format"):
             case "deeppool/evaluation":
-                evaluation = documents.from_json(document, Evaluation, path)
+                evaluation = serialization.from_json(document, Evaluation, path)
                 # A notebook has one evaluation; another file of this kind is an input of its.
                 if path.name == RECORD:
                     found += of_evaluation(evaluation)
                     checks = evaluation.checks
             case "deeppool/profile":
-                found += of_profile(documents.from_json(document, Profile, path), path.stem)
+                found += of_profile(serialization.from_json(document, Profile, path), path.stem)
             case "deeppool/run":
-                found += of_run(documents.from_json(document, RunRecord, path), path.stem)
+                found += of_run(serialization.from_json(document, RunRecord, path), path.stem)
     return tuple(found), checks
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from deeppool.evaluation.record import Check, Evaluation, Number
-from deeppool.planning.tables import render, table
+from deeppool.planning.report.tables import render, table
 from deeppool.units import format_bytes, format_seconds
 
 NUMBERS = "dp-numbers"

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from deeppool.errors import InvalidValueError
-from deeppool.evaluation.night import Night
+from deeppool.evaluation.nightly_record import Night
 
 KEEP = 14
 """Nights, unless told otherwise: as many as a verdict looks at."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from deeppool.errors import DocumentError
 from deeppool.evaluation.html import FIGURE
-from deeppool.evaluation.night import Night
+from deeppool.evaluation.nightly_record import Night
 
 Figure = dict[str, Any]
 """Data and layout, as plotly has them in JSON."""

@@ -7,11 +7,11 @@ from pathlib import Path
 import nbconvert  # noqa: F401
 import papermill  # noqa: F401
 
-from deeppool.child import Commands
 from deeppool.errors import DeeppoolError
 from deeppool.evaluation.execution import execute
 from deeppool.evaluation.task import Task
-from deeppool.nursery import FORKS, inherit
+from deeppool.processes.fork_server_client import FORKS, inherit
+from deeppool.processes.managed_process import Commands
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from deeppool.execution.peers import Group
-from deeppool.graph.extract import Segment
+from deeppool.execution.communicator import Group
+from deeppool.graph.capture.extract import Segment
 
 
 class _Normalise(torch.autograd.Function):

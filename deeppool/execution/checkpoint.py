@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DocumentError, RunError
 from deeppool.execution.trainer import Trainer
 
@@ -97,7 +97,7 @@ def save_shard(trainer: Trainer, folder: Path) -> None:
 
 def seal(partial: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Makes a folder to which every rank has written a checkpoint; of the older ones ``keep`` - 1 stay."""
-    documents.write(checkpoint, partial / RECORD)
+    serialization.write(checkpoint, partial / RECORD)
     whole = partial.with_name(partial.name.removesuffix(PARTIAL))
     if whole.exists():
         # The same training came here before: from an earlier checkpoint it does so again.
@@ -121,7 +121,7 @@ def read(folder: Path) -> Checkpoint:
     Raises:
         DocumentError: the folder is none.
     """
-    return documents.read(folder / RECORD, Checkpoint)
+    return serialization.read(folder / RECORD, Checkpoint)
 
 
 def load(trainer: Trainer, folder: Path) -> None:

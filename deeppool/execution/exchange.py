@@ -8,7 +8,7 @@ import torch
 
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import Transfer, reshard
-from deeppool.execution.peers import Passage, Peers, Work
+from deeppool.execution.communicator import Passage, Peers, Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager
 import torch
 from torch import fx
 
+from deeppool.base.timeline import SpanKind
 from deeppool.collectives.layout import Layout
 from deeppool.execution.exchange import Arrival, Exchange, Move
 from deeppool.execution.stages import Stage
-from deeppool.graph.extract import Segment
-from deeppool.timeline import SpanKind
+from deeppool.graph.capture.extract import Segment
 
 Values = Mapping[fx.Node, torch.Tensor]
 SpanOf = Callable[[SpanKind, int, str], AbstractContextManager[None]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from deeppool.execution.peers import Group, Peers, Work
+from deeppool.execution.communicator import Group, Peers, Work
 
 ALONE_BYTES = 4 * 2**20
 """A larger gradient is a bucket of its own, which saves copying it; below, latency counts for more."""

@@ -7,15 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from deeppool import documents
-from deeppool.child import NOTE, Message
+from deeppool.base import serialization
+from deeppool.base.sharing import Sharing
 from deeppool.errors import DocumentError
-from deeppool.execution.training import TrainingJob, save_job
 from deeppool.job import Job
-from deeppool.place import Place
 from deeppool.planning.plan import Plan
-from deeppool.rank_group import RankGroup
-from deeppool.sharing import Sharing
+from deeppool.processes.launcher import Place
+from deeppool.processes.managed_process import NOTE, Message
+from deeppool.processes.rank_group import RankGroup
+from deeppool.training.training_job import TrainingJob, save_job
 
 START_SECONDS = 300.0
 """For importing torch, building and capturing the model, and meeting the others."""
@@ -77,7 +77,7 @@ class Ranks:
         self._slowest: float | None = None
         self._emulated = emulate is not None
         self.group = RankGroup(place)
-        documents.write(plan, folder / PLAN)
+        serialization.write(plan, folder / PLAN)
         work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         if isinstance(job, TrainingJob):
             save_job(job, folder)
@@ -178,7 +178,7 @@ class Ranks:
 
     def switch(self, plan: Plan, folder: Path) -> None:
         """Lets every rank go on by another plan for as many ranks, from a checkpoint that they have just written."""
-        self.group.send("switch", plan=documents.to_json(plan), folder=str(folder.absolute()))
+        self.group.send("switch", plan=serialization.to_json(plan), folder=str(folder.absolute()))
         self.group.collect("done", self._disk_seconds, "while it changed its plan")
 
     def tell(self, command: str, patience: float, when: str, **arguments: Any) -> list[Message]:

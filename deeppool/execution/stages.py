@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deeppool.collectives.layout import Layout
+from deeppool.planning.evaluate.schedule import Order, order_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.schedule import Order, order_of
 
 
 @dataclass(frozen=True, slots=True)

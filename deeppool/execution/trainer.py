@@ -20,21 +20,21 @@ from typing import Protocol
 import torch
 from torch import fx
 
+from deeppool.base.timeline import SpanKind
 from deeppool.device.common import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
-from deeppool.execution.dropout import Draw, replace_dropout
+from deeppool.execution.communicator import Peers
+from deeppool.execution.cuda_graphs import forwards
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
 from deeppool.execution.gradient_sync import GradientSync, Shared
-from deeppool.execution.graphed import forwards
-from deeppool.execution.peers import Peers
-from deeppool.execution.precision import autocast, boundary_types
 from deeppool.execution.stages import Stage
-from deeppool.execution.training import Training
 from deeppool.execution.update import Update
-from deeppool.graph.capture import CapturedModel
-from deeppool.graph.extract import Segment, extract
-from deeppool.timeline import SpanKind
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.extract import Segment, extract
+from deeppool.training.dropout import Draw, replace_dropout
+from deeppool.training.precision import autocast, boundary_types
+from deeppool.training.training_job import Training
 
 Batch = Callable[[range], tuple[torch.Tensor, ...]]
 """Each input, and the targets, of a range of samples of the current global batch."""

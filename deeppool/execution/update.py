@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import torch
 
-from deeppool.execution.peers import Peers
-from deeppool.execution.training import Training
+from deeppool.execution.communicator import Peers
+from deeppool.training.training_job import Training
 
 
 class LossScale:

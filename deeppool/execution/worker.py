@@ -21,27 +21,27 @@ import torch._dynamo
 import torch._functorch.aot_autograd
 import torch.distributed as dist
 
-from deeppool import documents
-from deeppool.child import Commands, Message
+from deeppool.base import serialization
+from deeppool.base.sharing import Sharing
 from deeppool.device.common import Device, find_device
 from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
-from deeppool.execution.emulated import Emulated
-from deeppool.execution.failure import MEETING, tell
-from deeppool.execution.governing import Governing
-from deeppool.execution.peers import Peers, ProcessGroup
+from deeppool.execution.communicator import Peers, ProcessGroup
+from deeppool.execution.emulated_rank import Emulated
+from deeppool.execution.failure_report import MEETING, tell
+from deeppool.execution.foreground_control import Governing
 from deeppool.execution.ranks import PLAN
+from deeppool.execution.replay_schedule import turns_of
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer, Watcher
-from deeppool.execution.training import load_job
-from deeppool.execution.turns import turns_of
-from deeppool.execution.work import Work, keep_sockets_in, own_work, synthetic_work
+from deeppool.execution.training_task import Work, keep_sockets_in, own_work, synthetic_work
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
-from deeppool.pulse import Doing, Pulse
-from deeppool.sharing import Sharing
+from deeppool.processes.heartbeat import Doing, Pulse
+from deeppool.processes.managed_process import Commands, Message
+from deeppool.training.training_job import load_job
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer for the others gives up. The launcher notices much sooner which of them hangs."""
@@ -77,7 +77,7 @@ class Rank:
         self.updates = 0
         pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
-        plan = documents.read(folder / PLAN, Plan)
+        plan = serialization.read(folder / PLAN, Plan)
         device = self.device = find_device(plan.device)
         device.select(setup["index"])
         if setup["core"] is not None:
@@ -206,7 +206,7 @@ class Rank:
     def switch(self, message: Message, commands: Commands) -> dict[str, Any]:
         """Goes on by another plan."""
         self.trainer.close()
-        self.trainer = self._trainer(documents.from_json(message["plan"], Plan, "the plan to change to"))
+        self.trainer = self._trainer(serialization.from_json(message["plan"], Plan, "the plan to change to"))
         if self.governing is not None:
             self.governing.start_over()
         load(self.trainer, Path(message["folder"]))

@@ -9,17 +9,10 @@
     figures.collocation(run)               the foreground alone and collocated, and what the background harvested
     figures.live(run.samples)              a run under way: iterations against the level alone, background throughput
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
-    figures.utilisation(profile, …)        what small batches leave of a device's speed
-    figures.layer_speedups(profile)        how much faster each layer gets when it is strong-scaled
-    figures.workloads(graph, …)            what models consist of
-    figures.search_times(times)            how long searches for a plan take
     figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
-    figures.partitions(shared, …)          the same, a panel for each of several foregrounds
-    figures.scenarios(found, …)            cluster throughput data parallel, burst parallel, and with backgrounds
     figures.interference(measured)         the foreground beside every kind of background, as heat maps
     figures.training(record)               loss and time of every update of a training
     figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
-    figures.ladder(runs)                   what each mechanism of sharing adds, from the bottom row up
     figures.of(record)                     whichever of these a record's kind has
     figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
     figures.strategies(comparison)         a workload by every strategy: throughput and completion times
@@ -39,23 +32,16 @@ from deeppool.figures.collocation import collocation
 from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
-from deeppool.figures.ladder import ladder
-from deeppool.figures.layer_speedups import layer_speedups
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
 from deeppool.figures.of import of
-from deeppool.figures.partitions import partitions
 from deeppool.figures.scaling import scaling
-from deeppool.figures.scenarios import scenarios
-from deeppool.figures.search_times import search_times
 from deeppool.figures.strategies import strategies
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
-from deeppool.figures.utilisation import utilisation
-from deeppool.figures.workloads import workloads
 
 __all__ = [
     "batch_curves",
@@ -65,21 +51,14 @@ __all__ = [
     "frontier",
     "graph",
     "interference",
-    "ladder",
-    "layer_speedups",
     "layers",
     "live",
     "of",
-    "partitions",
     "scaling",
-    "scenarios",
-    "search_times",
     "strategies",
     "throughput",
     "timeline",
     "trade_off",
     "training",
-    "utilisation",
-    "workloads",
     "write_trace",
 ]

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, shorten, time_unit
-from deeppool.profiling.check import line_error
+from deeppool.profiling.iteration_check import line_error
 from deeppool.profiling.table import Profile
 from deeppool.units import format_percent, format_seconds
 

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, shorten
-from deeppool.simulation.cluster_record import ClusterSimulation, Stint
+from deeppool.simulation.cluster.record import ClusterSimulation, Stint
 from deeppool.units import format_seconds
 
 Kind = Literal["foreground", "background", "background in gaps"]

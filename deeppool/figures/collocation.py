@@ -3,12 +3,12 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, time_unit
-from deeppool.margin import format_margin
-from deeppool.run_record import BackgroundResult, RunRecord, TimeSummary
-from deeppool.timeline import SpanKind
+from deeppool.records.confidence_interval import format_margin
+from deeppool.records.run_record import BackgroundResult, RunRecord, TimeSummary
 from deeppool.units import format_percent, format_seconds
 
 

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, time_unit
-from deeppool.planning.frontier import Frontier
 from deeppool.planning.plan import Plan
+from deeppool.planning.search.frontier import Frontier
 
 _LOG_ABOVE = 8.0
 """Greatest over smallest value from which on an axis counts in powers."""

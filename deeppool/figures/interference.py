@@ -6,7 +6,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import escape
-from deeppool.simulation.interference import Interference
+from deeppool.simulation.device.interference import Interference
 from deeppool.units import format_seconds
 
 CELL = 34

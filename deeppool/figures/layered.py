@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deeppool.graph.regions import INPUT, Block, Knot, Series, decompose, layers_of
+from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, decompose, layers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def layered(predecessors: Sequence[tuple[int, ...]]) -> Layered:
     """Lays a graph out; branches that the graph's series-parallel structure knows keep a lane to their end.
 
     Args:
-        predecessors: as of :func:`deeppool.graph.regions.decompose`.
+        predecessors: as of :func:`deeppool.graph.series_parallel.decompose`.
     """
     rows: list[int] = []
     for sources in predecessors:

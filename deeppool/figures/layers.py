@@ -4,11 +4,11 @@ import math
 
 import plotly.graph_objects as go
 
+from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, provenance, shorten, time_unit
 from deeppool.planning.plan import LayerAssignment, Plan
-from deeppool.timeline import SpanKind
 from deeppool.units import format_seconds
 
 Hovers = list[list[str]]

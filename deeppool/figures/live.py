@@ -7,10 +7,10 @@ from statistics import fmean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.live_sample import Condition, LiveSample
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, time_unit
-from deeppool.live_sample import Condition, LiveSample
 from deeppool.units import format_percent, format_seconds
 
 NEWEST = 600

@@ -4,6 +4,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.collocation import collocation
@@ -14,17 +15,16 @@ from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
-from deeppool.planning.frontier import Frontier
 from deeppool.planning.plan import Plan
-from deeppool.planning.shared_cluster import SharedCluster
-from deeppool.planning.study import ScalingStudy
+from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.studies.scaling_record import ScalingStudy
+from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
-from deeppool.run_record import RunRecord
-from deeppool.simulation.collocated import CollocatedSimulation
-from deeppool.simulation.interference import Interference
-from deeppool.simulation.replay import Simulation
-from deeppool.timeline import Timeline
-from deeppool.training_record import TrainingRecord
+from deeppool.records.run_record import RunRecord
+from deeppool.records.training_record import TrainingRecord
+from deeppool.simulation.device.collocated import CollocatedSimulation
+from deeppool.simulation.device.interference import Interference
+from deeppool.simulation.plan.simulate import Simulation
 
 
 def of(record: Any, *, dark: bool = False) -> go.Figure:

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import escape, shorten
-from deeppool.planning.study import (
+from deeppool.planning.studies.scaling_record import (
     PARALLELISMS,
     Parallelism,
     ScalingPoint,

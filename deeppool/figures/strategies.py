@@ -6,7 +6,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import escape, time_unit
-from deeppool.simulation.comparison import ClusterComparison
+from deeppool.simulation.cluster.comparison import ClusterComparison
 
 
 def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figure:

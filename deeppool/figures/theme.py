@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import plotly.graph_objects as go
 
-from deeppool.timeline import SpanKind
+from deeppool.base.timeline import SpanKind
 
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 """In the order of a legend."""

@@ -9,8 +9,8 @@ from deeppool.figures import theme
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.labels import escape
 from deeppool.planning.plan import Plan
-from deeppool.planning.share import point_of
-from deeppool.planning.shared_cluster import OperatingPoint, SharedCluster
+from deeppool.planning.studies.collocation_tradeoff import point_of
+from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster
 from deeppool.units import format_seconds
 
 

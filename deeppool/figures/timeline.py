@@ -8,11 +8,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, shorten, time_unit
 from deeppool.figures.timeline_rows import GROUPED_ABOVE, Panel, Row, Source, joined, panels_of, rows_of
-from deeppool.timeline import Span, SpanKind
 from deeppool.units import format_seconds
 
 __all__ = ["GROUPED_ABOVE", "Source", "joined", "rows_of", "timeline"]

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deeppool.base.timeline import Provenance, Span, Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.figures.labels import escape, gpu_ranges, provenance
 from deeppool.planning.plan import Plan
-from deeppool.run_record import RunRecord
-from deeppool.simulation.replay import GpuWork, Simulation, replay
-from deeppool.timeline import Provenance, Span, Timeline
+from deeppool.records.run_record import RunRecord
+from deeppool.simulation.plan.simulate import GpuWork, Simulation, replay
 
 GROUPED_ABOVE = 32
 """GPUs in a timeline from which on those that do the same share a row."""

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from deeppool import documents
+from deeppool.base import serialization
+from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
-from deeppool.timeline import Span, Timeline
 
 _THREADS = 1_000_000
 """Thread ids per process: readers of the format look a thread up by its id alone."""
@@ -45,7 +45,7 @@ def write_trace(path: str | os.PathLike[str], *timelines: Timeline) -> Path:
         InvalidValueError: no timeline, or something else.
         DocumentError: the path cannot be written.
     """
-    return documents.write_text(json.dumps(chrome_trace(*timelines)) + "\n", path)
+    return serialization.write_text(json.dumps(chrome_trace(*timelines)) + "\n", path)
 
 
 def _names(process: int, timeline: Timeline) -> list[dict[str, Any]]:

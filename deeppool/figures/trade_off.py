@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.run_record import RunRecord
-from deeppool.simulation.collocated import CollocatedSimulation
+from deeppool.records.run_record import RunRecord
+from deeppool.simulation.device.collocated import CollocatedSimulation
 
 COLOURS = (theme.BLUE, theme.VERMILLION, theme.GREEN, theme.ORANGE, theme.PURPLE, theme.SKY_BLUE)
 

@@ -6,7 +6,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, time_unit
-from deeppool.training_record import TrainingRecord
+from deeppool.records.training_record import TrainingRecord
 from deeppool.units import format_seconds
 
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from deeppool.cluster import Cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.device.common import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
-from deeppool.graph.regions import Series, decompose
-from deeppool.planning.memory import MemoryUse, Optimizer
+from deeppool.graph.series_parallel import Series, decompose
+from deeppool.planning.evaluate.memory import MemoryUse, Optimizer
 from deeppool.units import format_bytes, format_seconds
 
 LimitScope = Literal["layer", "iteration"]
@@ -125,7 +125,7 @@ class Plan:
     granularity: Granularity = "module"
     """What a layer is: a run captures the model in the same way."""
     caveats: tuple[str, ...] = ()
-    """What is uncertain about the layer times it leans on, a sentence each; see :mod:`deeppool.profiling.check`."""
+    """What is uncertain about the layer times it leans on, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
@@ -162,7 +162,7 @@ class Plan:
 
     def explain(self) -> str:
         """Why each layer got its GPUs: a table with the price of the neighbouring counts."""
-        from deeppool.planning.explain import explain
+        from deeppool.planning.report.explain import explain
 
         return explain(self)
 

@@ -7,23 +7,23 @@ from typing import get_args
 
 import numpy as np
 
-from deeppool.cluster import Cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
 from deeppool.device.common import AUTOCAST
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.baselines import data_parallel_time, data_parallel_times
-from deeppool.planning.explain import alternatives
-from deeppool.planning.fitting import search_fitting
-from deeppool.planning.frontier import Frontier, FrontierPoint, efficient_plans, search_within
-from deeppool.planning.memory import MemoryModel, Optimizer
-from deeppool.planning.overlap import search_overlapping
-from deeppool.planning.placement import Placement
+from deeppool.planning.evaluate.baselines import data_parallel_time, data_parallel_times
+from deeppool.planning.evaluate.memory import MemoryModel, Optimizer
+from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Claim, GpuCounts, LayerAssignment, LimitScope, Plan, Search
-from deeppool.planning.published import search_published
-from deeppool.planning.search import SearchResult, best_lanes
-from deeppool.planning.search import search as search_exactly
+from deeppool.planning.report.explain import alternatives
+from deeppool.planning.search.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.search.memory_constrained import search_fitting
+from deeppool.planning.search.overlap import search_overlapping
+from deeppool.planning.search.published import search_published
+from deeppool.planning.search.search import SearchResult, best_lanes
+from deeppool.planning.search.search import search as search_exactly
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes
 
@@ -57,7 +57,7 @@ def plan(
         gpu_counts: ``powers`` of two, or ``all``; see :func:`gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was, else ``ring``.
         overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it; see
-            :mod:`deeppool.planning.schedule`. False: everything waits for them, as in the paper. The limit counts
+            :mod:`deeppool.planning.evaluate.schedule`. False: everything waits for them, as in the paper. The limit counts
             them in full either way.
         optimizer: whose state each GPU holds; live runs train by SGD with momentum.
         memory: bytes of each GPU, in place of the cluster's.

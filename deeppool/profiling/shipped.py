@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DocumentError
 from deeppool.profiling.table import Profile
 
-FOLDER = Path(__file__).with_name("measured")
+FOLDER = Path(__file__).with_name("data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ def find_profile(name_or_file: str | Path) -> Profile:
     """
     path = Path(name_or_file)
     if path.exists() or path.suffix == ".json" or len(path.parts) > 1:
-        return documents.read(path, Profile)
+        return serialization.read(path, Profile)
     names = _names()
     if path.name not in names:
         shipped = f"one of {', '.join(names)}" if names else "the name of a shipped one"
         raise DocumentError(
             f"no profile '{name_or_file}': neither a file nor {shipped} (make one: deeppool profile MODEL -o FILE)"
         )
-    return documents.read(FOLDER / f"{path.name}.json", Profile)
+    return serialization.read(FOLDER / f"{path.name}.json", Profile)
 
 
 def _names() -> list[str]:

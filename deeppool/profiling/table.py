@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from deeppool.device.common import Precision
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
-from deeppool.profiling.check import IterationCheck, beyond_largest, line_error, off_bound
+from deeppool.profiling.iteration_check import IterationCheck, beyond_largest, line_error, off_bound
 from deeppool.units import format_seconds
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from deeppool.scheduling.orders import Operator
+from deeppool.scheduling.background_limits import Operator
 from deeppool.scheduling.slowdown import spread
 
 KEPT = 9

@@ -1,13 +1,13 @@
 """When a piece of the background may be launched: asked before each piece, inside the background."""
 
-from deeppool.scheduling.orders import Operator, Orders
+from deeppool.base.sharing import Sharing
+from deeppool.base.timeline import COMPUTING
+from deeppool.scheduling.background_limits import Operator, Orders
 from deeppool.scheduling.pacing import Duty, Pacer
-from deeppool.sharing import Sharing
-from deeppool.timeline import COMPUTING
 
 
 class Gate:
-    """The mechanisms of a :class:`~deeppool.sharing.Sharing` that hold launches back. The time is an argument."""
+    """The mechanisms of a :class:`~deeppool.base.sharing.Sharing` that hold launches back. The time is an argument."""
 
     def __init__(self, sharing: Sharing) -> None:
         """Nothing is in flight."""

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from deeppool.base.sharing import Sharing
+from deeppool.scheduling.background_limits import FREE, Operator, Orders
 from deeppool.scheduling.controller import Controller
 from deeppool.scheduling.feedback import Feedback
-from deeppool.scheduling.orders import FREE, Operator, Orders
 from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown
-from deeppool.sharing import Sharing
 
 __all__ = ["Estimate", "Governor", "Operator", "Orders", "Seen", "is_alone", "together"]
 

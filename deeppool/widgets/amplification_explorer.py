@@ -11,17 +11,18 @@ from typing import Any
 import ipywidgets
 import plotly.graph_objects as go
 
-from deeppool import figures, files
-from deeppool.cluster import PRESETS, Cluster, find_cluster
+from deeppool import figures
+from deeppool.cluster.cluster import PRESETS, Cluster, find_cluster
 from deeppool.figures import theme
 from deeppool.figures.frontier import frontier_mark
 from deeppool.figures.throughput import throughput_mark
-from deeppool.planning.frontier import Frontier
 from deeppool.planning.plan import LimitScope, Plan
 from deeppool.planning.planner import check_limit
-from deeppool.planning.shared_cluster import SharedCluster
-from deeppool.planning.summary import summarise
+from deeppool.planning.report.summary import summarise
+from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
+from deeppool.records import files
 from deeppool.units import format_bit_rate
 from deeppool.widgets.controls import LABEL, choice, grid, powers, steps
 from deeppool.widgets.exploration import Exploration, Question, View, at_speed

@@ -11,16 +11,16 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool import figures
-from deeppool.collocation.queue import BackgroundJob
+from deeppool.base.live_sample import BackgroundSample
+from deeppool.base.sharing import Policy
+from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.errors import RunError
-from deeppool.files import save_run
 from deeppool.job import Job
-from deeppool.live_run import LiveRun, start
-from deeppool.live_sample import BackgroundSample
 from deeppool.planning.plan import Plan
-from deeppool.run_record import RunRecord
-from deeppool.session import launch
-from deeppool.sharing import Policy
+from deeppool.records.files import save_run
+from deeppool.records.run_record import RunRecord
+from deeppool.runs.handle import LiveRun, start
+from deeppool.runs.launch import launch
 from deeppool.telemetry import Sampler
 from deeppool.widgets.collocation_settings import CollocationSettings
 from deeppool.widgets.live_figure import become
@@ -60,7 +60,7 @@ class CollocationPanel(Panel):
         Args:
             plan: that the foreground trains by.
             background: a model's name, which may be changed in the panel, or a job of your own.
-            policy: a name in :data:`deeppool.sharing.POLICIES`.
+            policy: a name in :data:`deeppool.base.sharing.POLICIES`.
             max_slowdown: bound on the foreground's slowdown: 0.03 is 3 %. None: none is held.
             seconds: to measure.
             folder: for the records; ``runs`` in the current folder unless given, made when there is one to keep.

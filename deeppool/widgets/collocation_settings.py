@@ -6,10 +6,10 @@ from typing import Any
 
 import ipywidgets
 
-from deeppool.collocation.queue import BATCH, BackgroundJob
+from deeppool.base.run_control import refusal
+from deeppool.base.sharing import MEANINGS, POLICIES, Policy
+from deeppool.collocation.job_queue import BATCH, BackgroundJob
 from deeppool.job import Job
-from deeppool.sharing import MEANINGS, POLICIES, Policy
-from deeppool.steering import refusal
 
 MODELS = ("resnet18", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")
 """That are offered as a background, small ones; any other name may be typed."""
@@ -30,7 +30,7 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
 
         Args:
             background: a name, which may be changed, or a job of the user's own, which may not.
-            policy: of :data:`deeppool.sharing.POLICIES`.
+            policy: of :data:`deeppool.base.sharing.POLICIES`.
             max_slowdown: bound on the foreground's slowdown, 0.03 for 3 %; None: none is held.
             seconds: to measure.
         """

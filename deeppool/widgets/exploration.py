@@ -5,13 +5,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from deeppool.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.table import CostTable
-from deeppool.planning.frontier import Frontier
 from deeppool.planning.plan import LimitScope, Plan
 from deeppool.planning.planner import check_limit, frontier, plan_at, prices_of
-from deeppool.planning.share import share
-from deeppool.planning.shared_cluster import SharedCluster
+from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.studies.collocation_tradeoff import share
+from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bit_rate
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from deeppool.cancellation import Cancellation
+from deeppool.base.cancellation import Cancellation
 from deeppool.errors import RunCancelledError
 
 
@@ -20,7 +20,7 @@ class _Task:
 class Latest:
     """Does what it was asked last, in a thread of its own: nothing waits in a queue.
 
-    A new task ends the one under way where that asks :func:`deeppool.cancellation.check`, as long searches of
+    A new task ends the one under way where that asks :func:`deeppool.base.cancellation.check`, as long searches of
     plans do, and takes the place of one that has not begun.
     """
 

@@ -12,10 +12,10 @@ from deeppool import figures
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.figures.graph import TITLES, Quantity
 from deeppool.graph.layer import Granularity, LayerGraph
+from deeppool.graph.models.workloads import FAMILIES, find_workload
 from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
-from deeppool.graph.workloads import FAMILIES, find_workload
-from deeppool.live_run import LiveRun, start
 from deeppool.profiling.table import Profile
+from deeppool.runs.handle import LiveRun, start
 from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.prose import bullets, prose
@@ -24,8 +24,8 @@ from deeppool.widgets.run_row import RunRow, side_by_side
 if TYPE_CHECKING:
     from torch import nn
 
-    from deeppool.graph.capture import CapturedModel
-    from deeppool.graph.coverage import Coverage
+    from deeppool.graph.capture.capture import CapturedModel
+    from deeppool.graph.capture.coverage import Coverage
 
 OWN = "your own (package.module:callable)"
 GIVEN = "the object given here"
@@ -192,7 +192,7 @@ class ModelPicker(Panel):
     # -- capturing --------------------------------------------------------------------------------
 
     def _begin_at_once(self) -> None:
-        from deeppool.graph.capture import CapturedModel
+        from deeppool.graph.capture.capture import CapturedModel
 
         if isinstance(self._given, CapturedModel):
             self._take(self._given)
@@ -202,7 +202,7 @@ class ModelPicker(Panel):
     def _begin(self) -> "LiveRun[CapturedModel]":
         import torch
 
-        from deeppool.graph.capture import CapturedModel, capture
+        from deeppool.graph.capture.capture import CapturedModel, capture
 
         model: Any = self._given
         if self.family.value != GIVEN:
@@ -229,7 +229,7 @@ class ModelPicker(Panel):
         self.guarded(self._draw)()
 
     def _draw(self) -> None:
-        from deeppool.graph.coverage import coverage
+        from deeppool.graph.capture.coverage import coverage
 
         with self._drawing:
             if self._captured is None:

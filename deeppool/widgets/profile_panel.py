@@ -16,8 +16,8 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures.batch_curves import MOST
 from deeppool.graph.layer import LayerGraph
 from deeppool.graph.shapes import Shapes
-from deeppool.live_run import LiveRun, start
 from deeppool.profiling.table import Profile
+from deeppool.runs.handle import LiveRun, start
 from deeppool.widgets.layer_rows import HEADS, SUM, layer_rows
 from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
@@ -28,7 +28,7 @@ from deeppool.widgets.sortable_table import SortableTable
 if TYPE_CHECKING:
     from torch import nn
 
-    from deeppool.graph.capture import CapturedModel
+    from deeppool.graph.capture.capture import CapturedModel
     from deeppool.profiling.store import Kept
 
 HERE = (
@@ -178,7 +178,7 @@ class ProfilePanel(Panel):
         )
 
     def _left_over(self) -> "Kept | None":
-        from deeppool.profiling.measure import resumable
+        from deeppool.profiling.measure.profile import resumable
 
         if not self.output.value.strip():
             return None
@@ -201,10 +201,10 @@ class ProfilePanel(Panel):
             "output": self.output.value.strip() or None,
         }
         if self._estimating:
-            from deeppool.profiling.estimate import estimate
+            from deeppool.profiling.estimate.estimate import estimate
 
             return start(estimate, self._model, self._input_shape, gpu=self.device.value, **options)
-        from deeppool.profiling.measure import profile
+        from deeppool.profiling.measure.profile import profile
 
         return start(profile, self._model, self._input_shape, device=self.device.value, **options)
 

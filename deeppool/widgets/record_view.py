@@ -6,15 +6,15 @@ from typing import Any
 import plotly.graph_objects as go
 
 from deeppool import figures
+from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.figures.labels import shorten
-from deeppool.planning.diff import PlanDiff, diff
 from deeppool.planning.plan import Plan
-from deeppool.profiling.compare import ProfileComparison, compare_profiles
+from deeppool.planning.report.diff import PlanDiff, diff
+from deeppool.profiling.comparison import ProfileComparison, compare_profiles
 from deeppool.profiling.table import Profile
-from deeppool.run_comparison import RunComparison, compare_runs
-from deeppool.run_record import RunRecord
-from deeppool.timeline import Timeline
+from deeppool.records.run_comparison import RunComparison, compare_runs
+from deeppool.records.run_record import RunRecord
 
 Comparison = PlanDiff | RunComparison | ProfileComparison
 

@@ -10,9 +10,9 @@ from typing import Any
 import ipywidgets
 import plotly.graph_objects as go
 
-from deeppool.catalogue import Entry, catalogue
 from deeppool.figures.labels import shorten
-from deeppool.files import load
+from deeppool.records.files import load
+from deeppool.records.record_index import Entry, catalogue
 from deeppool.units import format_bytes
 from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel

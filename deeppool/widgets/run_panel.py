@@ -11,7 +11,7 @@ from deeppool.widgets.panel import Panel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
 
 if TYPE_CHECKING:
-    from deeppool.live_run import LiveRun
+    from deeppool.runs.handle import LiveRun
 
 INTERVAL = 0.25
 """Seconds between two changes on the screen; each is a message to the browser."""

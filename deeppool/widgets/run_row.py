@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import ipywidgets
 
-from deeppool.live_run import LiveRun
+from deeppool.runs.handle import LiveRun
 from deeppool.widgets.run_panel import COLOURS, INTERVAL
 
 Result = TypeVar("Result")

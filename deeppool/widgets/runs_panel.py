@@ -5,9 +5,9 @@ import threading
 
 import ipywidgets
 
-from deeppool import under_way
+from deeppool.base import run_registry
+from deeppool.base.run_registry import RunUnderWay
 from deeppool.errors import RunError
-from deeppool.under_way import RunUnderWay
 from deeppool.units import format_seconds
 from deeppool.widgets.panel import Panel
 
@@ -50,7 +50,7 @@ class RunsPanel(Panel):
         """Looks now."""
         with self._drawing:
             try:
-                found = under_way.running()
+                found = run_registry.running()
             except RunError as error:
                 self.tell_problem(error)
                 return

@@ -10,11 +10,11 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool import figures
+from deeppool.base.timeline import SpanKind
 from deeppool.figures import theme
 from deeppool.figures.labels import time_unit
 from deeppool.figures.timeline_rows import Panel as Shown
 from deeppool.figures.timeline_rows import Source, panels_of
-from deeppool.timeline import SpanKind
 from deeppool.widgets.controls import LABEL, choice, grid
 from deeppool.widgets.live_figure import become, turn
 from deeppool.widgets.panel import Panel

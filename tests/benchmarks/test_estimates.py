@@ -12,7 +12,7 @@ from benchmarks.estimates.fit import A100, Table, nelder_mead, tiled
 from benchmarks.estimates.main import LONG, Fits, accuracy_table, errors, held_out, whole
 from benchmarks.planner.a100 import FOLDER_VARIABLE
 from deeppool.errors import DocumentError
-from deeppool.profiling.roofline import FITTED
+from deeppool.profiling.estimate.roofline import FITTED
 
 FOLDER = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(FOLDER is None, reason=f"no A100 layer times: {FOLDER_VARIABLE} names no folder")

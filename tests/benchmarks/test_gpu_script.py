@@ -7,15 +7,15 @@ import sys
 import pytest
 
 from benchmarks.gpu import collocation, kernels, run
-from deeppool import documents
-from deeppool.profiling import spread
+from deeppool.base import serialization
+from deeppool.profiling.measure import sampling
 from deeppool.profiling.table import Profile
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    monkeypatch.setattr(spread, "MAXIMUM_RUNS", 1)
-    monkeypatch.setattr(spread, "MAXIMUM_SECONDS", 1e-3)
+    monkeypatch.setattr(sampling, "MAXIMUM_RUNS", 1)
+    monkeypatch.setattr(sampling, "MAXIMUM_SECONDS", 1e-3)
 
     def start(*arguments):
         monkeypatch.setattr(sys, "argv", ["run.py", "-o", str(tmp_path / "results"), *arguments])
@@ -38,7 +38,7 @@ def test_dry_run_on_a_cpu_measures_every_mode_and_saves_a_profile(script):
         assert [check["batch"] for check in entry["checks"]] == [1, 2, 4]
         assert all(check["iteration"] > 0 for check in entry["checks"])
     assert [size["batch"] for size in profiles["measurements"][0]["held_out"]] == [2]
-    profile = documents.read(folder / "resnet18-cpu-fp32-eager.json", Profile)
+    profile = serialization.read(folder / "resnet18-cpu-fp32-eager.json", Profile)
     assert (profile.device, profile.precision, profile.graphs) == ("cpu", "fp32", False)
     assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
 

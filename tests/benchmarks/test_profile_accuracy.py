@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 from benchmarks.held_out import held_out, without
-from deeppool.graph.capture import capture
-from deeppool.profiling import spread
+from deeppool.graph.capture.capture import capture
+from deeppool.profiling.measure import sampling
 from tests.strategies import make_graph, profile_from_times
 
 main = importlib.import_module("benchmarks.profile-accuracy.main")
@@ -15,7 +15,7 @@ main = importlib.import_module("benchmarks.profile-accuracy.main")
 
 @pytest.fixture
 def model(monkeypatch):
-    monkeypatch.setattr(spread, "MAXIMUM_RUNS", 2)
+    monkeypatch.setattr(sampling, "MAXIMUM_RUNS", 2)
     return capture(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), (8,))
 
 

@@ -14,7 +14,7 @@ import psutil
 
 from tests.browser.lab import Lab
 from tests.browser.server import OPTIONS, Server, environment
-from tests.test_notebook_runs import TINY
+from tests.notebooks.test_notebook_runs import TINY
 
 COPY = "02-model-and-layers.ipynb"
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import deeppool as dp
-from deeppool.execution.data import Order
+from deeppool.training.data import Order
 
 BATCH = 4
 SIZE = 20

@@ -10,7 +10,7 @@ from torch import nn
 from deeppool.collocation.captured_step import CapturedStep
 from deeppool.device.common import Device, find_device
 from deeppool.device.cuda import cuda_problem
-from deeppool.graph.capture import CapturedModel, capture
+from deeppool.graph.capture.capture import CapturedModel, capture
 from tests.execution.training_rank import Model, Rule
 
 ON_A_GPU = (

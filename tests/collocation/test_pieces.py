@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from deeppool.base.sharing import Sharing
 from deeppool.collocation import pieces
 from deeppool.collocation.pieces import LONGER, PIECE_SECONDS, cut, in_pieces, longest_piece
 from deeppool.device.cpu import CpuDevice
-from deeppool.execution.peers import Alone
+from deeppool.execution.communicator import Alone
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Training
-from deeppool.graph.capture import CapturedModel, capture
-from deeppool.sharing import Sharing
+from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.training.training_job import Training
 from examples.two_branch import TwoBranch
 from tests.execution.gradient_rank import Branches
 

@@ -12,15 +12,15 @@ import torch
 from torch.utils.data import Dataset
 
 import deeppool as dp
-from deeppool.attempts import SHORT_CHUNK, Attempts
-from deeppool.child import Message
+from deeppool.base.run_control import Steering
 from deeppool.execution.ranks import Ranks
-from deeppool.steering import Steering
-from deeppool.training_record import Metrics
-from tests.children import children, runs
+from deeppool.processes.managed_process import Message
+from deeppool.records.training_record import Metrics
+from deeppool.runs.restart_loop import SHORT_CHUNK, Attempts
 from tests.collocation import misbehaving
 from tests.collocation.misbehaving import BATCH, plain_training, training
-from tests.collocation.test_contained import one_rank
+from tests.collocation.test_contained_background import one_rank
+from tests.processes.children import children, runs
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
 

@@ -17,17 +17,17 @@ import psutil
 import pytest
 
 import deeppool as dp
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.cli import app
-from deeppool.coordinator import engine
+from deeppool.coordinator import ray_connection
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.job import Job
-from deeppool.run_record import RunRecord
-from deeppool.training_record import TrainingRecord
-from tests.children import runs
+from deeppool.records.run_record import RunRecord
+from deeppool.records.training_record import TrainingRecord
+from tests.processes.children import runs
+from tests.runs.test_train import losses, make_job, make_plan
 from tests.strategies import profile_from_times
-from tests.test_train import losses, make_job, make_plan
 
 pytestmark = [
     pytest.mark.ray,
@@ -68,7 +68,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
             patch.setenv(name, "")  # what find_ray sets goes with the test
-        ray = engine.find_ray(on_loopback=True)
+        ray = ray_connection.find_ray(on_loopback=True)
         from ray.cluster_utils import Cluster
 
         cluster = Cluster()
@@ -190,7 +190,7 @@ def test_a_training_over_two_nodes_is_the_training_of_one_machine(day: Day) -> N
     assert day.first.state == "done", day.first
     assert day.first.machines == (HEAD, OTHER)
     expected = dp.train(make_plan(2), make_job(), steps=6)
-    record = documents.read(day.first.result, TrainingRecord)
+    record = serialization.read(day.first.result, TrainingRecord)
     assert losses(record) == losses(expected)
     assert (day.first.progress.update, day.first.progress.loss) == (6, losses(expected)[-1])
 
@@ -265,7 +265,7 @@ def test_the_shell_submits_a_model_by_its_name_and_cancels_what_waits(
     assert told("cancel", waiting["job"])["state"] == "cancelled"
     done = coordinator.wait(measured["job"], PATIENCE)
     assert done.state == "done", done
-    assert documents.read(done.result, RunRecord).ranks == 2
+    assert serialization.read(done.result, RunRecord).ranks == 2
     assert [job["state"] for job in told("status")["jobs"][-2:]] == ["done", "cancelled"]
 
 

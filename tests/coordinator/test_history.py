@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
-from deeppool.coordinator import engine
-from deeppool.coordinator.engine import Joined
+from deeppool.coordinator import ray_connection
 from deeppool.coordinator.history import ClusterStatus, GpuUse, History, JobProgress, JobRecord
+from deeppool.coordinator.ray_connection import Joined
 from deeppool.coordinator.runtime import interface_of
 from deeppool.errors import DocumentError, InvalidValueError, RunError
 
@@ -32,7 +32,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
         monkeypatch.setenv(name, "")  # what find_ray sets goes with the test
-    return engine.state_folder()
+    return ray_connection.state_folder()
 
 
 def test_the_next_coordinator_reads_what_the_last_one_wrote(tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_where_no_cluster_runs_the_error_says_how_to_start_one(state: Path) -> N
     # A number of a process that is used again, and an address where nobody listens any more.
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        engine.remember(Joined(address, None, None))
-        assert engine.running() == Joined(address, None, None)
-    assert engine.running() is None
-    engine.remember(Joined(address, os.getpid(), 0.0))
-    assert engine.running() is None
+        ray_connection.remember(Joined(address, None, None))
+        assert ray_connection.running() == Joined(address, None, None)
+    assert ray_connection.running() is None
+    ray_connection.remember(Joined(address, os.getpid(), 0.0))
+    assert ray_connection.running() is None
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_an_address_where_nobody_listens_is_told_at_once() -> None:
 
 
 def test_the_token_is_this_users_and_stays(state: Path) -> None:
-    path = engine.token_file()
+    path = ray_connection.token_file()
     text = path.read_text()
     assert len(text) == 64
     assert oct(path.stat().st_mode)[-3:] == "600"
-    assert engine.token_file().read_text() == text
+    assert ray_connection.token_file().read_text() == text
 
 
 def test_ranks_listen_on_the_interface_of_their_address() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import FAR, HOME, NEAR, Network, default_model
 from tests.strategies import CURVE_SIZES, measured_network

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool.cluster import Cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price, reprice

@@ -12,7 +12,7 @@ import pytest
 
 from deeppool.device import control_group
 from deeppool.device.cpu import usable_cores
-from deeppool.rank_group import private_folder
+from deeppool.processes.rank_group import private_folder
 
 HOME = control_group.home()
 permitted = pytest.mark.skipif(HOME is None, reason="control groups may not be made here")
@@ -33,7 +33,7 @@ sys.stdin.readline()
 """
 LAUNCH = """
 import subprocess, sys
-from deeppool.rank_group import private_folder
+from deeppool.processes.rank_group import private_folder
 with private_folder() as folder:
     child = subprocess.Popen([sys.executable, "-c", sys.argv[1], folder.name, "0.5", "0"], stdin=subprocess.PIPE)
     print(folder, flush=True)

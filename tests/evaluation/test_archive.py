@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DocumentError, InvalidValueError, RunError
 from deeppool.evaluation.archive import Archive
 from deeppool.evaluation.lock import sole_writer
-from deeppool.evaluation.night import Night, Outcome
+from deeppool.evaluation.nightly_record import Night, Outcome
 from deeppool.evaluation.retention import superfluous
 
 FIRST = datetime.date(2026, 1, 5)  # a Monday
@@ -118,7 +118,7 @@ def test_removing_takes_a_night_whole_and_nothing_foreign(tmp_path: Path) -> Non
         (tmp_path / name / "mine").touch()
     # A copy of a night under another name is its owner's.
     (tmp_path / "2026-01-09").mkdir()
-    documents.write(night(0), tmp_path / "2026-01-09" / "night.json")
+    serialization.write(night(0), tmp_path / "2026-01-09" / "night.json")
     assert names(archive.nights()) == ["2026-01-05", "2026-01-06"]
     (tmp_path / ".2026-01-02.removed").mkdir()  # whose removal was interrupted
     archive.remove([night(0)])

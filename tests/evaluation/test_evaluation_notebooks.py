@@ -11,7 +11,7 @@ import pytest
 import deeppool as dp
 from deeppool.evaluation import Evaluation
 from deeppool.evaluation.notebooks import evaluate, find_notebooks, read_notebook
-from tests.notebooks import EVALUATIONS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
+from tests.notebooks.execute import EVALUATIONS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
 
 LONGEST_CELL = 26
 """Lines; what needs more belongs into the library."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.evaluation import Findings
 from deeppool.evaluation.html import FIGURE
 from deeppool.evaluation.index import page, write_index
-from deeppool.evaluation.night import Night, Observation, Outcome
+from deeppool.evaluation.nightly_record import Night, Observation, Outcome
 from deeppool.evaluation.record import Check
+from deeppool.evaluation.regression_report import Verdict, verdict
 from deeppool.evaluation.thumbnails import PLOTLY, figures_of, night_figures, write_plotly
-from deeppool.evaluation.verdict import Verdict, verdict
 
 NASTY = "a </script><b> & title"
 
@@ -175,5 +175,5 @@ def test_figures_of_notebooks_that_did_not_finish_are_none(folder: Path) -> None
 
 
 def test_the_records_of_a_night_can_be_read_by_anybody(folder: Path) -> None:
-    documents.write(tonight(), folder / "night.json")
-    assert documents.read(folder / "night.json", Night).outcome("fig11").problem == "cell 3: boom"
+    serialization.write(tonight(), folder / "night.json")
+    assert serialization.read(folder / "night.json", Night).outcome("fig11").problem == "cell 3: boom"

@@ -14,7 +14,7 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from deeppool.evaluation.kernel import FORKED, ForkedKernel
-from tests.children import gone, runs
+from tests.processes.children import gone, runs
 
 pytestmark = [
     pytest.mark.processes,

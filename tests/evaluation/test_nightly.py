@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-import tests.children
-from deeppool import documents
+import tests.processes.children
+from deeppool.base import serialization
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.evaluation.archive import Archive
-from deeppool.evaluation.night import Night, Outcome
 from deeppool.evaluation.nightly import machine_with_cores, nightly, versions
+from deeppool.evaluation.nightly_record import Night, Outcome
 from deeppool.evaluation.record import Evaluation
-from deeppool.evaluation.verdict import Verdict
+from deeppool.evaluation.regression_report import Verdict
 from tests.evaluation.folders import SETUP, write_notebook
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
@@ -76,7 +76,11 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def kernels() -> list[psutil.Process]:
-    return [process for process in tests.children.children() if tests.children.runs(process, "evaluation.kernel")]
+    return [
+        process
+        for process in tests.processes.children.children()
+        if tests.processes.children.runs(process, "evaluation.kernel")
+    ]
 
 
 def unfinished(names: tuple[str, ...], *outcomes: Outcome) -> Night:
@@ -103,8 +107,8 @@ def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_rai
     assert "ZeroDivisionError: division by zero (see fig1/fig1-fails.ipynb)" in broken.problem
     assert killed.problem == "the process of notebook fig2 was killed by signal 9"
     assert not found.fine and not found.moved and not found.not_run
-    assert documents.read(first.folder / "verdict.json", Verdict) == found
-    kept = documents.read(first.folder / "night.json", Night)
+    assert serialization.read(first.folder / "verdict.json", Verdict) == found
+    kept = serialization.read(first.folder / "night.json", Night)
     assert [(x.name, x.title, x.state) for x in kept.outcomes] == [
         ("clock", "A clock", "done"),
         ("fig1", "It fails", "failed"),
@@ -112,7 +116,7 @@ def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_rai
     ]
     for path in ("index.html", "clock/01-clock.html", "clock/01-clock.ipynb", "fig1/fig1-fails.html"):
         assert (first.folder / path).stat().st_size > 0
-    assert documents.read(first.folder / "clock" / "record.json", Evaluation).numbers[0].paper == 1.4
+    assert serialization.read(first.folder / "clock" / "record.json", Evaluation).numbers[0].paper == 1.4
     assert {path.name for path in (tmp_path / "nights").iterdir()} == {".lock", first.folder.name}
 
     shutil.rmtree(notebooks / "evaluation")
@@ -159,7 +163,7 @@ def test_an_interrupted_night_of_another_kind_is_closed_as_it_is(
     closed, second = archive.nights()
     assert (closed.name, second.name) == ("2026-01-05", found.folder.name)
     assert closed.outcome("clock").problem == "the night was interrupted"
-    assert documents.read(archive.folder / closed.name / "verdict.json", Verdict).not_run == (
+    assert serialization.read(archive.folder / closed.name / "verdict.json", Verdict).not_run == (
         "clock: the night was interrupted",
     )
     assert found.verdict.fine

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool.evaluation.night import Observation
+from deeppool.evaluation.nightly_record import Observation
 from deeppool.evaluation.noise import judge, robust_scale
 
 NUMBERS = 2000

@@ -9,7 +9,7 @@ import deeppool as dp
 from deeppool.errors import DocumentError
 from deeppool.evaluation import Findings
 from deeppool.evaluation.observations import observe
-from deeppool.profiling.check import IterationCheck
+from deeppool.profiling.iteration_check import IterationCheck
 from tests.figures.records import run_of, two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 

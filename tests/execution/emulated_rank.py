@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from deeppool.execution.emulated import Emulated
-from deeppool.execution.peers import Peers, ProcessGroup
+from deeppool.execution.communicator import Peers, ProcessGroup
+from deeppool.execution.emulated_rank import Emulated
+from deeppool.execution.replay_schedule import turns_of
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.turns import turns_of
-from deeppool.graph.capture import CapturedModel, capture
+from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan
 from tests.execution.gradient_rank import make_batch, make_model

@@ -7,12 +7,12 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
-from deeppool.execution.peers import ProcessGroup
+from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Training
-from deeppool.graph.capture import capture
-from tests.graph.test_granularity import Blocks
+from deeppool.graph.capture.capture import capture
+from deeppool.training.training_job import Training
+from tests.graph.capture.test_granularity import Blocks
 
 
 class Branches(nn.Module):

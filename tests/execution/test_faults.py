@@ -19,14 +19,14 @@ import torch
 from torch import nn
 
 import deeppool as dp
-from deeppool.cluster import find_cluster
+from deeppool.base.live_sample import LiveSample
+from deeppool.cluster.cluster import find_cluster
 from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
-from deeppool.live_sample import LiveSample
 from deeppool.planning.plan import Plan
-from deeppool.run_record import RunRecord
-from tests.children import gone, in_order, runs
+from deeppool.records.run_record import RunRecord
+from tests.processes.children import gone, in_order, runs
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from deeppool.cluster import Cluster
-from deeppool.graph.capture import capture
-from deeppool.graph.losses import classification_loss
+from deeppool.cluster.cluster import Cluster
+from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.losses import classification_loss
 from deeppool.planning.planner import plan
 from tests.execution.gradient_rank import MODELS, make_batch, make_model, run_rank
 from tests.ranks import run_ranks

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import deeppool as dp
-from deeppool import documents
-from deeppool.cluster import find_cluster
-from deeppool.collocation.hosting_rank import Lodging
+from deeppool.base import serialization
+from deeppool.base.sharing import Sharing
+from deeppool.cluster.cluster import find_cluster
+from deeppool.collocation.collocated_rank import Lodging
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import CudaDevice
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.worker import Rank
 from deeppool.job import Job
-from deeppool.sharing import Sharing
 
 EXAMPLE, BATCH = "examples.two_branch:two_branch", 2
 JOB = asdict(Job(EXAMPLE, (), BATCH))
@@ -46,7 +46,7 @@ def open_settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def make_rank(folder: Path, **more: Any) -> Rank:
     """The only one of its plan; emulated, so that it meets nobody."""
     profile = dp.profile(EXAMPLE, device="cpu", batch_sizes=[BATCH])
-    documents.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
+    serialization.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
     setup = {"rank": 0, "ranks": 1, "position": 0, "emulated": True, "folder": str(folder), "index": 0, "core": None}
     setup |= {"boards": None, "job": JOB, "sharing": None}
     pulse: Any = SimpleNamespace(enter=lambda *_, **__: None)

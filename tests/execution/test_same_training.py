@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deeppool.execution.update import LossScale
-from deeppool.graph.losses import classification_loss
+from deeppool.graph.capture.losses import classification_loss
 from tests.execution.training_rank import UPDATES, Rule, make_batch, make_model, make_optimizer, make_schedule, run_rank
 from tests.ranks import run_ranks
 

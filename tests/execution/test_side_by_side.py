@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch.multiprocessing
 
-from tests.execution import meeting_rank
+from tests.execution import rendezvous_rank
 from tests.ranks import run_ranks
 
 
@@ -13,7 +13,7 @@ from tests.ranks import run_ranks
 def test_branches_on_disjoint_ranks_run_at_the_same_time(tmp_path: Path) -> None:
     """Each branch waits until the other one runs too: one after the other, the first would wait in vain."""
     sets = {"left": (0,), "right": (1,)}
-    run_ranks(meeting_rank.run_rank, (str(tmp_path), sets, 60.0), 2)
+    run_ranks(rendezvous_rank.run_rank, (str(tmp_path), sets, 60.0), 2)
     met = {path.name for path in tmp_path.iterdir() if "-" in path.name}
     assert met == {f"{branch}-{step}" for branch in ("left", "right") for step in ("forward", "backward")}
 
@@ -22,4 +22,4 @@ def test_branches_on_disjoint_ranks_run_at_the_same_time(tmp_path: Path) -> None
 def test_branches_on_the_same_rank_do_not(tmp_path: Path) -> None:
     sets = {"left": (0,), "right": (0,)}
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="was alone in its forward"):
-        run_ranks(meeting_rank.run_rank, (str(tmp_path), sets, 0.0), 2)
+        run_ranks(rendezvous_rank.run_rank, (str(tmp_path), sets, 0.0), 2)

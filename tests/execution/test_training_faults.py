@@ -27,12 +27,12 @@ import deeppool as dp
 from deeppool.errors import RankFailedError, RankRefusedError, RunError
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import PARTIAL, latest, load_weights
-from deeppool.training_record import TrainingRecord
-from deeppool.training_run import train
-from tests.children import children, gone, runs
+from deeppool.records.training_record import TrainingRecord
+from deeppool.runs.train import train
 from tests.execution import soak_job
 from tests.execution.test_faults import wait_until
-from tests.test_train import dataset, losses, make_job, make_plan
+from tests.processes.children import children, gone, runs
+from tests.runs.test_train import dataset, losses, make_job, make_plan
 
 pytestmark = [
     pytest.mark.processes,

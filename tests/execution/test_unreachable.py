@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
-from deeppool.child import Child, Inbox, Process
 from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
-from deeppool.place import Slot, ThisMachine
-from tests.children import children
+from deeppool.processes.launcher import Slot, ThisMachine
+from deeppool.processes.managed_process import Child, Inbox, Process
 from tests.execution.test_training_faults import Faulty
-from tests.test_train import make_job, make_plan
+from tests.processes.children import children
+from tests.runs.test_train import make_job, make_plan
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(300)]
 LINK = "deeppool0"

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.execution.peers import Alone
-from deeppool.execution.training import Training
+from deeppool.execution.communicator import Alone
 from deeppool.execution.update import Update
+from deeppool.training.training_job import Training
 
 META = torch.device("meta")
 

@@ -11,11 +11,11 @@ from torch import nn
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import Precision
 from deeppool.execution import gradient_sync
-from deeppool.execution.peers import ProcessGroup
+from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training import Training
-from deeppool.graph.capture import capture
+from deeppool.graph.capture.capture import capture
+from deeppool.training.training_job import Training
 
 SHAPE = (3, 6, 6)
 UPDATES = 3

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from deeppool.cluster import Cluster
+from deeppool.base.timeline import Span, Timeline
+from deeppool.cluster.cluster import Cluster
 from deeppool.planning.plan import LayerAssignment, Plan
-from deeppool.run_record import BackgroundResult, ForegroundResult, Phase, RunRecord, TimeSummary, summarise
-from deeppool.simulation.replay import simulate
-from deeppool.timeline import Span, Timeline
-from deeppool.training_record import Metrics, TrainingRecord
+from deeppool.records.run_record import BackgroundResult, ForegroundResult, Phase, RunRecord, TimeSummary, summarise
+from deeppool.records.training_record import Metrics, TrainingRecord
+from deeppool.simulation.plan.simulate import simulate
 
 
 def layer(name, gpu_count, *, forward, backward=0.0, reshard=0.0, sync=0.0, single_gpu_time=None):

@@ -8,7 +8,7 @@ from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.batch_curves import BEYOND, MOST
-from deeppool.profiling.check import IterationCheck
+from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.table import Measurement
 from tests.strategies import make_graph, make_profile
 

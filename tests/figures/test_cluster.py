@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from deeppool import figures
-from deeppool.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.cluster import blocks_of
-from deeppool.simulation.cluster import simulate_cluster
-from deeppool.simulation.comparison import compare_strategies
-from deeppool.simulation.workload import TraceJob, WorkloadTrace, beside_one_foreground, poisson_trace
+from deeppool.simulation.cluster.comparison import compare_strategies
+from deeppool.simulation.cluster.simulate import simulate_cluster
+from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, beside_one_foreground, poisson_trace
 from tests.figures.records import layer, plan_of
 from tests.strategies import make_graph, profile_from_times
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from deeppool import figures
-from deeppool.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
 from deeppool.figures.frontier import THIS_PLAN, frontier_mark
 from deeppool.planning.planner import frontier, plan

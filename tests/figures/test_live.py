@@ -3,10 +3,10 @@
 import pytest
 
 from deeppool import figures
+from deeppool.base.live_sample import BackgroundSample, LiveSample
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.live import level_alone, throughput
-from deeppool.live_sample import BackgroundSample, LiveSample
 
 
 def iteration(time, condition, seconds, *, bound=None, share=None, background=()):

@@ -5,9 +5,9 @@ import pytest
 from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.figures.scaling import PANELS
-from deeppool.planning.accuracy import CriticalBatch
-from deeppool.planning.scaling import scaling
-from deeppool.planning.study import PARALLELISMS, STRATEGIES
+from deeppool.planning.studies.scaling import scaling
+from deeppool.planning.studies.scaling_record import PARALLELISMS, STRATEGIES
+from deeppool.planning.studies.steps_to_accuracy import CriticalBatch
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from deeppool import figures
-from deeppool.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.throughput import throughput_mark
 from deeppool.planning.planner import plan
-from deeppool.planning.share import point_of, share
+from deeppool.planning.studies.collocation_tradeoff import point_of, share
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 

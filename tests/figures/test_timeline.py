@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeppool import figures
+from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.timeline import GROUPED_ABOVE, joined, rows_of
 from deeppool.figures.timeline_rows import panels_of
-from deeppool.simulation.replay import simulate
-from deeppool.timeline import Span, Timeline
+from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of, run_of, timelines, two_layer_plan
 
 # A figure takes plotly some 20 ms.

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 
 from deeppool import figures
+from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.figures import theme
-from deeppool.simulation.replay import simulate
-from deeppool.timeline import Span, Timeline
+from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import run_of, timelines, two_layer_plan
 
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool import documents
-from deeppool.cluster import Cluster, Link
+from deeppool.base import serialization
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
-from deeppool.graph.regions import Block, layers_of
-from deeppool.planning.explain import reason
+from deeppool.graph.series_parallel import Block, layers_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.report.explain import reason
 from deeppool.units import format_seconds
-from tests.planning.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
+from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
 from tests.strategies import (
     make_graph,
     measured_network,
@@ -61,7 +61,7 @@ def small_plan(limit=2.0):
 
 
 def test_json_of_a_plan_holds_the_fields_of_the_contract():
-    document = documents.to_json(small_plan())
+    document = serialization.to_json(small_plan())
     assert document["format"] == "deeppool/plan"
     assert document["version"] == 1
     assert document.keys() >= CONTRACT
@@ -275,26 +275,26 @@ def test_explain_calls_nothing_rounding_that_a_layer_would_really_gain(problem, 
 @pytest.mark.parametrize("limit", [None, 2.0])
 def test_plan_read_back_is_the_plan_written(tmp_path, limit):
     made = small_plan(limit)
-    path = documents.write(made, tmp_path / "plan.json")
-    assert documents.read(path, Plan) == made
+    path = serialization.write(made, tmp_path / "plan.json")
+    assert serialization.read(path, Plan) == made
 
 
 def test_plan_whose_gpus_do_not_fit_names_the_layer(tmp_path):
-    document = documents.to_json(small_plan())
+    document = serialization.to_json(small_plan())
     document["layers"][1]["gpus"] = [7]
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(document))
     with pytest.raises((DocumentError, InvalidValueError), match="layer 'layer1' has gpus"):
-        documents.read(path, Plan)
+        serialization.read(path, Plan)
 
 
 def test_plan_with_a_wrong_field_names_file_field_and_value(tmp_path):
-    document = documents.to_json(small_plan())
+    document = serialization.to_json(small_plan())
     document["layers"][0]["time"] = "long"
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(document))
     with pytest.raises(DocumentError, match=r"plan\.json: field 'layers\.0\.time' is 'long'"):
-        documents.read(path, Plan)
+        serialization.read(path, Plan)
 
 
 # -- GPU counts -------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_a_measured_cluster_is_planned_by_what_was_measured():
 def test_a_plan_on_a_measured_cluster_is_the_same_after_a_file(tmp_path):
     measured = measured_network({2: (1e-4, 1e-3, 1e-2)})
     made = plan(small_profile(), Cluster(2, measured=measured), 16)
-    found = documents.read(documents.write(made, tmp_path / "plan.json"), Plan)
+    found = serialization.read(serialization.write(made, tmp_path / "plan.json"), Plan)
     assert found.cluster == made.cluster
     assert found.network_model == "measured"
 

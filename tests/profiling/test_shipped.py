@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import DocumentError
 from deeppool.profiling import shipped
-from deeppool.profiling.check import IterationCheck
+from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.shipped import find_profile, list_profiles
 from tests.strategies import make_graph, profile_from_times
 
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shipped").mkdir()
     for name in ("small-cpu", "other-cpu"):
-        documents.write(SMALL, tmp_path / "shipped" / f"{name}.json")
+        serialization.write(SMALL, tmp_path / "shipped" / f"{name}.json")
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def test_a_shipped_profile_is_found_by_name(folder):
 
 def test_a_file_comes_before_a_name(folder):
     mine = replace(SMALL, device_name="mine")
-    documents.write(mine, folder / "small-cpu")
+    serialization.write(mine, folder / "small-cpu")
     assert find_profile("small-cpu") == find_profile(folder / "small-cpu") == mine
 
 

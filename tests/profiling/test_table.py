@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool import documents
+from deeppool.base import serialization
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
 from deeppool.planning.planner import plan
-from deeppool.profiling.check import IterationCheck
+from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.table import Measurement, Profile
 from tests.strategies import BATCH_SIZES, make_graph, make_profile, profiles
 
@@ -115,8 +115,8 @@ def test_layers_of_one_signature_share_a_measurement():
 
 @given(profiles())
 def test_profile_read_back_is_the_profile_written(tmp_path_factory, profile):
-    path = documents.write(profile, tmp_path_factory.mktemp("profile") / "profile.json")
-    assert documents.read(path, Profile) == profile
+    path = serialization.write(profile, tmp_path_factory.mktemp("profile") / "profile.json")
+    assert serialization.read(path, Profile) == profile
 
 
 @pytest.mark.parametrize("sizes", [(), (2, 1), (1, 1), (0, 1)])
@@ -163,10 +163,10 @@ def test_layers_of_one_signature_count_as_often_as_they_are_there():
 
 def test_extrapolation_error_is_saved_and_never_stale(tmp_path):
     profile = one_layer([1.0, 2.0, 3.0, 5.0, 9.0])
-    path = documents.write(profile, tmp_path / "profile.json")
+    path = serialization.write(profile, tmp_path / "profile.json")
     assert '"extrapolation_error": 0.0' in path.read_text()
     path.write_text(path.read_text().replace('"extrapolation_error": 0.0', '"extrapolation_error": 7.0'))
-    assert documents.read(path, Profile).extrapolation_error == 0.0
+    assert serialization.read(path, Profile).extrapolation_error == 0.0
     changed = replace(profile, measurements=(replace(profile.measurements[0], forward=(1.0, 2.0, 3.0, 5.0, 10.0)),))
     assert changed.extrapolation_error == pytest.approx(0.1)
 
@@ -217,9 +217,9 @@ def test_plan_carries_what_is_uncertain_about_its_times():
 
 def test_files_of_older_versions_are_read(tmp_path):
     profile = one_layer([1.0, 2.0, 3.0, 5.0, 9.0])
-    document = documents.to_json(profile)
+    document = serialization.to_json(profile)
     for name in ("graphs", "checks", "extrapolation_error"):
         del document[name]
     for measurement in document["measurements"]:
         del measurement["peak_bytes"]
-    assert documents.from_json(document, Profile, "old.json") == profile
+    assert serialization.from_json(document, Profile, "old.json") == profile

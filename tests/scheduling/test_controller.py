@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from deeppool.base.sharing import Sharing
 from deeppool.scheduling.controller import LEAST, WARY, Controller
 from deeppool.scheduling.governor import Governor
-from deeppool.sharing import Sharing
 
 BOUND = 0.03
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from deeppool.base.sharing import Sharing
+from deeppool.scheduling.background_limits import FREE, Orders
 from deeppool.scheduling.gate import Gate
-from deeppool.scheduling.orders import FREE, Orders
 from deeppool.scheduling.pacing import WINDOW
-from deeppool.sharing import Sharing
 
 FORWARD, SYNC = ("forward", 0), ("sync", 0)
 TIMES = st.floats(1e-5, 0.05)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeppool.base.sharing import Sharing
+from deeppool.scheduling.background_limits import FREE, Orders
 from deeppool.scheduling.controller import LEAST
 from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
 from deeppool.scheduling.governor import DENSE, Governor, is_alone, together
-from deeppool.scheduling.orders import FREE, Orders
-from deeppool.sharing import Sharing
 
 FORWARD, SYNC = ("forward", 0), ("sync", 0)
 LATE = pytest.mark.parametrize("late", [False, True])

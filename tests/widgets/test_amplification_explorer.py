@@ -8,11 +8,11 @@ import pytest
 
 import deeppool as dp
 from deeppool import figures
-from deeppool.cluster import PRESETS, Cluster, Link
+from deeppool.cluster.cluster import PRESETS, Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.figures.frontier import THIS_PLAN
-from deeppool.planning.share import point_of, share
-from deeppool.planning.summary import summarise
+from deeppool.planning.report.summary import summarise
+from deeppool.planning.studies.collocation_tradeoff import point_of, share
 from deeppool.widgets import AmplificationExplorer
 from deeppool.widgets.exploration import Question
 from tests.strategies import make_graph, profile_from_times

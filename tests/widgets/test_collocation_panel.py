@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
-from deeppool import figures, session
+from deeppool import figures
+from deeppool.base.live_sample import BackgroundSample, LiveSample
+from deeppool.base.sharing import MEANINGS, POLICIES, find_sharing
 from deeppool.errors import RunCancelledError, RunError
 from deeppool.job import Job
-from deeppool.live_sample import BackgroundSample, LiveSample
-from deeppool.run_record import RunRecord
-from deeppool.sharing import MEANINGS, POLICIES, find_sharing
+from deeppool.records.run_record import RunRecord
+from deeppool.runs import launch
 from deeppool.widgets import CollocationPanel, collocation_panel
 from tests.figures.records import run_of, two_layer_plan
-from tests.test_live_run import PATIENCE, wait_until, with_processes
+from tests.runs.test_handle import PATIENCE, wait_until, with_processes
 
 ENDED = BackgroundSample(1, "ended", "killed by <signal> 9", 1.0, 2, 8)
 
@@ -93,7 +94,7 @@ def finish(panel: CollocationPanel, scripted: Scripted, what: RunRecord | Except
 
 
 def test_the_scripted_launch_takes_what_the_real_one_does() -> None:
-    assert set(inspect.signature(Scripted().__call__).parameters) <= set(inspect.signature(session.launch).parameters)
+    assert set(inspect.signature(Scripted().__call__).parameters) <= set(inspect.signature(launch.launch).parameters)
 
 
 def test_nothing_runs_before_it_is_launched(tmp_path: Path, scripted: Scripted) -> None:

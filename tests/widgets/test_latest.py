@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from deeppool import cancellation
+from deeppool.base import cancellation
 from deeppool.widgets.latest import Latest
 
 

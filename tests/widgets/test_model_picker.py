@@ -10,8 +10,8 @@ import deeppool as dp
 from deeppool import figures
 from deeppool.errors import CaptureError
 from deeppool.figures import theme
-from deeppool.graph import capture as capturing
-from deeppool.graph.capture import capture
+from deeppool.graph.capture import capture as capturing
+from deeppool.graph.capture.capture import capture
 from deeppool.widgets import ModelPicker
 from deeppool.widgets.model_picker import GIVEN, OWN
 from tests.strategies import profile_from_times

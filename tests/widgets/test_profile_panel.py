@@ -10,8 +10,8 @@ import deeppool as dp
 from deeppool import figures
 from deeppool.errors import DeviceUnavailableError, RunCancelledError
 from deeppool.figures import theme
-from deeppool.graph.capture import capture
-from deeppool.profiling import spread
+from deeppool.graph.capture.capture import capture
+from deeppool.profiling.measure import sampling
 from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.store import MeasurementLog
 from deeppool.profiling.table import Profile
@@ -32,7 +32,7 @@ def model():
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch):
     """Few iterations, however unsteady."""
-    monkeypatch.setattr(spread, "MAXIMUM_RUNS", 2)
+    monkeypatch.setattr(sampling, "MAXIMUM_RUNS", 2)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 
 import deeppool as dp
 from deeppool import figures
-from deeppool.catalogue import catalogue
-from deeppool.planning.diff import PlanDiff
-from deeppool.run_comparison import RunComparison
+from deeppool.planning.report.diff import PlanDiff
+from deeppool.records.record_index import catalogue
+from deeppool.records.run_comparison import RunComparison
 from deeppool.widgets import RunBrowser
 from deeppool.widgets.run_browser import NOTHING, line
 from tests.figures.records import run_of, two_layer_plan

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
-from deeppool import cancellation, under_way
+from deeppool.base import cancellation, run_registry
 from deeppool.errors import RunCancelledError
 from deeppool.widgets import RunsPanel
 from deeppool.widgets.runs_panel import describe
-from tests.test_live_run import wait_until
+from tests.runs.test_handle import wait_until
 
 PATIENCE = 60
 NEVER = 10_000.0
@@ -21,7 +21,7 @@ NEVER = 10_000.0
 @pytest.fixture(autouse=True)
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(under_way, "INTERVAL", 0.01)
+    monkeypatch.setattr(run_registry, "INTERVAL", 0.01)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def panel() -> Iterator[RunsPanel]:
     made.close()
 
 
-@under_way.announced
+@run_registry.announced
 def hold(name: str, *, on_progress=None) -> None:
     on_progress("<holding>", 0.25)
     cancellation.wait(queue.SimpleQueue(), PATIENCE)
@@ -94,7 +94,7 @@ def test_a_line_says_what_how_far_and_where() -> None:
     with pytest.raises(ZeroDivisionError):
         seen = []
 
-        @under_way.announced
+        @run_registry.announced
         def divide(*, on_progress=None) -> None:
             seen.extend(dp.running())
             raise ZeroDivisionError

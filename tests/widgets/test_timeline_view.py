@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from deeppool import figures
+from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
-from deeppool.timeline import Span, Timeline
 from deeppool.widgets import TimelineView
 from tests.figures.records import layer, plan_of, run_of, two_layer_plan
 from tests.widgets.turns import PATIENCE, Interrupted, Turn

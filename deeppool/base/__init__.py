@@ -1,0 +1,10 @@
+"""What every package may use: records as files, timelines, cancellation, and the state of live runs.
+
+serialization  versioned JSON records, written atomically and validated when read
+timeline       Span, Timeline
+sharing        Sharing: how a background job shares a device with the foreground
+cancellation   cancelling work from another thread
+live_sample    one sample of a live run
+run_control    changing the bound of a run while it runs
+run_registry   the runs of this user: list them, stop them
+"""

@@ -1,0 +1,27 @@
+"""A command under torchrun: one process speaks for all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from deeppool.processes.fork_server_client import nursery
+
+if TYPE_CHECKING:
+    from deeppool.processes.torchrun.rendezvous import Crew
+
+
+@contextmanager
+def crew() -> Iterator["Crew | None"]:
+    """torchrun's processes, where it started this one: those that are not rank 0 serve it in here, and exit."""
+    from deeppool.processes.torchrun import started_by_torchrun
+
+    # While this process reads its files and loads torch, another loads what the ranks will need.
+    if (ready := nursery()) is not None:
+        ready.prepare("deeppool.execution.worker")
+    if not started_by_torchrun():
+        yield None
+        return
+    from deeppool.processes.torchrun.rendezvous import gathered
+
+    with gathered() as found:
+        yield found

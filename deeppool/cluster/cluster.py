@@ -1,0 +1,118 @@
+"""GPUs, nodes and the links between them."""
+
+import math
+import os
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from deeppool.base import serialization
+from deeppool.cluster.measured_network import MeasuredNetwork
+from deeppool.errors import InvalidValueError
+from deeppool.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one GPU can send to another, and receive at the same time."""
+
+    bandwidth: float
+    """Bytes per second, each direction."""
+    latency: float
+    """Seconds before the first byte arrives."""
+    source: str
+    """Where the two numbers come from: a data sheet, or how they were measured."""
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise InvalidValueError(f"bandwidth must be positive, got {self.bandwidth} bytes/s")
+        if not self.latency >= 0:
+            raise InvalidValueError(f"latency must not be negative, got {self.latency} s")
+
+    def __str__(self) -> str:
+        return f"{format_bytes(self.bandwidth)}/s, {format_seconds(self.latency)} ({self.source})"
+
+
+NVSWITCH_A100 = Link(300e9, 5e-6, "DGX A100 data sheet: 600 GB/s both directions; latency estimated")
+NVSWITCH_H100 = Link(450e9, 5e-6, "DGX H100/H200 data sheet: 900 GB/s both directions; latency estimated")
+INFINIBAND_HDR = Link(25e9, 10e-6, "DGX A100 data sheet: one 200 Gbit/s port a GPU; latency estimated")
+INFINIBAND_NDR = Link(50e9, 10e-6, "DGX H100 data sheet: one 400 Gbit/s port a GPU; latency estimated")
+ETHERNET_25G = Link(25e9 / 8, 50e-6, "25 Gbit/s line rate; latency estimated")
+LOOPBACK = Link(
+    1.0e9,
+    250e-6,
+    "the slow end of gloo's all-reduce between two processes of a 2-core AMD EPYC machine, 2026-11-21: "
+    "0.8 to 1.7 GB/s at 10 to 64 MB, 0.1 to 0.25 ms at 4 bytes; one-way transfers are faster, yours differ",
+)
+
+# Decimal gigabytes, as on the data sheets. A driver shows a few per cent more, which the CUDA context takes.
+A100_MEMORY = 40e9
+"""DGX A100 320 GB data sheet: 8 GPUs of 40 GB, as in DeepPool's evaluation (table 2); there is one of 80 GB too."""
+H100_MEMORY = 80e9
+"""DGX H100 data sheet: 8 GPUs of 80 GB."""
+H200_MEMORY = 141e9
+"""DGX H200 data sheet: 8 GPUs of 141 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Equal GPUs in equal nodes: ``Cluster(gpus=8)`` is one DGX A100.
+
+    GPUs are numbered 0 … ``gpus`` - 1, node by node. A "GPU" is whatever runs one rank: on a CPU
+    cluster it is a core.
+    """
+
+    KIND: ClassVar[str] = "cluster"
+
+    gpus: int
+    name: str = "dgx-a100"
+    gpus_per_node: int = 8
+    inside: Link = field(default=NVSWITCH_A100)
+    """Between two GPUs of one node."""
+    between: Link = field(default=INFINIBAND_HDR)
+    """Between two GPUs of different nodes."""
+    memory: float | None = A100_MEMORY
+    """Bytes of each GPU; None: unknown, and no plan is refused for it."""
+    measured: MeasuredNetwork | None = field(default=None, repr=False)
+    """What ``deeppool network`` measured on these GPUs; all-reduces are then priced by it, unless asked otherwise."""
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise InvalidValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.memory is not None and not 0 < self.memory < math.inf:
+            raise InvalidValueError(f"memory must be positive, got {self.memory:g} bytes (None: unknown)")
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.gpus} GPUs ({self.inside})"
+
+    def link(self, gpu_count: int, first: int = 0) -> Link:
+        """The slowest link that ``gpu_count`` GPUs cross, from GPU ``first`` on."""
+        one_node = first // self.gpus_per_node == (first + gpu_count - 1) // self.gpus_per_node
+        return self.inside if one_node else self.between
+
+
+PRESETS = {
+    "dgx-a100": Cluster(8),
+    "dgx-h100": Cluster(8, "dgx-h100", 8, NVSWITCH_H100, INFINIBAND_NDR, H100_MEMORY),
+    "dgx-h200": Cluster(8, "dgx-h200", 8, NVSWITCH_H100, INFINIBAND_NDR, H200_MEMORY),
+    "ethernet-25g": Cluster(8, "ethernet-25g", 1, ETHERNET_25G, ETHERNET_25G, None),
+    # The memory of one machine is shared by all ranks and everything else on it.
+    "loopback": Cluster(2, "loopback", 2**20, LOOPBACK, LOOPBACK, None),
+}
+
+
+def find_cluster(name_or_file: str, gpus: int) -> Cluster:
+    """A preset by name, or a cluster file, with ``gpus`` GPUs of it in use.
+
+    Raises:
+        InvalidValueError: neither a preset nor a file.
+        DocumentError: the file is not a cluster.
+    """
+    if name_or_file in PRESETS:
+        return replace(PRESETS[name_or_file], gpus=gpus)
+    if not os.path.exists(name_or_file):
+        raise InvalidValueError(
+            f"no cluster '{name_or_file}': neither a file nor one of {', '.join(PRESETS)} "
+            "(measure your own: deeppool network -o mine.json; or write it: dp.save(dp.Cluster(gpus=8), 'mine.json'))"
+        )
+    return replace(serialization.read(name_or_file, Cluster), gpus=gpus)

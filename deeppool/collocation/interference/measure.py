@@ -1,0 +1,115 @@
+"""Synthetic kernels beside one another on this machine → :class:`Interference`."""
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from deeppool.base.run_registry import announced
+from deeppool.collocation.interference.on_cpu import Cpu
+from deeppool.collocation.interference.on_gpu import Cuda
+from deeppool.collocation.interference.rounds import measure_rates
+from deeppool.collocation.interference.synthetic_kernels import kinds
+from deeppool.collocation.interference.transfers import RANKS, measure_transfers
+from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
+from deeppool.device.common import find_device
+from deeppool.errors import InvalidValueError
+from deeppool.job import Progress
+from deeppool.simulation.device.idle_harvest import Waits
+from deeppool.simulation.device.interference import Beside, Interference
+
+PAIRS_IN_A_WAIT = 20
+"""A background's training does few steps in short waits, so each length, and transfers, are measured as long as so
+many pairs."""
+
+
+@announced
+def measure_interference(
+    *,
+    device: str = "auto",
+    matrices: Sequence[int] | None = None,
+    durations: Sequence[float] | None = None,
+    arrangements: Sequence[str] | None = None,
+    waits: Sequence[float] = WAITS,
+    seconds: float = 0.2,
+    rounds: int = 3,
+    on_progress: Progress | None = None,
+) -> Interference:
+    """Every kernel alone and beside every other, as DeepPool's figure 12 has it.
+
+    On a CPU the foreground is a process on the first core; the background is another one, on the same core at each
+    priority, or on a second core. On a GPU both are streams of one process. Nothing else may run meanwhile.
+
+    On a CPU also what a background at the lowest priority gets done while a foreground waits, with two trainings; and
+    what it gets inside transfers, with two ranks, where there are two cores.
+
+    Args:
+        device: ``auto``, ``cpu`` or ``cuda``.
+        matrices: rows of the square matrices of the products; beside them there are sums of vectors.
+        durations: seconds that a kernel takes alone.
+        arrangements: ``normal``, ``nice``, ``lowest`` and ``other core`` on a CPU, ``normal`` and ``lowest`` on a GPU;
+            all of them unless given.
+        waits: seconds for which a foreground waits, measured on a CPU where ``lowest`` is among the arrangements.
+        seconds: of each pair in each round; of each wait, and of transfers, twenty times as long.
+        rounds: whose median counts.
+        on_progress: see :data:`deeppool.job.Progress`.
+
+    Raises:
+        InvalidValueError: kernels, arrangements, waits, seconds or rounds that there cannot be.
+        RunError: a process died.
+        DeviceUnavailableError: CUDA was asked for and is not there.
+    """
+    if not seconds > 0 or rounds < 1:
+        raise InvalidValueError(f"seconds must be positive and rounds at least 1, got {seconds:g} and {rounds}")
+    found = find_device(device)
+    report = on_progress or (lambda what, share: None)
+    chosen, lengths = kinds(found.kind, matrices, durations), check_waits(waits)
+    report("starting", 0.0)
+    with (Cuda if found.kind == "cuda" else Cpu)(chosen, arrangements) as bench:
+        names = list(bench.arrangements)
+        with_waits = found.kind == "cpu" and "lowest" in names and bool(lengths)
+        with_transfers = with_waits and found.count >= RANKS
+        told = _told_of(
+            report,
+            {
+                "pairs of kernels": (len(names) + 0.5) * len(chosen) ** 2,
+                "waits": with_waits * 1.5 * PAIRS_IN_A_WAIT * len(lengths),
+                "transfers": with_transfers * 1.5 * PAIRS_IN_A_WAIT,
+            },
+        )
+        rates = measure_rates(bench, len(chosen), seconds, rounds, told["pairs of kernels"])
+    measured = None
+    if with_waits:
+        measured = Waits(lengths, measure_waits(lengths, PAIRS_IN_A_WAIT * seconds, rounds, told["waits"]))
+    if measured is not None and with_transfers:
+        within = measure_transfers(PAIRS_IN_A_WAIT * seconds, rounds, told["transfers"])
+        measured = replace(measured, in_transfers=within)
+    report("done", 1.0)
+    return Interference(
+        device_name=found.name,
+        date=datetime.date.today().isoformat(),
+        method=f"{rounds} round{'s' * (rounds > 1)} of {seconds:g} s a pair, medians, torch {torch.__version__}",
+        intensities=tuple(dict.fromkeys(kind.intensity for kind in chosen)),
+        durations=tuple(dict.fromkeys(kind.seconds for kind in chosen)),
+        arrangements=tuple(
+            Beside(name, *(tuple(map(tuple, pairs.tolist())) for pairs in both))
+            for name, both in zip(names, rates, strict=True)
+        ),
+        waits=measured,
+    )
+
+
+def _told_of(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:
+    """For each part of the measurement, which takes about so long, who is told of the share of it that is done."""
+    told: dict[str, Callable[[float], None]] = {}
+    since, whole = 0.0, sum(parts.values())
+    for what, length in parts.items():
+        told[what] = partial(_tell, report, what, since / whole, length / whole)
+        since += length
+    return told
+
+
+def _tell(report: Progress, what: str, since: float, length: float, share: float) -> None:
+    report(what, since + length * share)

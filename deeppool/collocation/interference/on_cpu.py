@@ -1,0 +1,116 @@
+"""Pairs of kernels on a CPU: two processes on one core, at each priority of the background, or on two cores."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+
+from deeppool.collocation.interference.synthetic_kernels import Kind
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import InvalidValueError
+from deeppool.processes.fork_server_client import nursery
+from deeppool.processes.managed_process import Child, Message, receive
+
+START_SECONDS, RUN_SECONDS = 120.0, 120.0
+
+
+class Cpu:
+    """A foreground process, and a background process for each arrangement. A context manager that ends them."""
+
+    def __init__(self, kinds: Sequence[Kind], arrangements: Sequence[str] | None = None) -> None:
+        """Starts the processes.
+
+        Args:
+            kinds: of the kernels.
+            arrangements: of ``normal``, ``nice``, ``lowest`` and, where there are two cores, ``other core``; all of
+                them unless given.
+
+        Raises:
+            InvalidValueError: another arrangement.
+            RunError: a process died.
+        """
+        cores = usable_cores()
+        places = {name: (cores[0], name) for name in ("normal", "nice", "lowest")}
+        if len(cores) > 1:
+            places["other core"] = (cores[1], "normal")
+        if arrangements is not None:
+            places = {name: places[name] for name in chosen(arrangements, list(places))}
+        with contextlib.ExitStack() as ending:
+            self._foreground, sizes = _start(ending, "foreground", cores[0], "normal", kinds, None)
+            self._backgrounds = {
+                name: _start(ending, f"background ({name})", core, priority, kinds, sizes)[0]
+                for name, (core, priority) in places.items()
+            }
+            self._ending = ending.pop_all()
+
+    @property
+    def arrangements(self) -> list[str]:
+        """Their names."""
+        return list(self._backgrounds)
+
+    def alone(self, kernel: int, seconds: float) -> float:
+        """Kernels a second of the foreground, or of a background: they are the same."""
+        (done,) = run([self._foreground], kernel, seconds)
+        return float(done["count"] / done["seconds"])
+
+    def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
+        """Kernels a second of both."""
+        child = self._backgrounds[arrangement]
+        with running([child], background) as (beside,):
+            (done,) = run([self._foreground], foreground, seconds, beside=child)
+        # Before and after it is alone: what it got in between is what the foreground saw of its clock.
+        got = done["cpu_beside"] / done["seconds"]
+        return float(done["count"] / done["seconds"]), float(got * beside["count"] / beside["cpu"])
+
+    def close(self) -> None:
+        """Ends all processes."""
+        self._ending.close()
+
+    def __enter__(self) -> "Cpu":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run(children: Sequence[Child], kernel: int, seconds: float, *, beside: Child | None = None) -> list[Message]:
+    """Runs of some workers at once, so many seconds long: what each has done, and the process beside it meanwhile."""
+    for child in children:
+        child.send("run", kernel=kernel, seconds=seconds, beside=None if beside is None else beside.process.pid)
+    return [receive(child, RUN_SECONDS) for child in children]
+
+
+@contextlib.contextmanager
+def running(children: Sequence[Child], kernel: int) -> Iterator[list[Message]]:
+    """Workers that run meanwhile; afterwards told what each has done."""
+    done: list[Message] = [{} for _ in children]
+    for child in children:
+        child.send("run", kernel=kernel, seconds=None, beside=None)
+    for child in children:
+        receive(child, RUN_SECONDS)
+    yield done
+    for child in children:
+        child.send("rest")
+    for child, found in zip(children, done, strict=True):
+        found.update(receive(child, RUN_SECONDS))
+        receive(child, RUN_SECONDS)
+
+
+def _start(
+    ending: contextlib.ExitStack, name: str, core: int, priority: str, kinds: Sequence[Kind], sizes: list[int] | None
+) -> tuple[Child, list[int]]:
+    """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
+    child = ending.enter_context(Child("deeppool.collocation.interference.worker", name, nursery=nursery()))
+    child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
+    return child, receive(child, START_SECONDS)["sizes"]
+
+
+def chosen(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Those wanted, in the order of those known.
+
+    Raises:
+        InvalidValueError: one is not known, or none is wanted.
+    """
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not wanted:
+        raise InvalidValueError(f"arrangements must be some of {', '.join(known)}, got {', '.join(wanted) or 'none'}")
+    return [name for name in known if name in wanted]

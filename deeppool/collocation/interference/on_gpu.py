@@ -1,0 +1,103 @@
+"""Pairs of kernels on a GPU: two streams of one process, of equal priority or the background's lower.
+
+Never run: no GPU was at hand when this was written.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+
+from deeppool.collocation.interference.on_cpu import chosen
+from deeppool.collocation.interference.synthetic_kernels import Kind, buffers, calibrate, launcher
+
+FLYING = 8
+"""Launches of each job that are queued: enough to keep the device busy, few enough to end soon."""
+
+
+class Job:
+    """One kernel after another on one stream, a few launches ahead of the device."""
+
+    def __init__(self, run: Callable[[], object], stream: torch.cuda.Stream) -> None:
+        """Nothing is launched yet."""
+        self._run, self._stream = run, stream
+        self._flying: deque[torch.cuda.Event] = deque()
+        self.count = 0
+
+    def feed(self) -> None:
+        """Counts what has ended, and launches as many."""
+        while self._flying and self._flying[0].query():
+            self._flying.popleft()
+            self.count += 1
+        while len(self._flying) < FLYING:
+            with torch.cuda.stream(self._stream):
+                self._run()
+                event = torch.cuda.Event()
+                event.record()
+            self._flying.append(event)
+
+
+class Cuda:
+    """Two sets of kernels, and a stream for each priority."""
+
+    def __init__(self, kinds: Sequence[Kind], arrangements: Sequence[str] | None = None) -> None:
+        """Makes the kernels.
+
+        Args:
+            kinds: of them.
+            arrangements: of ``normal`` and ``lowest``; both unless given.
+
+        Raises:
+            InvalidValueError: another arrangement.
+        """
+        known = ("normal", "lowest")
+        self.arrangements = chosen(known if arrangements is None else arrangements, known)
+        # The lower the number, the higher the priority.
+        self._streams = {
+            "foreground": torch.cuda.Stream(priority=-1),
+            "normal": torch.cuda.Stream(priority=-1),
+            "lowest": torch.cuda.Stream(priority=0),
+        }
+        # Each job has buffers of its own, and both the same kernels.
+        ours, theirs = buffers("cuda"), buffers("cuda")
+        sizes = [calibrate(kind, ours, torch.cuda.synchronize) for kind in kinds]
+        self._foreground = [launcher(kind, ours, size) for kind, size in zip(kinds, sizes, strict=True)]
+        self._background = [launcher(kind, theirs, size) for kind, size in zip(kinds, sizes, strict=True)]
+        torch.cuda.synchronize()
+
+    def alone(self, kernel: int, seconds: float) -> float:
+        """Kernels a second."""
+        return self._measure([Job(self._foreground[kernel], self._streams["foreground"])], seconds)[0]
+
+    def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
+        """Kernels a second of both."""
+        jobs = [
+            Job(self._foreground[foreground], self._streams["foreground"]),
+            Job(self._background[background], self._streams[arrangement]),
+        ]
+        foreground_rate, background_rate = self._measure(jobs, seconds)
+        return foreground_rate, background_rate
+
+    def _measure(self, jobs: list[Job], seconds: float) -> list[float]:
+        # What is queued at first and at the end is left out.
+        self._feed(jobs, seconds / 10)
+        counted = [job.count for job in jobs]
+        elapsed = self._feed(jobs, seconds)
+        rates = [(job.count - before) / elapsed for job, before in zip(jobs, counted, strict=True)]
+        torch.cuda.synchronize()
+        return rates
+
+    def _feed(self, jobs: list[Job], seconds: float) -> float:
+        started = now = time.perf_counter()
+        while now - started < seconds:
+            for job in jobs:
+                job.feed()
+            now = time.perf_counter()
+        return now - started
+
+    def __enter__(self) -> "Cuda":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What was launched has ended after every measurement."""

@@ -1,0 +1,53 @@
+"""A process that all-reduces with others, again and again, as ranks of a training do between their layers.
+
+``setup`` (once) has its number, how many there are, the file in which they meet, and the bytes. The other commands and
+answers are those of ``worker``: a run lasts until one of them is told to rest, and ends for all of them at once.
+"""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from deeppool.collocation.interference.worker import obey
+from deeppool.device.cpu import CpuDevice
+from deeppool.device.heap import keep_memory
+from deeppool.processes.managed_process import Commands
+
+ELEMENT_BYTES = 4
+PATIENCE = timedelta(seconds=120)
+"""With the others; who started them notices a death much sooner."""
+
+
+def main() -> None:
+    """Obeys until it is told to exit."""
+    commands = Commands()
+    setup = commands.next()
+    device = CpuDevice()
+    device.select(setup["rank"])
+    keep_memory()
+    # gloo would listen on the machine's public address.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with device.unbound():
+        dist.init_process_group(
+            "gloo",
+            init_method=Path(setup["rendezvous"]).as_uri(),
+            rank=setup["rank"],
+            world_size=setup["ranks"],
+            timeout=PATIENCE,
+        )
+    values = torch.zeros(setup["bytes"] // ELEMENT_BYTES)
+
+    def all_reduce() -> None:
+        values[0] = float(commands.pending())
+        dist.all_reduce(values)
+
+    all_reduce()
+    commands.answer("ready")
+    obey(commands, [all_reduce], over=lambda: bool(values[0]))
+
+
+if __name__ == "__main__":
+    main()

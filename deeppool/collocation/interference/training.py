@@ -1,0 +1,78 @@
+"""A process that trains a model on one core; one that rests now and then waits, as if for another rank.
+
+``setup`` (once) has the model, its batch and, for each of its runs, the seconds of a wait and of the work before it.
+The other commands and answers are those of ``worker``: a run is told by its number, and counts steps.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torchvision
+
+from deeppool.collocation.interference.worker import obey
+from deeppool.device.cpu import lower_priority, pin_to_core
+from deeppool.device.heap import keep_memory
+from deeppool.processes.managed_process import Commands
+
+SHAPE = (3, 64, 64)
+COLD = 3
+"""Steps before it is ready."""
+
+
+def main() -> None:
+    """Obeys until it is told to exit."""
+    commands = Commands()
+    setup = commands.next()
+    pin_to_core(setup["core"])
+    torch.set_num_threads(1)
+    keep_memory()
+    rest = Rest()
+    step = training(setup["model"], setup["batch"], rest)
+    for _ in range(COLD):
+        step()
+    lower_priority(setup["priority"])
+    commands.answer("ready")
+    obey(commands, [partial(_step, rest, wait, work, step) for wait, work in setup["rests"]])
+
+
+def _step(rest: "Rest", wait: float, work: float, step: Callable[[], None]) -> None:
+    rest.wait, rest.work = wait, work
+    step()
+
+
+class Rest:
+    """Called after a layer: waits if there was enough work since the last time."""
+
+    def __init__(self) -> None:
+        """Never, until it is told how long."""
+        self.wait, self.work, self._last = 0.0, 0.0, time.perf_counter()
+
+    def __call__(self, *_: object) -> None:
+        """A hook of a module."""
+        if self.wait and time.perf_counter() - self._last > self.work:
+            time.sleep(self.wait)
+            self._last = time.perf_counter()
+
+
+def training(name: str, batch: int, rest: Callable[..., None]) -> Callable[[], None]:
+    """One step of a model of torchvision, which calls ``rest`` before and after its convolutions."""
+    model = getattr(torchvision.models, name)()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    samples, labels = torch.randn(batch, *SHAPE), torch.zeros(batch, dtype=torch.long)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.register_forward_hook(rest)
+            module.register_full_backward_pre_hook(rest)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(samples), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

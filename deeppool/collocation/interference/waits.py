@@ -1,0 +1,92 @@
+"""What a background at the lowest priority gets done while a foreground on its core waits, by the length of a wait.
+
+A ResNet-50 trains and rests after some layers, for as long as a wait is; a ResNet-18 trains beside it. A background
+that comes in for a moment has lost its caches to the foreground, and begins late.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from deeppool.collocation.interference.on_cpu import START_SECONDS, run, running
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import InvalidValueError
+from deeppool.processes.fork_server_client import nursery
+from deeppool.processes.managed_process import Child, receive
+
+WAITS = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 2e-2)
+"""Seconds."""
+WORK, MOST_WORK = 5, 5e-2
+"""Before a wait: so many times its length, but no more seconds."""
+FOREGROUND, BACKGROUND = ("resnet50", 8), ("resnet18", 4)
+
+
+def check_waits(waits: Sequence[float]) -> tuple[float, ...]:
+    """Ascending, each once.
+
+    Raises:
+        InvalidValueError: a wait that is not positive.
+    """
+    if min(waits, default=1) <= 0:
+        raise InvalidValueError(f"waits must be positive numbers of seconds, got {list(waits)} (for example 0.001)")
+    return tuple(sorted(set(waits)))
+
+
+def measure_waits(
+    waits: Sequence[float], seconds: float, rounds: int, report: Callable[[float], None]
+) -> tuple[float, ...]:
+    """Every length in turn, several times, each after the background alone.
+
+    Args:
+        waits: seconds.
+        seconds: that the background trains beside each length in each round, and half as long alone.
+        rounds: whose median counts.
+        report: told the share that is done.
+
+    Returns:
+        Per length the steps that the background did in the time in which the foreground used no CPU, as a part of
+        those that it does in as much time alone; at most 1.
+
+    Raises:
+        RunError: a process died.
+    """
+    found = np.empty((rounds, len(waits)))
+    with contextlib.ExitStack() as ending:
+        rests = [(wait, min(WORK * wait, MOST_WORK)) for wait in waits]
+        foreground = _start(ending, "training that waits", usable_cores()[0], *FOREGROUND, "normal", rests)
+        background = start_background(ending, usable_cores()[0])
+        for number in range(rounds):
+            for rest in range(len(waits)):
+                found[number, rest] = _harvest_of_idle(foreground, background, rest, seconds)
+                report((number * len(waits) + rest + 1) / found.size)
+    return tuple(float(min(1.0, one)) for one in np.median(found, axis=0))
+
+
+def _harvest_of_idle(foreground: Child, background: Child, rest: int, seconds: float) -> float:
+    (alone,) = run([background], 0, seconds / 2)
+    with running([foreground], rest) as (waiting,):
+        # It ends with a step, however long the last one takes.
+        (beside,) = run([background], 0, seconds)
+    rates = [done["count"] / done["seconds"] for done in (beside, alone)]
+    return float(rates[0] / rates[1] / (1 - waiting["cpu"] / waiting["seconds"]))
+
+
+def start_background(ending: contextlib.ExitStack, core: int) -> Child:
+    """A training at the lowest priority, which does not rest by itself."""
+    return _start(ending, "training at the lowest priority", core, *BACKGROUND, "lowest", [(0.0, 0.0)])
+
+
+def _start(
+    ending: contextlib.ExitStack,
+    name: str,
+    core: int,
+    model: str,
+    batch: int,
+    priority: str,
+    rests: Sequence[tuple[float, float]],
+) -> Child:
+    child = ending.enter_context(Child("deeppool.collocation.interference.training", name, nursery=nursery()))
+    child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
+    receive(child, START_SECONDS)
+    return child

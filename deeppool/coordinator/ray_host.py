@@ -1,0 +1,44 @@
+"""The process that holds a Ray of this machine: Ray's processes end with it. It ends on SIGTERM.
+
+Answers with one line on standard output: the address, as JSON.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+
+from deeppool.coordinator.ray_connection import LOOPBACK, find_ray
+
+OBJECT_STORE_BYTES = 256 * 2**20
+"""For models on their way to the ranks; what does not fit goes through a file."""
+
+
+def main() -> None:
+    """Starts Ray, and waits."""
+    ray = find_ray(on_loopback=True)
+    over = threading.Event()
+    # Ray's logs and sockets, and what processes that were killed leave: private, and gone with Ray.
+    with tempfile.TemporaryDirectory(prefix="deeppool-ray-") as folder:
+        os.environ["TMPDIR"] = folder
+        ray.init(
+            num_cpus=int(sys.argv[1]),
+            _node_ip_address=LOOPBACK,
+            _temp_dir=f"{folder}/ray",
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: over.set())
+        os.write(1, (json.dumps({"address": ray.get_runtime_context().gcs_address}) + "\n").encode())
+        over.wait()
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

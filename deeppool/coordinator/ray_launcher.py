@@ -1,0 +1,155 @@
+"""A place for the processes of a job on the GPUs of a Ray cluster."""
+
+import queue
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from deeppool.coordinator.ray_connection import find_ray
+from deeppool.errors import RunError
+from deeppool.processes.launcher import Slot
+from deeppool.processes.managed_process import Inbox, Process
+from deeppool.units import format_bytes
+
+ANSWER_SECONDS = 5.0
+"""A runtime that takes longer to say how a process does is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A GPU that a job was given."""
+
+    gpu: int
+    """Its number in the cluster."""
+    machine: str
+    """Address."""
+    runtime: Any
+    """Handle of its :class:`deeppool.coordinator.runtime.Runtime`."""
+
+    def __str__(self) -> str:
+        return f"GPU {self.gpu} of {self.machine}"
+
+
+class RayPlace:
+    """The GPUs of one job, rank by rank."""
+
+    same_files = False
+    """The driver, which launches, may be on another machine."""
+
+    def __init__(self, job: int, seats: Sequence[Seat], folder: str) -> None:
+        """Starts nothing.
+
+        Args:
+            job: its number; its processes are told apart by it.
+            seats: per rank.
+            folder: on every machine, from which the user's code is imported.
+        """
+        self._job, self._seats, self._folder = job, seats, folder
+        self._ray = find_ray()
+        self._slots: list[Slot] = []
+        self._one_machine = len({seat.machine for seat in seats}) == 1
+        self.cores = len(seats)
+
+    def check(self, model: str, needed: int) -> None:
+        """Raises RunError where a machine has too little memory for the ranks on it."""
+        machines = defaultdict(list)
+        for seat in self._seats:
+            machines[seat.machine].append(seat)
+        for machine, seats in machines.items():
+            memory = self._ray.get(seats[0].runtime.free_memory.remote())
+            if len(seats) * needed > memory:
+                raise RunError(
+                    f"{model} needs {len(seats)} ranks on {machine}, about {format_bytes(len(seats) * needed)} of "
+                    f"memory; {format_bytes(memory)} are available there (wait for other jobs, or plan with fewer GPUs)"
+                )
+
+    def hand_over(self, folder: Path) -> None:
+        """Sends the files to every seat, and lets the ranks meet: in a file on one machine, at a port on several."""
+        files = self._ray.put({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
+        prepared = self._ray.get([seat.runtime.prepare.remote(self._job, files) for seat in self._seats])
+        if self._one_machine:
+            # Nobody outside can reach a file; torch's store would listen on every interface.
+            shared = {"rendezvous": prepared[0].rendezvous, "interface": "lo"}
+        else:
+            shared = {"rendezvous": self._ray.get(self._seats[0].runtime.rendezvous.remote())}
+        self._slots = [replace(slot, **shared) for slot in prepared]
+        held = {
+            (seat.machine, seat.gpu if slot.core is None else slot.core)
+            for seat, slot in zip(self._seats, prepared, strict=True)
+        }
+        self.cores = len(held)
+
+    def slot(self, rank: int) -> Slot:
+        """As its runtime prepared it."""
+        return self._slots[rank]
+
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
+        """A child of the rank's runtime."""
+        return RemoteProcess(self._job, self._seats[rank], module, name, self._folder, inbox)
+
+
+class RemoteProcess:
+    """The commanding end of a child of a runtime."""
+
+    def __init__(self, job: int, seat: Seat, module: str, name: str, folder: str, inbox: Inbox | None = None) -> None:
+        """Starts it; its answers come by a thread that asks for them."""
+        self._ray = find_ray()
+        self.name = f"{name} on {seat}"
+        self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
+        self._seat = seat
+        self._lost = False
+        self._key = self._ray.get(seat.runtime.start.remote(job, module, name, folder))
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                for message in self._ray.get(self._seat.runtime.answers.remote(self._key)):
+                    self.inbox.put((self, message))
+                    if message is None:
+                        return
+        except self._ray.exceptions.RayError:
+            self._lost = True
+            self.inbox.put((self, None))
+
+    def _ask(self, method: str, *arguments: Any, patience: float = ANSWER_SECONDS, **named: Any) -> Any:
+        """What the child's own end answers; None from a runtime that is gone."""
+        if self._lost:
+            return None
+        try:
+            asked = self._seat.runtime.obey.remote(self._key, method, *arguments, **named)
+            return self._ray.get(asked, timeout=patience)
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
+            self._lost = True
+            return None
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Waits until the command is given: calls to an actor of several threads may overtake one another."""
+        self._ask("send", command, **arguments)
+
+    def exit_code(self) -> int | None:
+        """A process whose runtime is gone was killed with it."""
+        code: int | None = self._ask("exit_code")
+        return -signal.SIGKILL if self._lost else code
+
+    def cpu_seconds(self) -> float | None:
+        """Asked on its machine."""
+        seconds: float | None = self._ask("cpu_seconds")
+        return seconds
+
+    def fate(self) -> str:
+        """With the last words of the child, or the news that its machine does not answer."""
+        told: str | None = self._ask("fate")
+        return "was lost: its machine does not answer" if told is None else told
+
+    def kill(self) -> None:
+        """Ends it now; with its runtime it has ended already."""
+        self._ask("kill")
+
+    def close(self, grace: float = 2.0) -> None:
+        """Asks it to exit, and kills it after ``grace`` seconds."""
+        self._ask("close", grace, patience=grace + ANSWER_SECONDS)

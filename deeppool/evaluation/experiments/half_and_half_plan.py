@@ -1,0 +1,40 @@
+"""A plan with the same gaps everywhere, for comparing what happens in them."""
+
+from dataclasses import replace
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.costs.amplification import amplification
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from deeppool.planning.plan import Plan
+from deeppool.profiling.table import Profile
+
+
+def halved_plan(profile: Profile, cluster: Cluster | int, global_batch: int) -> Plan:
+    """The first half of the layers on all GPUs, the second on GPU 0 alone, while all others are idle.
+
+    A search's plan follows the layer times, and so differs from night to night; this one is the same on every machine.
+    No transfer is priced between the two halves.
+
+    Args:
+        profile: layer times.
+        cluster: the GPUs and links, or a number of GPUs of a DGX A100.
+        global_batch: samples per iteration, over all GPUs.
+
+    Raises:
+        PlanError: more GPUs than samples.
+        MissingProfileError: the profile cannot answer for a per-GPU batch.
+    """
+    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    everywhere = data_parallel_plan(profile, cluster, global_batch)
+    on_one = data_parallel_plan(profile, replace(cluster, gpus=1), global_batch)
+    half = len(everywhere.layers) // 2
+    layers = (*everywhere.layers[:half], *on_one.layers[half:])
+    held = sum(layer.time * layer.gpu_count for layer in layers)
+    return replace(
+        everywhere,
+        gpu_counts=tuple(sorted({1, cluster.gpus})),
+        layers=layers,
+        iteration_time=sum(layer.time for layer in layers),
+        gpu_seconds=held,
+        amplification=amplification(held, 1, everywhere.single_gpu_iteration_time),
+    )

@@ -1,0 +1,197 @@
+"""A foreground on a whole cluster in three scenarios: what DeepPool's figure 9 compares."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from deeppool.base.sharing import Policy, Sharing
+from deeppool.cluster.cluster import Cluster
+from deeppool.errors import InvalidValueError
+from deeppool.planning.plan import Plan
+from deeppool.planning.planner import plan as make_plan
+from deeppool.planning.studies.collocation_tradeoff import share
+from deeppool.planning.studies.tradeoff_record import SharedCluster
+from deeppool.profiling.table import Profile
+from deeppool.simulation.cluster.job_costs import ClusterStrategy
+from deeppool.simulation.cluster.record import ClusterSimulation
+from deeppool.simulation.cluster.simulate import simulate_cluster
+from deeppool.simulation.cluster.workload import Source, WorkloadTrace, beside_one_foreground
+from deeppool.simulation.device.interference import Interference
+from deeppool.units import format_seconds
+
+ScenarioName = Literal["DP", "BP", "BP + Col"]
+"""DP: a foreground alone, data parallel; BP: the same, burst parallel; BP + Col: that, and a background on each GPU."""
+ITERATIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One of the three, on a virtual clock."""
+
+    name: ScenarioName
+    iteration_time: float
+    """Mean seconds of the foreground."""
+    foreground_throughput: float
+    """Samples a second, as the next."""
+    background_throughput: float
+
+    @property
+    def throughput(self) -> float:
+        """Of the cluster: foreground plus background."""
+        return self.foreground_throughput + self.background_throughput
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {format_seconds(self.iteration_time)} an iteration, {self.throughput:.4g} samples/s = "
+            f"{self.foreground_throughput:.4g} + {self.background_throughput:.4g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ThreeScenarios:
+    """All of them, of one foreground."""
+
+    model: str
+    background_model: str
+    cluster: Cluster
+    global_batch: int
+    background_batch: int
+    plan: Plan
+    """Of BP and BP + Col."""
+    scenarios: tuple[Scenario, ...]
+    background_alone_throughput: float
+    """Samples a second with a background alone on every GPU: the paper's BG Only."""
+    single_gpu_iteration_time: float
+    device_name: str
+    provenance: Literal["measured", "estimated"]
+    """Of the layer times."""
+    modelled: str
+    """What was said of the gaps: where interference was measured, or which part of them a background gets."""
+
+    def scenario(self, name: ScenarioName) -> Scenario:
+        """That of a name."""
+        return next(found for found in self.scenarios if found.name == name)
+
+    def gain(self, name: ScenarioName, over: ScenarioName) -> float:
+        """Cluster throughput of a scenario over that of another."""
+        return self.scenario(name).throughput / self.scenario(over).throughput
+
+    def speedup(self, name: ScenarioName) -> float:
+        """Of a scenario's foreground over one GPU."""
+        return self.single_gpu_iteration_time / self.scenario(name).iteration_time
+
+    def __str__(self) -> str:
+        heading = (
+            f"{self.model}, batch {self.global_batch} on {self.cluster.gpus} GPUs ({self.cluster.name}), beside "
+            f"{self.background_model}, batch {self.background_batch}; {self.modelled}"
+        )
+        alone = f"BG only: {self.background_alone_throughput:.4g} samples/s"
+        return "\n  ".join([heading, *map(str, self.scenarios), alone])
+
+
+def three_scenarios(
+    profile: Profile,
+    cluster: Cluster | int,
+    global_batch: int,
+    background: Profile | None = None,
+    *,
+    background_batch: int | None = None,
+    foreground_loss: float = 0.1,
+    harvest_of_idle: float = 1.0,
+    interference: Interference | None = None,
+    policy: Policy | Sharing = "priority",
+) -> ThreeScenarios:
+    """Simulates a foreground data parallel, burst parallel, and burst parallel with backgrounds in the gaps.
+
+    The plan is the one of highest cluster throughput that is at most ``foreground_loss`` slower than the fastest one,
+    and no slower than data parallelism: the paper sets its amplification limit for little impact on the foreground
+    and a reasonable gain in throughput.
+
+    Args:
+        profile: of the foreground.
+        cluster: its GPUs and links, or a number of GPUs of DGX A100 nodes; the foreground may have all of them.
+        global_batch: of the foreground.
+        background: profile of the background; the foreground's unless given.
+        background_batch: on each GPU; the largest of its profile unless given.
+        foreground_loss: of the foreground's throughput, for the background's: 0.1 is 10 %.
+        harvest_of_idle: the share of a foreground's gaps that a background gets, where interference is not given.
+        interference: measured between kernels; None: backgrounds cost the foreground nothing.
+        policy: how a background shares a GPU, where interference is given.
+
+    Raises:
+        InvalidValueError: a loss that is not a share of 1; others as for :func:`deeppool.share`.
+        PlanError, MissingProfileError: as for :func:`deeppool.share`.
+    """
+    if not 0 <= foreground_loss < 1:
+        raise InvalidValueError(f"foreground_loss must be from 0 to less than 1, got {foreground_loss:g} (0.1 is 10 %)")
+    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    background = profile if background is None else background
+    shared = share(
+        profile,
+        cluster,
+        global_batch,
+        background,
+        background_batch=background_batch,
+        harvest_of_idle=harvest_of_idle,
+    )
+    chosen = _plan(shared, profile, foreground_loss)
+    sources: dict[str, Source] = {"profile": profile, "background": background, "plan": chosen}
+
+    def simulate(source: str, strategy: ClusterStrategy, beside: bool) -> ClusterSimulation:
+        trace = beside_one_foreground(
+            source,
+            cluster.gpus,
+            global_batch,
+            background="background",
+            background_batch=shared.background_batch,
+            iterations=ITERATIONS,
+        )
+        return simulate_cluster(
+            trace if beside else _without_backgrounds(trace),
+            cluster,
+            strategy=strategy,
+            sources=sources,
+            interference=interference,
+            policy=policy,
+            harvest_of_idle=harvest_of_idle,
+        )
+
+    simulated: dict[ScenarioName, ClusterSimulation] = {
+        "DP": simulate("profile", "data-parallel", beside=False),
+        "BP": simulate("plan", "burst-parallel", beside=False),
+        "BP + Col": simulate("plan", "collocated", beside=True),
+    }
+    return ThreeScenarios(
+        model=shared.model,
+        background_model=shared.background_model,
+        cluster=cluster,
+        global_batch=global_batch,
+        background_batch=shared.background_batch,
+        plan=chosen,
+        scenarios=tuple(_scenarios(simulated)),
+        background_alone_throughput=shared.background_alone_throughput,
+        single_gpu_iteration_time=shared.single_gpu_iteration_time,
+        device_name=shared.device_name,
+        provenance=shared.provenance,
+        modelled=f"{100 * harvest_of_idle:g} % of the gaps harvested, no interference modelled"
+        if interference is None
+        else simulated["BP + Col"].interference,
+    )
+
+
+def _plan(shared: SharedCluster, profile: Profile, foreground_loss: float) -> Plan:
+    fastest = shared.points[0].speedup
+    # A search that is bounded may have no plan as fast as data parallelism.
+    least = max((1 - foreground_loss) * fastest, min(fastest, shared.data_parallel_partitions[-1].speedup))
+    point = shared.highest_throughput(least).point
+    cluster = replace(shared.cluster, gpus=point.gpus)
+    return make_plan(profile, cluster, shared.global_batch, point.amplification_limit, limit_scope="iteration")
+
+
+def _without_backgrounds(trace: WorkloadTrace) -> WorkloadTrace:
+    return replace(trace, jobs=tuple(job for job in trace.jobs if job.role == "foreground"))
+
+
+def _scenarios(simulated: dict[ScenarioName, ClusterSimulation]) -> Iterator[Scenario]:
+    for name, found in simulated.items():
+        yield Scenario(name, found.makespan / ITERATIONS, found.foreground_throughput, found.background_throughput)

@@ -1,0 +1,28 @@
+"""Figures of single evaluation notebooks, as the DeepPool paper draws them.
+
+figures.workloads(graph, …)       what models consist of (table 1)
+figures.utilisation(profile, …)   throughput lost at small batches (figure 4)
+figures.layer_speedups(profile)   how much faster each layer gets when it is strong-scaled (figure 5)
+figures.scenarios(found, …)       cluster throughput in three scenarios (figure 9)
+figures.partitions(shared, …)     foreground speed-up against cluster throughput, a panel per foreground (figure 10)
+figures.ladder(runs)              what each sharing mechanism adds (figure 11)
+figures.search_times(times)       how long searches for a plan take (table 3)
+"""
+
+from deeppool.evaluation.figures.ladder import ladder
+from deeppool.evaluation.figures.layer_speedups import layer_speedups
+from deeppool.evaluation.figures.partitions import partitions
+from deeppool.evaluation.figures.scenarios import scenarios
+from deeppool.evaluation.figures.search_times import search_times
+from deeppool.evaluation.figures.utilisation import utilisation
+from deeppool.evaluation.figures.workloads import workloads
+
+__all__ = [
+    "ladder",
+    "layer_speedups",
+    "partitions",
+    "scenarios",
+    "search_times",
+    "utilisation",
+    "workloads",
+]

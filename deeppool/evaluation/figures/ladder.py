@@ -1,0 +1,93 @@
+"""What each mechanism of sharing adds, as DeepPool's figure 11 draws it: from the bottom row up."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.records.run_record import BackgroundResult, RunRecord
+
+ALONE = "foreground alone"
+"""The bottom row."""
+
+
+def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go.Figure:
+    """Foreground and background throughput on each rung, as a percentage of what each reaches alone.
+
+    Args:
+        runs: by rung, the lowest first; a bar is the median of its runs, its line reaches from the smallest to the
+            largest.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: none, something else, or a run without a background.
+    """
+    every = [run for found in runs.values() for run in found]
+    wrong = next((run for run in every if not isinstance(run, RunRecord)), None)
+    if wrong is not None or not every:
+        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
+        raise InvalidValueError(f"ladder cannot draw {what}, it accepts RunRecords by rung")
+    climbed = {name: found for name, found in runs.items() if found}
+    harvests = {name: [100 * _background(run).harvest for run in found] for name, found in climbed.items()}
+    kept = {name: [kept_throughput(run) for run in found] for name, found in climbed.items()}
+    figure = make_subplots(
+        cols=2, shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=("foreground", "background")
+    )
+    figure.update_annotations(font_size=12)
+    figure.add_trace(_bars("foreground", {ALONE: [100.0], **kept}, theme.BLUE), row=1, col=1)
+    green = theme.colour("background", dark=dark)
+    figure.add_trace(_bars("background", {ALONE: [0.0], **harvests}, green), row=1, col=2)
+    for column, values in ((1, kept), (2, harvests)):
+        highest = max([100.0, *(value for found in values.values() for value in found)])
+        figure.update_xaxes(title_text="throughput (% of alone)", range=[0, 1.15 * highest], row=1, col=column)
+    first = every[0]
+    rounds = max(map(len, climbed.values()))
+    each = "" if rounds == 1 else f"; median of {rounds} rounds, from the smallest to the largest"
+    how = "emulated" if any(run.emulated_rank is not None for run in every) else "measured"
+    theme.dress(
+        figure,
+        title=f"{escape(first.model)} beside {escape(_background(first).model)}, a mechanism more on each row",
+        subtitle=f"<b>{how}</b> with {escape(first.where)}{each}",
+        plot_height=max(200, 40 * (1 + len(climbed))),
+        heading_height=20,
+        dark=dark,
+    )
+    return figure.update_layout(showlegend=False)
+
+
+def kept_throughput(run: RunRecord) -> float:
+    """Of the foreground beside its background, as a percentage of alone; over mean iteration times."""
+    return 100 / (1 + run.foreground.slowdown)
+
+
+def _background(run: RunRecord) -> BackgroundResult:
+    if run.background is None:
+        raise InvalidValueError(f"ladder cannot draw a run without a background: {run.model}, policy {run.policy}")
+    return run.background
+
+
+def _bars(name: str, values: Mapping[str, Sequence[float]], colour: str) -> go.Bar:
+    middles = [median(found) for found in values.values()]
+    return go.Bar(
+        orientation="h",
+        name=name,
+        y=[escape(rung) for rung in values],
+        x=middles,
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [max(found) - middle for found, middle in zip(values.values(), middles, strict=True)],
+            "arrayminus": [middle - min(found) for found, middle in zip(values.values(), middles, strict=True)],
+            "thickness": 1.2,
+            "width": 3,
+        },
+        marker={"color": colour},
+        text=[f"{middle:.0f} %" for middle in middles],
+        textposition="inside",
+        insidetextanchor="start",
+        hovertemplate=f"<b>%{{y}}</b>: {name} at %{{x:.1f}} % of alone<extra></extra>",
+    )

@@ -1,0 +1,73 @@
+"""Foreground speed-up against cluster throughput for several foregrounds, as all of DeepPool's figure 10 draws it."""
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.figures.throughput import collocated_curve, partition_marks
+from deeppool.planning.studies.tradeoff_record import SharedCluster
+
+
+def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
+    """Burst-parallel plans with collocation beside static partitions, a panel for each foreground.
+
+    Args:
+        shared: what ``dp.share`` found; predictions, and the subtitle says what they lean on.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: none, or something else.
+    """
+    wrong = next((one for one in shared if not isinstance(one, SharedCluster)), None)
+    if wrong is not None or not shared:
+        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
+        raise InvalidValueError(f"partitions cannot draw {what}, it accepts SharedClusters")
+    headings = [f"{escape(one.model)}, batch {one.global_batch}" for one in shared]
+    figure = make_subplots(cols=len(shared), horizontal_spacing=0.07, subplot_titles=headings)
+    figure.update_annotations(font_size=12)
+    for column, one in enumerate(shared, 1):
+        points = (*one.points, *one.data_parallel_partitions, *one.burst_parallel_partitions)
+        right = 1.05 * max(point.speedup for point in points)
+        for trace in (collocated_curve(one, dark), *partition_marks(one, dark), _background_alone(one, right, dark)):
+            # One entry of the legend for all panels.
+            trace.update(legendgroup=trace.name, showlegend=column == 1)
+            figure.add_trace(trace, row=1, col=column)
+        highest = max([one.background_alone_throughput, *(point.throughput for point in points)])
+        figure.update_xaxes(range=[0, right], row=1, col=column)
+        figure.update_yaxes(range=[0, 1.12 * highest], row=1, col=column)
+    figure.update_xaxes(title_text="speed-up over one GPU (×)")
+    figure.update_yaxes(title_text="cluster throughput (samples/s)", row=1, col=1)
+    counts = " or ".join(dict.fromkeys(f"{one.gpus} GPU{'s' * (one.gpus > 1)}" for one in shared))
+    return theme.dress(
+        figure,
+        title=f"Foreground speed-up against cluster throughput on {counts}",
+        subtitle=_subtitle(shared),
+        plot_height=380,
+        heading_height=24,
+        dark=dark,
+    )
+
+
+def _background_alone(shared: SharedCluster, right: float, dark: bool) -> go.Scatter:
+    """What the cluster trains without a foreground; in the legend, as a narrow panel has no room for its name."""
+    return go.Scatter(
+        name="background alone on all GPUs",
+        mode="lines",
+        line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
+        x=[0, right],
+        y=[shared.background_alone_throughput] * 2,
+        hovertemplate="background alone: %{y:.4g} samples/s<extra></extra>",
+    )
+
+
+def _subtitle(shared: tuple[SharedCluster, ...]) -> str:
+    """What is the same in all panels; the rest is told at each point."""
+    provenance = "estimated" if any(one.provenance == "estimated" for one in shared) else "measured"
+    device = ", ".join(dict.fromkeys(one.device_name for one in shared))
+    harvest = " or ".join(dict.fromkeys(f"{100 * one.harvest_of_idle:g} %" for one in shared))
+    return (
+        f"<b>predicted</b> from {provenance} layer times ({escape(device)}); {harvest} of idle time harvested, "
+        "no interference modelled"
+    )

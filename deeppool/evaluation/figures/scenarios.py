@@ -1,0 +1,82 @@
+"""Cluster throughput in three scenarios, as DeepPool's figure 9 draws it: a panel per model."""
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from deeppool.errors import InvalidValueError
+from deeppool.evaluation.experiments.scenarios import ThreeScenarios
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.units import format_seconds
+
+
+def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
+    """Bars for DP, BP and BP + Col, the background's throughput on the foreground's; the line is backgrounds alone.
+
+    Args:
+        found: a panel each; simulated.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: none, or something else.
+    """
+    wrong = next((one for one in found if not isinstance(one, ThreeScenarios)), None)
+    if wrong is not None or not found:
+        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
+        raise InvalidValueError(f"scenarios cannot draw {what}, it accepts what three_scenarios found")
+    figure = make_subplots(cols=len(found), horizontal_spacing=0.08, subplot_titles=[_heading(one) for one in found])
+    figure.update_annotations(font_size=12)
+    for column, one in enumerate(found, 1):
+        for role, colour in (("foreground", theme.BLUE), ("background", theme.colour("background", dark=dark))):
+            figure.add_trace(_bars(one, role, colour, first=column == 1), row=1, col=column)
+        figure.add_hline(
+            y=one.background_alone_throughput,
+            line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
+            annotation={"text": "backgrounds only", "font": {"size": 11, "color": theme.neutral(dark=dark)}},
+            annotation_position="top left",
+            row=1,
+            col=column,
+        )
+        highest = max([one.background_alone_throughput, *(each.throughput for each in one.scenarios)])
+        figure.update_yaxes(range=[0, 1.14 * highest], row=1, col=column)
+    figure.update_xaxes(showgrid=False)
+    figure.update_yaxes(title_text="cluster throughput (samples/s)", row=1, col=1)
+    theme.dress(
+        figure,
+        title=f"Cluster throughput on {found[0].cluster.gpus} GPUs",
+        subtitle=_subtitle(found),
+        plot_height=340,
+        heading_height=24,
+        dark=dark,
+    )
+    return figure.update_layout(barmode="stack", bargap=0.35)
+
+
+def _bars(one: ThreeScenarios, role: str, colour: str, *, first: bool) -> go.Bar:
+    return go.Bar(
+        name=role,
+        legendgroup=role,
+        showlegend=first,
+        x=[each.name for each in one.scenarios],
+        y=[getattr(each, f"{role}_throughput") for each in one.scenarios],
+        marker={"color": colour},
+        customdata=[
+            [format_seconds(each.iteration_time), one.speedup(each.name), f"{each.throughput:.4g}"]
+            for each in one.scenarios
+        ],
+        hovertemplate=f"<b>%{{x}}</b>, {role}: %{{y:.4g}} samples/s of %{{customdata[2]}}<br>"
+        "foreground %{customdata[0]} an iteration, %{customdata[1]:.2f}× one GPU, simulated<extra></extra>",
+    )
+
+
+def _heading(one: ThreeScenarios) -> str:
+    """Above a panel."""
+    beside = "" if one.background_model == one.model else f" beside {escape(one.background_model)}"
+    return f"{escape(one.model)}{beside}, batch {one.global_batch}"
+
+
+def _subtitle(found: tuple[ThreeScenarios, ...]) -> str:
+    provenance = "estimated" if any(one.provenance == "estimated" for one in found) else "measured"
+    modelled = "; ".join(dict.fromkeys(one.modelled for one in found))
+    device = ", ".join(dict.fromkeys(one.device_name for one in found))
+    return f"<b>simulated</b> from {provenance} layer times ({escape(device)}); {escape(modelled)}"

@@ -1,0 +1,50 @@
+"""How long searches for a plan take, as bars beside each other."""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.evaluation.experiments.search_times import SEARCHES, SearchTime
+from deeppool.figures import theme
+from deeppool.figures.labels import escape
+from deeppool.units import format_seconds
+
+_COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE}
+
+
+def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figure:
+    """A pair of bars for every model and GPU count: the paper's published algorithm, and the exact search.
+
+    Args:
+        times: what :func:`deeppool.evaluation.experiments.search_times.search_times` measured.
+        dark: for a dark page.
+
+    Raises:
+        InvalidValueError: nothing to draw.
+    """
+    if not times:
+        raise InvalidValueError("search_times got nothing to draw (give what search_times measured)")
+    figure = go.Figure()
+    for search in SEARCHES:
+        own = [found for found in times if found.search == search]
+        figure.add_bar(
+            name=search,
+            x=[[escape(found.model) for found in own], [f"{found.gpus:,} GPUs" for found in own]],
+            y=[found.median for found in own],
+            error_y={"type": "data", "array": [found.spread for found in own], "thickness": 1.2, "width": 3},
+            marker={"color": _COLOURS[search]},
+            customdata=[[format_seconds(found.median), format_seconds(found.iteration_time)] for found in own],
+            hovertemplate=f"%{{x}}, {search}: %{{customdata[0]}}<br>"
+            "finds %{customdata[1]} an iteration<extra></extra>",
+        )
+    figure.update_layout(barmode="group")
+    figure.update_yaxes(title_text="seconds of a search (log)", type="log")
+    return theme.dress(
+        figure,
+        title="Time to search for a plan",
+        subtitle="<b>measured</b>, one thread, median and half the interquartile range",
+        plot_height=340,
+        heading_height=0,
+        dark=dark,
+    ).update_layout(barmode="group")

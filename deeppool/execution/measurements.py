@@ -1,0 +1,92 @@
+"""What the ranks measured → one timeline, times per stage, and what their governors found.
+
+A rank that waits for another one spends the wait inside its own transfer. All ranks of one machine share
+one clock, so a transfer's span is cut where the last participant entered it: before that the rank was
+idle, and that is the background's time.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from deeppool.base.sharing import Sharing
+from deeppool.base.timeline import Span, SpanKind, Timeline
+from deeppool.execution.stages import Stage
+from deeppool.planning.plan import Plan
+from deeppool.processes.managed_process import Message
+from deeppool.records.run_record import GovernorResult, StageTimes
+
+RankSpan = tuple[int, SpanKind, int, str, float, float]
+"""Rank, then as in trainer.RawSpan."""
+
+
+def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan]:
+    """Spans of all ranks in one iteration, waits cut off and left out."""
+    spans: list[RankSpan] = [
+        (rank, kind, stage, name, start, end)
+        for rank, answer in enumerate(answers)
+        for kind, stage, name, start, end in answer["spans"][iteration]
+    ]
+    entered: dict[tuple[str, int, str], float] = defaultdict(float)
+    for _, kind, stage, name, start, _ in spans:
+        key = (kind, stage, name)
+        entered[key] = max(entered[key], start)
+    cut = []
+    for rank, kind, stage, name, start, end in spans:
+        last = entered[kind, stage, name]
+        # A sender that has left before the receiver came was never waiting.
+        waited = kind in ("reshard", "sync") and last < end
+        cut.append((rank, kind, stage, name, max(start, last) if waited else start, end))
+    return cut
+
+
+def timeline(plan: Plan, answers: Sequence[Message], iteration: int, background: Sequence[Span] = ()) -> Timeline:
+    """One measured iteration, from the start of its first span; ``background`` is on the ranks' clock."""
+    spans = iteration_spans(answers, iteration)
+    # An emulated rank may have nothing to compute.
+    origin = min((start for *_, start, _ in spans), default=0.0)
+    end = max((end for *_, end in spans), default=0.0)
+    foreground = [Span(rank, kind, name, start - origin, stop - origin) for rank, kind, _, name, start, stop in spans]
+    beside = [
+        Span(x.gpu, x.kind, x.name, max(x.start, origin) - origin, min(x.end, end) - origin)
+        for x in background
+        if x.start < end and x.end > origin
+    ]
+    ordered = sorted([*foreground, *beside], key=lambda span: (span.gpu, span.start))
+    return Timeline(f"{plan.model}, measured", "measured", plan.gpus, tuple(ordered))
+
+
+def stage_times(
+    plan: Plan, stages: Sequence[Stage], answers: Sequence[Message], accumulation: int = 1
+) -> tuple[StageTimes, ...]:
+    """Per stage the median over iterations of its slowest rank, per global batch of ``accumulation``."""
+    seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for iteration in range(len(answers[0]["times"])):
+        totals: dict[tuple[int, str, int], float] = defaultdict(float)
+        for rank, kind, stage, _, start, end in iteration_spans(answers, iteration):
+            totals[stage, kind, rank] += end - start
+        for stage, _ in enumerate(stages):
+            for kind in ("forward", "backward", "reshard", "sync"):
+                per_rank = [value for (s, k, _), value in totals.items() if (s, k) == (stage, kind)]
+                seconds[stage, kind].append(max(per_rank, default=0.0) / accumulation)
+    return tuple(
+        StageTimes(
+            name=stage.name,
+            gpus=stage.layout.gpus,
+            layers=len(stage.layers),
+            forward=statistics.median(seconds[index, "forward"]),
+            backward=statistics.median(seconds[index, "backward"]),
+            reshard=statistics.median(seconds[index, "reshard"]),
+            sync=statistics.median(seconds[index, "sync"]),
+            predicted=sum(plan.layers[layer].time for layer in stage.layers),
+        )
+        for index, stage in enumerate(stages)
+    )
+
+
+def governor_results(sharing: Sharing | None, answers: Sequence[Message]) -> tuple[GovernorResult, ...]:
+    """What the governor of each rank had found when it last trained; nothing where there was nothing to find."""
+    if sharing is None or not sharing.learns:
+        return ()
+    found = [answer["governor"] for answer in answers]
+    return tuple(GovernorResult(**{**told, "banned": tuple(told["banned"])}) for told in found if told is not None)

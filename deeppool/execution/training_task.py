@@ -1,0 +1,116 @@
+"""What a process trains: the model as it is captured, the rule of its updates, and where its samples come from.
+
+A rank of a foreground sees the model as its plan does; a background job, which has no plan, as the job says.
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from deeppool.errors import RunError
+from deeppool.graph.capture.appended_loss import Loss
+from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.inputs import Dtypes, resolve, torch_dtype
+from deeppool.graph.layer import Granularity, Input
+from deeppool.graph.models.workloads import find_workload, load_model
+from deeppool.graph.shapes import Shapes
+from deeppool.job import Job
+from deeppool.planning.plan import Plan
+from deeppool.training.data import ShardReader
+from deeppool.training.synthetic_task import SyntheticTask
+from deeppool.training.training_job import Training, TrainingJob
+
+SOCKET_PATH, LOADER_PATH = 108, 40
+"""Bytes that the path of a socket may have, and those of them that multiprocessing adds to its folder's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a process trains."""
+
+    captured: CapturedModel
+    training: Training
+    samples: Callable[[int, range], tuple[torch.Tensor, ...]]
+    """Of an iteration: each input, and the targets."""
+
+
+def own_work(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> Work:
+    """The user's training.
+
+    Args:
+        job: as the user gave it.
+        batch: samples of an iteration, over all ranks.
+        place: where the model shall live.
+        plan: whose rank this process is; None: it is a background job.
+
+    Raises:
+        CaptureError: the model cannot become a graph.
+        RunError: it is not the plan's any more.
+        InvalidValueError: the dataset has no positions, or too few samples.
+    """
+    module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
+    inputs = plan.inputs if plan else _inputs(job.model, job.input_shape, job.input_dtype)
+    reader = ShardReader(job.dataset(), batch, job.seed, job.loader_workers)
+    return Work(_capture(module.to(place), inputs, plan, job.loss), job, reader.shard)
+
+
+def synthetic_work(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> Work:
+    """SGD on a task that any classifier can learn.
+
+    Args:
+        job: its batch is over all ranks.
+        place: where the model shall live.
+        folder: of the run, where the launcher pickled the model, if it has no name.
+        plan: whose rank this process is; None: it is a background job.
+
+    Raises:
+        CaptureError: the model is unknown, or cannot become a graph.
+        RunError: it is not the plan's any more.
+    """
+    module = load_model(job.model, job.seed, folder)
+    inputs = plan.inputs if plan else _inputs(job.model, job.input_shape or None)
+    captured = _capture(module.to(place), inputs, plan)
+    task = SyntheticTask(captured, job.batch, job.seed)
+
+    def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=job.momentum)
+
+    def samples(iteration: int, shard: range) -> tuple[torch.Tensor, ...]:
+        return task.shard(iteration, shard.start, shard.stop)
+
+    return Work(captured, Training(optimizer=optimizer, seed=job.seed), samples)
+
+
+def keep_sockets_in(folder: Path) -> None:
+    """What this process's loaders of data leave on disk goes with the run's folder, also if they are killed."""
+    if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
+        tempfile.tempdir = str(folder)
+
+
+def _inputs(model: "torch.nn.Module | str", shapes: Shapes | None, dtypes: Dtypes | None = None) -> tuple[Input, ...]:
+    """A named model has its own, unless the job says otherwise."""
+    if isinstance(model, str):
+        return resolve(find_workload(model).inputs, model, shapes, dtypes)
+    return resolve((), type(model).__name__, shapes, dtypes)
+
+
+def _capture(
+    module: torch.nn.Module, inputs: tuple[Input, ...], plan: Plan | None, loss: Loss | None = None
+) -> CapturedModel:
+    granularity: Granularity = plan.granularity if plan else "module"
+    captured = capture(
+        module,
+        {given.name: given.shape for given in inputs},
+        input_dtype={given.name: torch_dtype(given) for given in inputs},
+        loss=loss,
+        granularity=granularity,
+    )
+    if plan is not None and captured.graph.fingerprint != plan.graph_fingerprint:
+        raise RunError(
+            f"model {plan.model} has changed since the plan was made: its graph is {captured.graph.fingerprint}, "
+            f"the plan's {plan.graph_fingerprint} (profile and plan it again)"
+        )
+    return captured

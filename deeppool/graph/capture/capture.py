@@ -1,0 +1,202 @@
+"""``nn.Module`` → :class:`CapturedModel`, by torch.export.
+
+The model is exported with a dynamic batch, its loss appended, its in-place writes removed, its operators
+grouped into layers (see ``grouping``) and described (see ``describe``).
+"""
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from deeppool.errors import CaptureError, InvalidValueError
+from deeppool.graph.capture.appended_loss import Loss, append_loss
+from deeppool.graph.capture.blocks import module_call
+from deeppool.graph.capture.constants import fold_constants
+from deeppool.graph.capture.export import EXAMPLE_BATCH, quiet
+from deeppool.graph.capture.functionalize import remove_in_place
+from deeppool.graph.capture.grouping import group_into_layers, operator_name
+from deeppool.graph.capture.layer_records import describe_layers
+from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
+from deeppool.graph.layer import Granularity, Input, LayerGraph
+from deeppool.graph.models.workloads import build_model, find_workload
+from deeppool.graph.shapes import Shapes
+from deeppool.job import Progress
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+FIXED_BATCH = ("specialized", "Constraints violated", "inferred a static shape")
+"""How torch.export says that a model has its batch as a number in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedModel:
+    """A model as data and as a program, layer by layer."""
+
+    graph: LayerGraph
+    program: fx.GraphModule
+    """Maps (inputs, target) to the mean loss; shares the parameters and buffers of ``source``."""
+    nodes: tuple[tuple[fx.Node, ...], ...]
+    """Per layer the nodes of ``program`` that compute it, in execution order."""
+    batch_symbols: frozenset[str]
+    """Names of the symbols that stand for the batch in the shapes of ``program``."""
+    source: nn.Module
+    """The model that was captured."""
+
+    def __str__(self) -> str:
+        return str(self.graph)
+
+
+def capture(
+    model: nn.Module | str,
+    input_shape: Shapes | None = None,
+    *,
+    input_dtype: Dtypes | None = None,
+    loss: Loss | None = None,
+    granularity: Granularity = "module",
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> CapturedModel:
+    """Captures a model and its loss as a static graph of layers.
+
+    Args:
+        model: a module, in the mode in which it will train; a workload's name; ``package.module:callable``.
+        input_shape: of one sample, without the batch; a named workload has its own. For several inputs a
+            mapping from the names of ``forward``'s arguments to shapes.
+        input_dtype: of the input, float32 unless given, or a mapping as for ``input_shape``; a named workload
+            has its own.
+        loss: maps (outputs, target) to the mean over the samples; target holds class indices. Unless given it
+            is the cross-entropy of the class scores, which come in dim 1; where the input is a sequence of
+            tokens and dim 1 of the scores counts them, each token has a target and the classes come last.
+        granularity: what is one layer. ``operator``: each operator; ``module``: a module with the activation,
+            normalisation and reshaping that follow it; ``block``: modules of one call of a repeated container,
+            such as a residual block, a transformer layer or an inception module (see ``graph/blocks.py``).
+        seed: of the weights, when ``model`` is a name.
+        on_progress: see :data:`deeppool.job.Progress`; the shares are of the steps, which take unequal times.
+
+    Raises:
+        CaptureError: unknown model, wrong input shape, data-dependent control flow, a fixed batch.
+    """
+    if granularity not in get_args(Granularity):
+        raise InvalidValueError(
+            f"granularity must be one of {', '.join(get_args(Granularity))}, got '{granularity}' (module is usual)"
+        )
+    report = on_progress or (lambda what, share: None)
+    if isinstance(model, str):
+        report(f"building {model}", 0.0)
+        name, module = model, build_model(model, seed)
+        inputs = resolve(find_workload(model).inputs, model, input_shape, input_dtype)
+    else:
+        name, module = type(model).__name__, model
+        inputs = resolve((), name, input_shape, input_dtype)
+    report(f"exporting {name}", 0.2)
+    exported = _export_model(module, name, inputs)
+    program = exported.module(check_guards=False)
+    assert isinstance(program, fx.GraphModule)
+    _check_sizes(program, name)
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
+    report(f"the loss of {name}", 0.6)
+    symbols |= append_loss(program, loss, name)
+    # Export's check of the inputs knows nothing of the target.
+    program._forward_pre_hooks.clear()
+    program._forward_pre_hooks_with_kwargs.clear()
+    fold_constants(program, exported.graph_signature.lifted_tensor_constants)
+    remove_in_place(program.graph, name)
+    program.recompile()
+    report(f"layers of {name}", 0.7)
+    nodes = tuple(tuple(group) for group in group_into_layers(program.graph, symbols, granularity))
+    layers = describe_layers(program, nodes, granularity)
+    size = sum(p.numel() * p.element_size() for p in program.parameters() if p.requires_grad)
+    graph = LayerGraph(name, inputs[0].shape, layers, size, inputs, granularity)
+    report(f"captured {name}", 1.0)
+    return CapturedModel(graph, program, nodes, frozenset(symbols), module)
+
+
+# -- export -----------------------------------------------------------------------------------------
+
+
+def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "ExportedProgram":
+    """torch.export with a dynamic batch, and its many ways to fail told in one line each."""
+    parameter = next(module.parameters(), None)
+    device = parameter.device if parameter is not None else torch.device("cpu")
+    examples = {
+        given.name: torch.zeros(EXAMPLE_BATCH, *given.shape, dtype=torch_dtype(given), device=device)
+        for given in inputs
+    }
+    dynamic: Any = {key: {0: torch.export.Dim.DYNAMIC} for key in examples}
+    positional = tuple(examples.pop(key) for key in list(examples) if not key)
+    path: list[str] = []
+    try:
+        with quiet(), _tracking(module, path):
+            return torch.export.export(
+                module,
+                positional,
+                examples,
+                strict=False,
+                dynamic_shapes=tuple(dynamic.values()) if positional else dynamic,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
+    except Exception as error:
+        where = f" in {path[-1]}" if path and path[-1] else ""
+        text = str(error).strip().splitlines()
+        kind = type(error).__name__
+        if "DataDependent" in kind or "data-dependent" in str(error):
+            raise CaptureError(
+                f"{name} has control flow that depends on data{where}, at {_user_line(error)}: "
+                "the graph must be static (replace the branch by torch.where or torch.cond)"
+            ) from error
+        if any(phrase in str(error) for phrase in FIXED_BATCH):
+            raise CaptureError(
+                f"{name} fixes its batch to {EXAMPLE_BATCH} samples{where}: it must take any batch "
+                "(use x.shape[0], not a number, in view and reshape)"
+            ) from error
+        raise CaptureError(
+            f"{name} cannot take a sample of {describe(inputs)}{where}: {text[0] if text else kind} "
+            "(is it the shape of one sample, without the batch?)"
+        ) from error
+
+
+def _check_sizes(program: fx.GraphModule, name: str) -> None:
+    """Refuses sizes that only the data tell, such as the number of samples that a mask lets pass."""
+    for node in program.graph.nodes:
+        if isinstance(node.meta.get("val"), torch.Tensor) and free_unbacked_symbols(node.meta["val"]):
+            path = module_call(node)[1]
+            raise CaptureError(
+                f"{name} makes a tensor whose size depends on data{f' in {path}' if path else ''}, by "
+                f"{operator_name(node)}: the graph must be static (multiply by a mask instead of selecting by it)"
+            )
+
+
+@contextlib.contextmanager
+def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
+    """Keeps in ``path`` the modules that are running; after an error it ends with the one that raised."""
+    names = {id(child): name for name, child in module.named_modules()}
+
+    def enter(child: nn.Module, _: Any) -> None:
+        path.append(names[id(child)])
+
+    def leave(*_: Any) -> None:
+        path.pop()
+
+    hooks = [child.register_forward_pre_hook(enter) for child in module.modules()]
+    hooks += [child.register_forward_hook(leave) for child in module.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _user_line(error: BaseException) -> str:
+    """``file:line`` of the innermost frame outside torch."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.filename != __file__
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

@@ -1,0 +1,136 @@
+"""What a captured graph holds of its model, what it leaves out, and what a planner should know of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.layer import LayerGraph
+from deeppool.graph.series_parallel import Block, Knot, decompose, parts_of
+from deeppool.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a model its graph is."""
+
+    layers: int
+    distinct: int
+    """Layers that differ: as many are measured."""
+    operators: tuple[tuple[str, int], ...]
+    """Name and number of calls, the most frequent first."""
+    structure: str
+    """``chain``, ``series-parallel``, or how many layers its knots have."""
+    parameter_bytes: int
+    """Of all parameters of the model, tied ones once."""
+    trained_bytes: int
+    """Of those that a layer reads and trains."""
+    frozen_bytes: int
+    """Of those that a layer reads and that take no gradient."""
+    unread: tuple[str, ...]
+    """Modules whose parameters no layer reads."""
+    warnings: tuple[str, ...]
+    """A sentence each."""
+
+    @property
+    def share(self) -> float:
+        """Of the model's parameters, by bytes, those that some layer reads; 1 for a model without any."""
+        return (self.trained_bytes + self.frozen_bytes) / self.parameter_bytes if self.parameter_bytes else 1.0
+
+    def __str__(self) -> str:
+        calls = sum(count for _, count in self.operators)
+        frozen = f", {format_bytes(self.frozen_bytes)} frozen" if self.frozen_bytes else ""
+        return (
+            f"{self.layers} layers ({self.distinct} distinct) of {calls} operators, {self.structure}; "
+            f"{100 * self.share:.4g} % of {format_bytes(self.parameter_bytes)} of parameters{frozen}"
+        )
+
+
+def coverage(captured: CapturedModel) -> Coverage:
+    """Compares a graph with the model that it was captured from."""
+    graph, model = captured.graph, captured.source
+    read = _read_parameters(captured)
+    owned = list(model.named_parameters())
+    unread = tuple(dict.fromkeys(name.rpartition(".")[0] or name for name, x in owned if id(x) not in read))
+    frozen = sum(_size(x) for _, x in owned if id(x) in read and not x.requires_grad)
+    return Coverage(
+        layers=len(graph.layers),
+        distinct=len({layer.signature for layer in graph.layers}),
+        operators=tuple(Counter(name for layer in graph.layers for name in layer.operators).most_common()),
+        structure=structure(graph),
+        parameter_bytes=sum(_size(x) for _, x in owned),
+        trained_bytes=sum(_size(x) for _, x in owned if id(x) in read and x.requires_grad),
+        frozen_bytes=frozen,
+        unread=unread,
+        warnings=tuple(_warnings(graph, model, unread)),
+    )
+
+
+def structure(graph: LayerGraph) -> str:
+    """``chain``, ``series-parallel``, or how many layers each knot has."""
+    parts = list(parts_of(decompose([layer.predecessors for layer in graph.layers])))
+    knots = [str(len(part.layers)) for part in parts if isinstance(part, Knot)]
+    if knots:
+        return f"{'a knot' if len(knots) == 1 else 'knots'} of {', '.join(knots)} layers"
+    return "series-parallel" if any(isinstance(part, Block) for part in parts) else "chain"
+
+
+def _read_parameters(captured: CapturedModel) -> set[int]:
+    """Identities of the parameters that the program reads."""
+    found = set()
+    for node in captured.program.graph.nodes:
+        if node.op == "get_attr" and node.users:
+            value: object = captured.program
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            found.add(id(value))
+    return found
+
+
+def _size(parameter: nn.Parameter) -> int:
+    return parameter.numel() * parameter.element_size()
+
+
+def _warnings(graph: LayerGraph, model: nn.Module, unread: tuple[str, ...]) -> Iterator[str]:
+    if not model.training:
+        yield (
+            "the model was captured in evaluation mode: dropout does nothing and BatchNorm uses its running "
+            "statistics (call model.train() before capturing, to plan its training)"
+        )
+    if unread:
+        yield (
+            f"no layer reads the parameters of {_some(unread)}: they are not computed, not timed and get no "
+            "gradient (is the output that needs them in the loss?)"
+        )
+    normalised = [layer.name for layer in graph.layers if "batch_norm" in layer.operators]
+    if normalised and model.training:
+        yield (
+            f"{_count(len(normalised), 'layer')} with BatchNorm: where one is split over GPUs, each takes the "
+            "statistics of its own samples, as in DDP (dp.TrainingJob(synchronise_batch_norm=True) takes those of all)"
+        )
+    for part in parts_of(decompose([layer.predecessors for layer in graph.layers])):
+        if isinstance(part, Knot):
+            first, last = graph.layers[part.layers[0]].name, graph.layers[part.layers[-1]].name
+            coarser = "" if graph.granularity == "block" else "; granularity 'block' may hide them in one layer"
+            yield (
+                f"{len(part.layers)} layers from {first} to {last} are no branches side by side: plans of them say how "
+                f"far from the optimum they can be{coarser}"
+            )
+    joined = [layer.name for layer in graph.layers if len(layer.operators) > 1]
+    if graph.granularity == "operator" and joined:
+        yield (
+            f"{_count(len(joined), 'layer')} ({_some(tuple(joined))}) hold several operators: between these, samples "
+            "cannot be told apart"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"
+
+
+def _some(names: tuple[str, ...], limit: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

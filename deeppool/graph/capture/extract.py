@@ -1,0 +1,101 @@
+"""Some layers of a captured model as a module of their own: what is profiled, and what a stage runs."""
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from deeppool.errors import CaptureError
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.grouping import is_tensor
+from deeppool.graph.capture.index_ranges import value_count
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Layers that run together."""
+
+    module: fx.GraphModule
+    """``module(batch, *inputs)`` returns the tuple of ``outputs``; shares parameters with the model."""
+    inputs: tuple[fx.Node, ...]
+    """Values computed before, and placeholders of the program (data, target)."""
+    outputs: tuple[fx.Node, ...]
+    """Values read by other layers, or the loss."""
+
+
+def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
+    """The sub-program of some layers; whatever depends on no data (sizes, parameters) is copied along.
+
+    The batch is an argument, because a model may have read it from a tensor that this segment never sees.
+    """
+    chosen = [node for layer in sorted(layers) for node in captured.nodes[layer]]
+    position = {node: index for index, node in enumerate(captured.program.graph.nodes)}
+    chosen.sort(key=position.__getitem__)
+    inside = set(chosen)
+    graph = fx.Graph()
+    batch = graph.placeholder("batch")
+    inputs = _external_inputs(captured, chosen)
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+
+    def copy(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            multiple = _multiple_of_batch(node, captured)
+            if multiple is not None:
+                copies[node] = batch if multiple == 1 else graph.call_function(operator.mul, (batch, multiple))
+            else:
+                copies[node] = graph.node_copy(node, copy)
+        return copies[node]
+
+    for node in chosen:
+        copy(node)
+    outputs = [node for node in chosen if any(user not in inside for user in node.users)]
+    graph.output(tuple(copies[node] for node in outputs))
+    return Segment(fx.GraphModule(captured.program, graph), tuple(inputs), tuple(outputs))
+
+
+def _external_inputs(captured: CapturedModel, chosen: list[fx.Node]) -> list[fx.Node]:
+    """Tensors made elsewhere from data, in the order of their first use."""
+    owned = {node for group in captured.nodes for node in group}
+    inside = set(chosen)
+    found: dict[fx.Node, None] = {}
+    for node in chosen:
+        for arg in node.all_input_nodes:
+            if arg not in inside and is_tensor(arg) and (arg in owned or arg.op == "placeholder"):
+                found[arg] = None
+    return list(found)
+
+
+def _multiple_of_batch(node: fx.Node, captured: CapturedModel) -> int | None:
+    """k, where a node's value is the size k x batch."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.SymInt):
+        return None
+    expression = value.node.expr
+    names = {str(symbol) for symbol in expression.free_symbols}
+    (symbol,) = expression.free_symbols if len(names) == 1 else (None,)
+    if symbol is None or str(symbol) not in captured.batch_symbols or not (expression / symbol).is_Integer:
+        raise CaptureError(
+            f"{captured.graph.model} computes a size, {node.name} = {expression}, that is no multiple of the batch "
+            "(sizes other than the batch must be fixed)"
+        )
+    return int(expression / symbol)
+
+
+def example_inputs(segment: Segment, batch: int, device: torch.device) -> list[torch.Tensor]:
+    """Random tensors of the right shapes: what a layer is measured on.
+
+    Activations ask for gradients, as they do in training; data and targets do not. Tokens and targets come
+    from all of the vocabulary, as they do in training: an embedding of which two rows are read is too fast.
+    """
+    tensors = []
+    for node in segment.inputs:
+        value = node.meta["val"]
+        shape = [batch, *(int(size) for size in value.shape[1:])]
+        if value.is_floating_point():
+            tensor = torch.randn(shape, dtype=value.dtype, device=device)
+            tensors.append(tensor.requires_grad_(node.op != "placeholder"))
+        else:
+            tensors.append(torch.randint(value_count(node), shape, dtype=value.dtype, device=device))
+    return tensors

@@ -1,0 +1,141 @@
+"""Groups of nodes → :class:`Layer` records."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from deeppool.graph.capture.activation_memory import saved_bytes
+from deeppool.graph.capture.blocks import module_call
+from deeppool.graph.capture.grouping import FOLLOWERS, operator_name
+from deeppool.graph.layer import Granularity, Layer
+
+
+def sample_bytes(node: fx.Node) -> int:
+    """Bytes per sample of a batch-first value."""
+    value = node.meta["val"]
+    count = 1
+    for size in value.shape[1:]:
+        count *= int(size)
+    return count * int(value.element_size())
+
+
+def describe_layers(
+    program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...], granularity: Granularity = "module"
+) -> tuple[Layer, ...]:
+    """One record per group, in their order."""
+    owner = {node: index for index, group in enumerate(groups) for node in group}
+    trainable = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
+    # A parameter tied under two names is one parameter of the state dict; get_attr finds it by either.
+    canonical = {
+        id(parameter): name for name, parameter in reversed(list(program.named_parameters(remove_duplicate=False)))
+    }
+    saved = saved_bytes(program, groups, autocast=False)
+    saved_by_autocast = saved_bytes(program, groups, autocast=True)
+    names: dict[str, int] = {}
+    layers = []
+    for index, group in enumerate(groups):
+        sources: dict[fx.Node, int] = {}
+        parameters: dict[str, int] = {}
+        for node in group:
+            for arg in node.all_input_nodes:
+                if arg in owner and owner[arg] != index:
+                    sources[arg] = owner[arg]
+                for attribute in _attributes(arg, owner):
+                    value = _get(program, attribute)
+                    if isinstance(value, nn.Parameter) and canonical[id(value)] in trainable:
+                        parameters[canonical[id(value)]] = value.numel() * value.element_size()
+        predecessors = sorted(set(sources.values()))
+        layers.append(
+            Layer(
+                name=_unique(_layer_name(group, granularity == "block"), names),
+                operators=tuple(operator_name(node) for node in group),
+                predecessors=tuple(predecessors),
+                input_bytes=tuple(sum(sample_bytes(n) for n, i in sources.items() if i == p) for p in predecessors),
+                parameter_bytes=sum(parameters.values()),
+                parameters=tuple(parameters),
+                signature=_signature(program, group, owner),
+                activation_bytes=saved[index],
+                autocast_activation_bytes=saved_by_autocast[index],
+            )
+        )
+    return tuple(layers)
+
+
+def _attributes(node: fx.Node, owner: dict[fx.Node, int]) -> Iterator[str]:
+    """Parameters and buffers behind an argument that no layer owns."""
+    if node.op == "get_attr":
+        yield str(node.target)
+    elif node not in owner and node.op == "call_function":
+        for arg in node.all_input_nodes:
+            yield from _attributes(arg, owner)
+
+
+def _get(program: fx.GraphModule, attribute: str) -> Any:
+    value: Any = program
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _layer_name(group: tuple[fx.Node, ...], may_be_block: bool) -> str:
+    anchors = [node for node in group if operator_name(node) not in FOLLOWERS] or [group[0]]
+    path = module_call(anchors[0])[1]
+    alone = all(module_call(node)[1] == path for node in anchors)
+    if may_be_block and not alone and (enclosing := _enclosing(anchors)):
+        return enclosing
+    is_leaf_name = alone and path and anchors[0].meta["nn_module_stack"] and _is_module_of_one_call(anchors[0], path)
+    return path if is_leaf_name else ".".join(filter(None, (path, operator_name(anchors[0]))))
+
+
+def _enclosing(nodes: list[fx.Node]) -> str:
+    """Path of the innermost module that computes all of them; empty: the model itself."""
+    paths = [module_call(node)[1].split(".") for node in nodes]
+    return ".".join(parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False)))
+
+
+def _is_module_of_one_call(anchor: fx.Node, path: str) -> bool:
+    """Whether a module has no submodule that runs: then its path says which operator is meant."""
+    return not any(module_call(node)[1].startswith(path + ".") for node in anchor.graph.nodes)
+
+
+def _unique(name: str, seen: dict[str, int]) -> str:
+    seen[name] = seen.get(name, 0) + 1
+    return name if seen[name] == 1 else f"{name}#{seen[name]}"
+
+
+def _signature(program: fx.GraphModule, group: tuple[fx.Node, ...], owner: dict[fx.Node, int]) -> str:
+    """Hash of operators, constants and shapes, and of which inputs need gradients."""
+    local = {node: f"%{position}" for position, node in enumerate(group)}
+
+    def describe(node: fx.Node) -> str:
+        if node in local:
+            return local[node]
+        value = node.meta.get("val")
+        if node.op == "get_attr":
+            attribute = _get(program, str(node.target))
+            return f"attribute{tuple(attribute.shape)}{attribute.dtype}{attribute.requires_grad}"
+        kind = "activation" if node in owner else node.op
+        return f"{kind}{tuple(value.shape)}{value.dtype}" if isinstance(value, torch.Tensor) else f"{kind}{value}"
+
+    def named(argument: Any) -> Any:
+        if isinstance(argument, torch.device):
+            return _Named("device")  # where the model was captured is no part of what it is
+        return _Named(describe(argument)) if isinstance(argument, fx.Node) else argument
+
+    parts = [(str(node.target), repr(pytree.tree_map(named, (node.args, node.kwargs)))) for node in group]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+class _Named:
+    """Stands for a node in a signature."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text

@@ -1,0 +1,150 @@
+"""Models by name: those of torchvision and transformers, and ``package.module:callable`` for the user's."""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deeppool.errors import CaptureError
+from deeppool.graph.layer import Input
+from deeppool.graph.models.libraries import (
+    torchvision_model,
+    torchvision_names,
+    transformers_model,
+    transformers_names,
+)
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How to build a model, and what one of its samples looks like."""
+
+    name: str
+    build: Callable[[], "Module"]
+    inputs: tuple[Input, ...]
+    """Used unless the user gives others; of shape () where only the user knows."""
+
+
+PICKLED = ".launched"
+
+CONFIGURATIONS: dict[str, tuple[str, dict[str, int]]] = {
+    "bert_base": ("bert", {}),
+    "bert_large": (
+        "bert",
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    ),
+    "gpt2_medium": ("gpt2", {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
+    "t5_small": ("t5", {}),
+    "llama_1b": (
+        "llama",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+        },
+    ),
+}
+"""Published sizes of language models: the architecture, and what differs from its default."""
+
+
+FAMILIES: dict[str, Callable[[], list[str]]] = {
+    "image classifiers (torchvision)": torchvision_names,
+    "language models of published sizes": lambda: list(CONFIGURATIONS),
+    "language models (transformers, default sizes)": transformers_names,
+}
+"""All names that :func:`find_workload` knows, in groups; a group's library is imported when it is listed."""
+
+
+def find_workload(reference: str) -> Workload:
+    """A model by name, or the user's own by ``package.module:callable``.
+
+    Names are those of torchvision's classifiers (``resnet50``), :data:`CONFIGURATIONS` (``bert_base``) and the
+    architectures of transformers in their default size (``gpt2``).
+
+    The callable takes no arguments and returns an ``nn.Module`` in the mode to train it in; its attributes
+    ``input_shape`` and ``input_dtype``, where it has them, are what :func:`deeppool.capture` takes by these
+    names. The current folder is importable.
+
+    Raises:
+        CaptureError: unknown name, or nothing importable there.
+    """
+    if ":" in reference:
+        return _users_own(reference)
+    if reference in CONFIGURATIONS:
+        architecture, changes = CONFIGURATIONS[reference]
+        return Workload(reference, *transformers_model(architecture, **changes))
+    if reference in torchvision_names():
+        return Workload(reference, *torchvision_model(reference))
+    if reference in transformers_names():
+        return Workload(reference, *transformers_model(reference))
+    known = [name for names in FAMILIES.values() for name in names()]
+    close = difflib.get_close_matches(reference, known, n=5, cutoff=0.5) or sorted(CONFIGURATIONS)
+    raise CaptureError(
+        f"unknown model '{reference}': known are {', '.join(close)}, … (any classifier of torchvision or language "
+        "model of transformers by its name there; one of your own is package.module:callable)"
+    )
+
+
+def _users_own(reference: str) -> Workload:
+    from deeppool.graph.inputs import resolve
+
+    module_name, _, attribute = reference.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        build = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # the user's module may raise anything
+        raise CaptureError(
+            f"cannot import model '{reference}': {error} (is {os.getcwd()} the folder that holds it?)"
+        ) from error
+    if not callable(build):
+        raise CaptureError(f"model '{reference}' is a {type(build).__name__}, expected a callable without arguments")
+    shape, dtype = getattr(build, "input_shape", ()), getattr(build, "input_dtype", None)
+    return Workload(reference, build, resolve((), reference, shape, dtype) if shape else (Input("", ()),))
+
+
+def build_model(reference: str, seed: int = 0) -> "Module":
+    """The model, its weights drawn from ``seed``: every process that asks gets the same ones."""
+    import torch
+
+    workload = find_workload(reference)
+    torch.manual_seed(seed)
+    try:
+        model = workload.build()
+    except Exception as error:
+        raise CaptureError(f"cannot build model '{reference}': {type(error).__name__}: {error}") from error
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(f"model '{reference}' returned a {type(model).__name__}, expected a torch.nn.Module")
+    return model
+
+
+def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
+    """Hands a model object to the processes of this run; returns the reference that :func:`load_model` takes.
+
+    Pickled with its code, so that models defined in a notebook arrive too. ``folder`` must be private to
+    this process: whoever can write it can run code.
+    """
+    import cloudpickle
+
+    name = "model" + PICKLED
+    (Path(folder) / name).write_bytes(cloudpickle.dumps(model))
+    return name
+
+
+def load_model(reference: str, seed: int = 0, folder: str | os.PathLike[str] = ".") -> "Module":
+    """Builds a model by name, or takes over one that the launcher of this very process saved in ``folder``."""
+    if not reference.endswith(PICKLED):
+        return build_model(reference, seed)
+    import cloudpickle
+
+    model: Module = cloudpickle.loads((Path(folder) / reference).read_bytes())
+    return model

@@ -1,0 +1,28 @@
+"""What a plan is compared with, priced by the same model."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from deeppool.costs.table import CostTable
+from deeppool.planning.evaluate.placement import Placement
+
+
+def data_parallel_times(costs: CostTable) -> tuple[float, ...]:
+    """Per GPU count of the table, seconds of an iteration with every layer on so many GPUs; nothing overlaps."""
+    return tuple(map(float, (costs.compute + costs.sync).sum(axis=0)))
+
+
+def data_parallel_time(costs: CostTable, *, overlap_sync: bool = False) -> float:
+    """Seconds of an iteration with every layer on all GPUs: no resharding, every gradient synchronised.
+
+    The last GPU count of the table gives the largest shards that all GPUs have, though it may be a smaller one.
+    """
+    network = costs.network
+    gpus, layers = network.cluster.gpus, costs.graph.layers
+    sync = np.array([network.all_reduce_time(gpus, layer.parameter_bytes) for layer in layers])
+    if not overlap_sync:
+        return float(costs.compute[:, -1].sum() + sync.sum())
+    everywhere = replace(costs, sync=np.column_stack([costs.sync[:, :-1], sync]))
+    last = (len(costs.gpu_counts) - 1,) * len(layers)
+    return Placement(everywhere, last, (0,) * len(layers), overlap_sync=True).schedule.iteration_time

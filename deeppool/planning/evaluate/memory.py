@@ -1,0 +1,248 @@
+"""What each GPU holds at the peak of an iteration under a plan.
+
+The peak lies where the forward has ended and the backward has begun: a GPU then holds, of every layer that
+it computes, the parameters, their gradients and the optimizer's state, what the forward kept of its shard
+(see graph/saved.py), and the copies of inputs that came from other GPUs. Counted so, it is a little more
+than the sum at any instant, as gradients appear while activations go: that covers the gradients of
+activations. Not counted: buffers and frozen parameters, workspace of kernels, the CUDA context,
+fragmentation of the allocator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.errors import InvalidValueError
+from deeppool.graph.layer import LayerGraph
+from deeppool.planning.search.gpu_partition import GpuSet
+from deeppool.units import format_bytes
+
+Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
+OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+"""Numbers that an optimizer keeps per parameter, of the parameter's own width."""
+HEAVIEST = 5
+"""Layers that a record names."""
+
+Integers = NDArray[np.int64]
+GpuSets = Sequence[GpuSet]
+"""Per layer the GPUs that compute it, as in a Layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """Bytes that one layer takes on one GPU."""
+
+    name: str
+    batch: int
+    """Samples of its shard there."""
+    parameters: int
+    """With gradients and optimizer state; tied ones count for the first layer that uses them."""
+    activations: int
+    received: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {format_bytes(self.total)} at per-GPU batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes that each of some GPUs, which hold the same, has in use at the peak."""
+
+    gpus: tuple[int, ...]
+    parameters: int
+    """Under autocast with their 16-bit copies."""
+    gradients: int
+    optimizer_state: int
+    activations: int
+    """That the forward keeps for the backward."""
+    received: int
+    """Copies of inputs from layers on other GPU sets."""
+    total: int
+    heaviest: tuple[LayerMemory, ...]
+    """The layers that take most, first the largest."""
+
+    def __str__(self) -> str:
+        parts = ("parameters", "gradients", "optimizer_state", "activations", "received")
+        held = [
+            f"{name.replace('_', ' ')} {format_bytes(getattr(self, name))}" for name in parts if getattr(self, name)
+        ]
+        if not held:
+            return f"{_gpu_names(self.gpus)}: nothing"
+        most = ", ".join(map(str, self.heaviest[:3]))
+        return f"{_gpu_names(self.gpus)}: {format_bytes(self.total)} ({', '.join(held)}); most: {most}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryModel:
+    """Everything that memory depends on, but for which GPUs compute a layer."""
+
+    graph: LayerGraph
+    global_batch: int
+    optimizer: Optimizer
+    autocast: bool
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZER_COPIES:
+            raise InvalidValueError(
+                f"optimizer is '{self.optimizer}', expected one of {', '.join(OPTIMIZER_COPIES)} (the one whose state "
+                "per parameter is yours)"
+            )
+
+    @property
+    def known(self) -> bool:
+        """Whether the graph says what its layers keep; one captured by an older version does not."""
+        return all(layer.activation_bytes is not None for layer in self.graph.layers)
+
+    @property
+    def activations_per_sample(self) -> Integers:
+        """(L,) bytes."""
+        layers = self.graph.layers
+        kept = [layer.autocast_activation_bytes if self.autocast else layer.activation_bytes for layer in layers]
+        return np.array([size or 0 for size in kept], dtype=np.int64)
+
+    def state(self, parameter_bytes: int) -> int:
+        """Bytes of parameters with their gradients and optimizer state."""
+        return sum(self._state_parts(parameter_bytes))
+
+    def peak(self, gpu_sets: GpuSets) -> int:
+        """Bytes on the GPU that holds most."""
+        placed = _Placement(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
+        return int(placed.total.max())
+
+    def peaks_in_sequence(self, gpu_counts: Integers) -> Integers:
+        """Bytes on GPU 0, which holds most, of plans whose every layer starts on it.
+
+        Args:
+            gpu_counts: (plans, L).
+        """
+        shards = -(-self.global_batch // gpu_counts)
+        total = shards @ self.activations_per_sample
+        for index, layer in enumerate(self.graph.layers):
+            for source, size in zip(layer.predecessors, layer.input_bytes, strict=True):
+                moved = gpu_counts[:, source] != gpu_counts[:, index]
+                total += np.where(moved, size * shards[:, index], 0)
+        held = sum({layer.parameters: layer.parameter_bytes for layer in self.graph.layers}.values())
+        peaks: Integers = total + self.state(min(held, self.graph.parameter_bytes))
+        return peaks
+
+    def use(self, gpu_sets: GpuSets, gpus: int) -> tuple[MemoryUse, ...]:
+        """What each GPU holds; GPUs with the same shards of the same layers are one record, the fullest first."""
+        placed = _Placement(self, gpu_sets, gpus)
+        found = []
+        for members in sorted(placed.groups(), key=lambda group: (-placed.total[group[0]], group[0])):
+            gpu = int(members[0])
+            parameters, gradients, state = self._state_parts(int(placed.parameters[gpu]))
+            found.append(
+                MemoryUse(
+                    gpus=tuple(members.tolist()),
+                    parameters=parameters,
+                    gradients=gradients,
+                    optimizer_state=state,
+                    activations=int(placed.activations[gpu]),
+                    received=int(placed.received[gpu]),
+                    total=int(placed.total[gpu]),
+                    heaviest=placed.heaviest(gpu),
+                )
+            )
+        return tuple(found)
+
+    def _state_parts(self, parameter_bytes: int) -> tuple[int, int, int]:
+        # Parameters are fp32 in any precision; autocast keeps a copy of half the width through the iteration.
+        copies = parameter_bytes // 2 if self.autocast else 0
+        return parameter_bytes + copies, parameter_bytes, OPTIMIZER_COPIES[self.optimizer] * parameter_bytes
+
+
+class _Placement:
+    """Bytes on every GPU, for layers on their GPU sets."""
+
+    def __init__(self, model: MemoryModel, gpu_sets: GpuSets, gpus: int) -> None:
+        self.model = model
+        distinct, self.rows = _distinct(gpu_sets)
+        self.shards = np.zeros((len(distinct), gpus), dtype=np.int64)
+        """(set, GPU) samples."""
+        for row, members in enumerate(distinct):
+            smaller, larger = divmod(model.global_batch, len(members))
+            self.shards[row, list(members)] = smaller + (np.arange(len(members)) < larger)
+        self.kept_per_sample = model.activations_per_sample
+        layers = model.graph.layers
+        self.received_per_sample = np.array([self._received(index) for index in range(len(layers))], dtype=np.int64)
+        self.activations = self._on_gpus(self.kept_per_sample)
+        self.received = self._on_gpus(self.received_per_sample)
+        self.parameters = self._parameters()
+        state = {size: model.state(size) for size in set(self.parameters.tolist())}
+        self.total = np.array([state[size] for size in self.parameters.tolist()]) + self.activations + self.received
+
+    def _received(self, index: int) -> int:
+        """Bytes per sample that a layer's inputs take beside the originals; one that two layers read counts twice."""
+        layer = self.model.graph.layers[index]
+        edges = zip(layer.predecessors, layer.input_bytes, strict=True)
+        return sum(size for source, size in edges if self.rows[source] != self.rows[index])
+
+    def _on_gpus(self, per_sample: Integers) -> Integers:
+        per_set = np.zeros(len(self.shards), dtype=np.int64)
+        np.add.at(per_set, self.rows, per_sample)
+        total: Integers = per_set @ self.shards
+        return total
+
+    def _parameters(self) -> Integers:
+        """Bytes of parameters; tied ones once on each GPU."""
+        users: dict[tuple[str, ...], tuple[int, set[int]]] = {}
+        for row, layer in zip(self.rows, self.model.graph.layers, strict=True):
+            users.setdefault(layer.parameters, (layer.parameter_bytes, set()))[1].add(row)
+        together: dict[tuple[int, ...], int] = {}
+        for size, rows in users.values():
+            together[tuple(sorted(rows))] = together.get(tuple(sorted(rows)), 0) + size
+        found = np.zeros(self.shards.shape[1], dtype=np.int64)
+        for sets, size in together.items():
+            found[self.shards[list(sets)].any(axis=0)] += size
+        # Layers that share some of their parameters and not all count in full here, but no GPU holds more than all.
+        return np.minimum(found, self.model.graph.parameter_bytes)
+
+    def groups(self) -> list[NDArray[np.intp]]:
+        """GPUs with the same shards of the same layers."""
+        label = np.zeros(self.shards.shape[1], dtype=np.int64)
+        for shard in self.shards:
+            # A GPU has the smaller shard of a set, the larger one, or none.
+            kind = np.unique(shard, return_inverse=True)[1]
+            label = np.unique(3 * label + kind, return_inverse=True)[1]
+        return [np.flatnonzero(label == value) for value in range(label.max() + 1)]
+
+    def heaviest(self, gpu: int) -> tuple[LayerMemory, ...]:
+        """The layers that take most on a GPU."""
+        seen: set[tuple[str, ...]] = set()
+        found = []
+        for index, (layer, row) in enumerate(zip(self.model.graph.layers, self.rows, strict=True)):
+            batch = int(self.shards[row, gpu])
+            if not batch:
+                continue
+            parameters = 0 if layer.parameters in seen else self.model.state(layer.parameter_bytes)
+            seen.add(layer.parameters)
+            activations, received = (
+                int(self.kept_per_sample[index]) * batch,
+                int(self.received_per_sample[index]) * batch,
+            )
+            total = parameters + activations + received
+            found.append(LayerMemory(layer.name, batch, parameters, activations, received, total))
+        return tuple(sorted(found, key=lambda layer: -layer.total)[:HEAVIEST])
+
+
+def _distinct(gpu_sets: GpuSets) -> tuple[list[GpuSet], list[int]]:
+    """The different GPU sets, and per layer which one it has."""
+    # A set of many GPUs is long to compare, and layers on the same GPUs mostly share one tuple.
+    by_object = {id(members): members for members in gpu_sets}
+    order = {members: row for row, members in enumerate(dict.fromkeys(by_object.values()))}
+    row_of = {key: order[members] for key, members in by_object.items()}
+    return list(order), [row_of[id(members)] for members in gpu_sets]
+
+
+def _gpu_names(gpus: tuple[int, ...]) -> str:
+    if len(gpus) == 1:
+        return f"GPU {gpus[0]}"
+    if gpus[-1] - gpus[0] == len(gpus) - 1:
+        return f"GPUs {gpus[0]}-{gpus[-1]}"
+    shown = ", ".join(map(str, gpus[:4]))
+    return f"GPUs {shown}" if len(gpus) <= 4 else f"GPUs {shown} and {len(gpus) - 4} more"

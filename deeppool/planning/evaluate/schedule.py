@@ -1,0 +1,202 @@
+"""When each layer of a plan runs, and when its gradients are all-reduced.
+
+Layers run forward and then backward, each on its GPUs. A layer's transfers come before it in forward and
+after it in backward. Between a fork and its join the lanes run side by side, in each the branches one
+after another, and the join waits for the last of them; backward the same from the join to the fork.
+
+The all-reduce of a layer's gradients follows its backward. By default everything waits for it, as in
+DeepPool, section 4.1:
+
+    backward 2 | all-reduce 2 | backward 1 | all-reduce 1
+
+Where all-reduces overlap the backward pass, nothing but other all-reduces does. Each GPU has one channel:
+an all-reduce starts when its layer's backward has ended and the earlier ones on any of its GPUs have, in
+the order of the backward pass, and the iteration ends when the last layer and the last all-reduce have:
+
+    backward 2 | backward 1 |
+               | all-reduce 2     | all-reduce 1
+
+Layers, transfers and all-reduces are taken not to slow one another. That is optimistic: on real GPUs they
+share memory bandwidth, links and multiprocessors.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+from deeppool.graph.series_parallel import Block, Knot, Series
+from deeppool.planning.search.gpu_partition import Gpus, GpuSet, lanes_of, share
+
+Order = tuple["int | tuple[Order, ...]", ...]
+"""Layers one after another; a tuple among them holds lanes that run side by side."""
+
+
+class LayerSeconds(Protocol):
+    """What one layer takes in one iteration."""
+
+    @property
+    def reshard(self) -> float:
+        """Transfers in and back; half in each pass."""
+
+    @property
+    def forward(self) -> float:
+        """Computing."""
+
+    @property
+    def backward(self) -> float:
+        """Computing."""
+
+    @property
+    def sync(self) -> float:
+        """The all-reduce of its gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Seconds from the start of the iteration, per layer."""
+
+    iteration_time: float
+    inputs: tuple[float, ...]
+    """When its inputs start to travel; its forward follows."""
+    backward: tuple[float, ...]
+    """When its backward starts."""
+    gradients: tuple[float, ...]
+    """When the gradients of its inputs start to travel back."""
+    all_reduce: tuple[float, ...]
+    """When the all-reduce of its own gradients starts."""
+
+
+def order_of(part: Series | Block | Knot | None, gpus: Gpus) -> Order:
+    """What follows what in a forward pass, and what runs side by side.
+
+    Args:
+        part: of the tree that ``decompose`` makes.
+        gpus: where the layers run.
+    """
+    if part is None:
+        return ()
+    if isinstance(part, Knot):
+        return part.layers
+    if isinstance(part, Block):
+        lanes = tuple(
+            tuple(chain.from_iterable(order_of(part.branches[branch], gpus) for branch in lane))
+            for lane in lanes_of(part, gpus)
+        )
+        return lanes[0] if len(lanes) == 1 else (lanes,)
+    steps = ((*order_of(block, gpus), layer) for layer, block in zip(part.layers, part.blocks, strict=True))
+    return (*chain.from_iterable(steps), *order_of(part.tail, gpus))
+
+
+def in_sequence(order: Order) -> Iterator[int]:
+    """All layers of an order, lane by lane."""
+    for step in order:
+        if isinstance(step, int):
+            yield step
+        else:
+            for lane in step:
+                yield from in_sequence(lane)
+
+
+def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overlap_sync: bool) -> Schedule:
+    """Runs one iteration; complexity O(layers x different sets of GPUs).
+
+    Args:
+        order: of the layers, as :func:`order_of` finds it.
+        gpus: per layer where it runs.
+        layers: what each takes.
+        overlap_sync: whether all-reduces overlap the backward pass.
+    """
+    inputs, backward, gradients, all_reduce = ([0.0] * len(layers) for _ in range(4))
+    channels: dict[GpuSet, float] = {}
+
+    def run_forward(steps: Order, now: float) -> float:
+        for step in steps:
+            if isinstance(step, int):
+                inputs[step] = now
+                now += layers[step].reshard / 2 + layers[step].forward
+            else:
+                now = max([run_forward(lane, now) for lane in step])
+        return now
+
+    def run_backward(steps: Order, now: float) -> float:
+        for step in reversed(steps):
+            if isinstance(step, int):
+                layer = layers[step]
+                backward[step] = now
+                now += layer.backward
+                all_reduce[step] = start = _free(channels, gpus[step], now) if layer.sync > 0 else now
+                if layer.sync > 0:
+                    channels[gpus[step]] = start + layer.sync
+                    now = now if overlap_sync else start + layer.sync
+                gradients[step] = now
+                now += layer.reshard / 2
+            else:
+                now = max([run_backward(lane, now) for lane in step])
+        return now
+
+    end = run_backward(order, run_forward(order, 0.0))
+    last = max(channels.values(), default=0.0)
+    return Schedule(max(end, last), tuple(inputs), tuple(backward), tuple(gradients), tuple(all_reduce))
+
+
+def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
+    """When the all-reduces that share a GPU with ``gpus`` have ended, but not before ``ready``."""
+    start = ready
+    for others, end in channels.items():
+        if end > start and share(others, gpus):
+            start = end
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """A stretch in which a GPU does nothing but a layer's all-reduce."""
+
+    layer: int
+    start: float
+    end: float
+
+
+def exposed(times: Schedule, layers: Sequence[LayerSeconds], computed: Sequence[int]) -> Iterator[Exposed]:
+    """The stretches of all-reduces on one GPU during which it neither computes nor moves samples.
+
+    Args:
+        times: of the iteration.
+        layers: what each takes.
+        computed: the layers that the GPU computes.
+    """
+    stretches = [(times.backward[layer], times.backward[layer] + layers[layer].backward) for layer in computed]
+    stretches += [(times.gradients[layer], times.gradients[layer] + layers[layer].reshard / 2) for layer in computed]
+    busy = sorted((start, end) for start, end in stretches if end > start)
+    position = 0
+    # All-reduces of one GPU follow one another, so what is busy before one is past for the next.
+    for layer in sorted((x for x in computed if layers[x].sync > 0), key=times.all_reduce.__getitem__):
+        now, end = times.all_reduce[layer], times.all_reduce[layer] + layers[layer].sync
+        while now < end:
+            while position < len(busy) and busy[position][1] <= now:
+                position += 1
+            begin = min(end, busy[position][0]) if position < len(busy) else end
+            if begin > now:
+                yield Exposed(layer, now, begin)
+            now = max(begin, min(end, busy[position][1])) if begin < end else end
+
+
+def alike(gpus: Gpus) -> dict[tuple[int, ...], list[int]]:
+    """GPUs that compute the same layers: per such layers, which GPUs."""
+    computed: dict[int, list[int]] = {}
+    for layer, used in enumerate(gpus):
+        for gpu in used:
+            computed.setdefault(gpu, []).append(layer)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for gpu, layers in sorted(computed.items()):
+        found.setdefault(tuple(layers), []).append(gpu)
+    return found
+
+
+def held(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
+    """GPU-seconds in which a GPU computes, moves samples or all-reduces; an all-reduce under a layer counts once."""
+    total = sum((x.reshard + x.forward + x.backward) * len(used) for x, used in zip(layers, gpus, strict=True))
+    for computed, same in alike(gpus).items():
+        total += len(same) * sum(stretch.end - stretch.start for stretch in exposed(times, layers, computed))
+    return total

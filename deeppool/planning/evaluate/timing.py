@@ -1,0 +1,31 @@
+"""How long an iteration takes when layers run on given GPUs.
+
+Forward, a series runs its layers one after another; between a fork and its join the lanes run side by
+side, in each the branches one after another, and the join waits for the last of them. Backward the same
+in the other direction. Each layer takes its own time wherever it runs.
+"""
+
+from collections.abc import Callable
+
+from deeppool.graph.series_parallel import Block, Knot, Series
+from deeppool.planning.search.gpu_partition import Gpus, lanes_of
+
+
+def duration(part: Series | Block | Knot | None, gpus: Gpus, seconds: Callable[[int], float]) -> float:
+    """Seconds of one pass through a part of the model.
+
+    Args:
+        part: of the tree that ``decompose`` makes.
+        gpus: where the layers run; it decides which branches run side by side.
+        seconds: what each layer takes in this pass.
+    """
+    if part is None:
+        return 0.0
+    if isinstance(part, Knot):
+        return sum(map(seconds, part.layers))
+    if isinstance(part, Block):
+        return max(
+            sum(duration(part.branches[position], gpus, seconds) for position in lane) for lane in lanes_of(part, gpus)
+        )
+    between = sum(duration(block, gpus, seconds) for block in part.blocks)
+    return between + sum(map(seconds, part.layers)) + duration(part.tail, gpus, seconds)

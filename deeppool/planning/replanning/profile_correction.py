@@ -1,0 +1,238 @@
+"""Times of a live run → a profile corrected by them.
+
+DeepPool's runtime measures its layers too, so that the planner can be fed with them; there the loop is closed by
+hand (section 3). A run here measures *stages*, consecutive layers on the same GPUs, so something must be assumed:
+
+- The layers of a stage share its ratio, measured over profiled, forward and backward apart. A direction that
+  takes no time in the profile cannot be scaled: its live time is counted with the other one.
+- At other per-GPU batches of the profile a layer keeps its ratio. Where equal layers ran at several batches the
+  ratio is interpolated between them.
+- Layers of equal signature compute the same, and share one measurement: it gets the mean of their ratios.
+- Only computing is corrected; transfers and all-reduces stay as the cluster's links price them.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.schedule import in_sequence, order_of
+from deeppool.planning.plan import Plan
+from deeppool.profiling.table import Measurement, Profile
+from deeppool.records.run_record import RunRecord
+from deeppool.records.training_record import TrainingRecord
+
+NOISE = 0.03
+"""Relative. Rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
+
+LiveTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
+"""A run or a training by the plan; or forward and backward seconds by layer, at the batches that the plan gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTime:
+    """Layers that ran as one: seconds of one iteration on the slowest of their GPUs."""
+
+    layers: tuple[int, ...]
+    batch: int
+    """Per GPU."""
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A stage, or a layer, whose live time differs from the profile's by more than noise."""
+
+    layers: tuple[str, ...]
+    batch: int
+    """Per GPU, at which they ran."""
+    profiled: float
+    """Seconds of forward and backward."""
+    measured: float
+    forward_ratio: float
+    """measured / profiled."""
+    backward_ratio: float
+
+    @property
+    def name(self) -> str:
+        """``first … last`` layer."""
+        first, last = self.layers[0], self.layers[-1]
+        return first if first == last else f"{first} … {last}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} at batch {self.batch} forward x{self.forward_ratio:.3g}, backward x{self.backward_ratio:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A profile after a live run."""
+
+    profile: Profile
+    """Its ``method`` says what was corrected, by how much, and by which run."""
+    corrections: tuple[Correction, ...]
+    layers: tuple[int, ...]
+    """All whose times changed: those that were corrected, and those of equal signature."""
+
+
+def correct(profile: Profile, plan: Plan, live: LiveTimes, *, noise: float = NOISE) -> Corrected:
+    """The profile with the times of a live run of a plan.
+
+    Args:
+        profile: of the plan's graph and device; the one that the plan was made of, or an earlier one.
+        plan: what ran.
+        live: what was measured; layers that it does not name keep their times.
+        noise: live times that differ less, as a share of the profile's, leave them as they are.
+
+    Raises:
+        PlanError: profile, plan and run do not belong together, or the run says nothing about the plan's GPUs.
+        InvalidValueError: an unknown layer, or a time that is none.
+    """
+    check_pair(plan, profile)
+    if not 0 <= noise < math.inf:
+        raise InvalidValueError(f"noise must be a share of at least 0, got {noise:g}")
+    corrections = []
+    ratios: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for time in _layers(plan, live) if isinstance(live, Mapping) else _stages(plan, live):
+        found = _compare(profile, time)
+        pair = (1.0, 1.0)
+        if abs(found.measured - found.profiled) > noise * found.profiled:
+            corrections.append(found)
+            pair = (found.forward_ratio, found.backward_ratio)
+        for layer in time.layers:
+            ratios[profile.graph.layers[layer].signature][time.batch].append(pair)
+    if not corrections:
+        return Corrected(profile, (), ())
+    scaled = {
+        x.signature: _scale(x, profile.batch_sizes, ratios[x.signature])
+        for x in profile.measurements
+        if any(pair != (1.0, 1.0) for pairs in ratios[x.signature].values() for pair in pairs)
+    }
+    measurements = tuple(scaled.get(x.signature, x) for x in profile.measurements)
+    method = f"{profile.method}; corrected by {describe(live)}: {'; '.join(map(str, corrections))}"
+    return Corrected(
+        replace(profile, measurements=measurements, method=method, checks=()),
+        tuple(corrections),
+        tuple(index for index, layer in enumerate(profile.graph.layers) if layer.signature in scaled),
+    )
+
+
+def describe(live: LiveTimes) -> str:
+    """Where live times come from."""
+    if isinstance(live, Mapping):
+        return f"live times of {len(live)} layers"
+    if isinstance(live, TrainingRecord):
+        return f"a training of {live.date} on {live.ranks} ranks of {live.device_name}"
+    beside = "alone" if live.background is None else f"beside {live.background.model} at {live.background.priority}"
+    return f"a run of {live.date} on {live.ranks} ranks of {live.device_name}, {beside}"
+
+
+def check_pair(plan: Plan, profile: Profile) -> None:
+    """Refuses a profile that cannot be the plan's.
+
+    Raises:
+        PlanError: another graph, device or precision.
+    """
+    fingerprint = profile.graph.fingerprint
+    places = [(x.device_name, x.precision) for x in (plan, profile)]
+    if plan.graph_fingerprint != fingerprint or places[0] != places[1]:
+        raise PlanError(
+            f"the profile is of {profile.graph.model} ({fingerprint}) on {profile.device_name} in "
+            f"{profile.precision}, the plan of {plan.model} ({plan.graph_fingerprint}) on {plan.device_name} in "
+            f"{plan.precision} (give the profile that the plan was made of)"
+        )
+
+
+def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[LiveTime]:
+    """The stages of a run, found again among the layers of its plan."""
+    if (run.model, run.global_batch, run.ranks) != (plan.model, plan.global_batch, plan.gpus):
+        raise PlanError(
+            f"the run is of {run.model}, batch {run.global_batch} on {run.ranks} ranks, the plan of {plan.model}, "
+            f"batch {plan.global_batch} on {plan.gpus} GPUs (give the plan that was run)"
+        )
+    if isinstance(run, RunRecord) and run.emulated_rank is not None:
+        raise PlanError(
+            f"the run emulated rank {run.emulated_rank} of {run.ranks}, so it measured that rank's layers alone "
+            "(run the plan on all ranks)"
+        )
+    if run.cores < run.ranks:
+        raise PlanError(
+            f"the run's {run.ranks} ranks shared {run.cores} cores, so its times say nothing about {run.ranks} GPUs "
+            f"(run on a machine with {run.ranks} cores, or plan for {run.cores})"
+        )
+    waiting = list(in_sequence(order_of(plan.tree, plan.gpu_sets)))
+    found = []
+    for stage in run.stages:
+        layers = tuple(index for index in waiting if plan.layers[index].gpus == stage.gpus)[: stage.layers]
+        names = [plan.layers[index].name for index in layers]
+        if len(names) != stage.layers or not (stage.name.startswith(names[0]) and stage.name.endswith(names[-1])):
+            raise PlanError(
+                f"the run has a stage '{stage.name}' of {stage.layers} layers on GPUs {list(stage.gpus)}, the plan "
+                "has not (give the plan that was run)"
+            )
+        waiting = [index for index in waiting if index not in layers]
+        _check_times(f"stage '{stage.name}'", stage.forward, stage.backward)
+        found.append(LiveTime(layers, -(-plan.global_batch // len(stage.gpus)), stage.forward, stage.backward))
+    if waiting:
+        raise PlanError(
+            f"the run measured {len(plan.layers) - len(waiting)} of the plan's {len(plan.layers)} layers, not "
+            f"'{plan.layers[waiting[0]].name}' (give the plan that was run)"
+        )
+    return found
+
+
+def _layers(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[LiveTime]:
+    """Layers by name."""
+    places = {layer.name: index for index, layer in enumerate(plan.layers)}
+    found = []
+    for name, (forward, backward) in live.items():
+        if name not in places:
+            raise InvalidValueError(
+                f"no layer '{name}' in the plan of {plan.model}: it has {len(places)}, the first is "
+                f"'{plan.layers[0].name}' (names are those of plan.layers)"
+            )
+        _check_times(f"layer '{name}'", forward, backward)
+        count = plan.layers[places[name]].gpu_count
+        found.append(LiveTime((places[name],), -(-plan.global_batch // count), forward, backward))
+    return found
+
+
+def _check_times(what: str, forward: float, backward: float) -> None:
+    if not (0 <= forward < math.inf and 0 <= backward < math.inf and forward + backward > 0):
+        raise InvalidValueError(
+            f"{what} has live times of {forward:g} s forward and {backward:g} s backward "
+            "(both at least 0, and one of them more)"
+        )
+
+
+def _compare(profile: Profile, live: LiveTime) -> Correction:
+    times = [profile.time(layer, live.batch) for layer in live.layers]
+    forward, backward = sum(time.forward for time in times), sum(time.backward for time in times)
+    measured = live.forward + live.backward
+    if forward and backward:
+        ratios = live.forward / forward, live.backward / backward
+    else:
+        ratios = (measured / forward, 1.0) if forward else (1.0, measured / backward)
+    names = tuple(profile.graph.layers[layer].name for layer in live.layers)
+    return Correction(names, live.batch, forward + backward, measured, *ratios)
+
+
+def _scale(
+    times: Measurement, batch_sizes: tuple[int, ...], ratios: Mapping[int, list[tuple[float, float]]]
+) -> Measurement:
+    """A measurement times its ratios, given by the per-GPU batches that ran; constant beyond them."""
+    ran = sorted(ratios)
+    forward, backward = (
+        np.interp(batch_sizes, ran, [sum(pair[way] for pair in ratios[b]) / len(ratios[b]) for b in ran])
+        for way in (0, 1)
+    )
+    return replace(
+        times,
+        forward=tuple(float(ratio * time) for ratio, time in zip(forward, times.forward, strict=True)),
+        backward=tuple(float(ratio * time) for ratio, time in zip(backward, times.backward, strict=True)),
+    )

@@ -1,0 +1,269 @@
+"""A plan and live times of it → the plan that is best at those times, and what it would gain.
+
+The live times correct the profile (see ``live``), the old plan is priced again with the corrected times, and the
+search runs again: what both are told is what the old plan was told. Only layers whose times changed are priced
+again where the caller keeps the prices of the profile.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from deeppool.costs.amplification import TOLERANCE, amplification
+from deeppool.costs.communication import Network
+from deeppool.costs.table import CostTable, price, reprice
+from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.baselines import data_parallel_time
+from deeppool.planning.evaluate.timing import duration
+from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.planner import plan_at
+from deeppool.planning.replanning.profile_correction import (
+    NOISE,
+    Corrected,
+    Correction,
+    LiveTimes,
+    check_pair,
+    correct,
+    describe,
+)
+from deeppool.planning.report.diff import PlanDiff, diff
+from deeppool.planning.report.explain import WHOLE_ITERATION
+from deeppool.planning.report.tables import render, table
+from deeppool.planning.search.search import certificate
+from deeppool.profiling.table import LayerTime, Profile
+from deeppool.units import format_percent, format_seconds
+
+HYSTERESIS = 0.05
+"""Relative. Times that noise makes up to 2.5 % longer in the old plan and as much shorter in the new one promise a
+gain of 5 % that is none, and a new plan costs a restart of every rank."""
+
+
+@dataclass(frozen=True)
+class Replan:
+    """What live times make of a plan."""
+
+    KIND: ClassVar[str] = "replan"
+
+    source: str
+    """Where the live times come from."""
+    corrections: tuple[Correction, ...]
+    """Stages or layers whose live times differ from the profile's by more than noise."""
+    changed_layers: tuple[str, ...]
+    """All whose times changed: those that were corrected, and those that compute the same."""
+    before: Plan
+    """The old plan at the corrected times."""
+    after: Plan
+    """The best plan at the corrected times. Neither plan holds prices of other GPU counts."""
+    over_limit: tuple[str, ...]
+    """Layers of the old plan that break the amplification limit at the corrected times."""
+    gain: float
+    """Seconds of an iteration that the new plan is predicted to save; negative where the old one broke its limit."""
+    relative_gain: float
+    """gain over the old plan's iteration time: 0.03 is 3 %."""
+    hysteresis: float
+    """What ``relative_gain`` must exceed, or an amplification its limit, to recommend another plan."""
+    recommended: bool
+    """Whether the new plan is worth changing to."""
+    search_time: float
+    """Seconds from the live times to the new plan: correcting, pricing, searching."""
+    changes: PlanDiff
+    """From ``before`` to ``after``."""
+    profile: Profile
+    """The corrected one."""
+
+    @property
+    def plan(self) -> Plan:
+        """What to run from now on: the new plan if it is recommended, else the old one."""
+        return self.after if self.recommended else self.before
+
+    def explain(self) -> str:
+        """What was corrected, and what changes, as tables."""
+        return explain(self)
+
+    def __str__(self) -> str:
+        count, limit = len(self.before.layers), self.before.amplification_limit
+        text = (
+            f"{self.before.model}: times of {len(self.changed_layers)} of {count} layers changed; the plan now takes "
+            f"{format_seconds(self.before.iteration_time)} an iteration, the best one "
+            f"{format_seconds(self.after.iteration_time)}: gain {format_seconds(self.gain)} "
+            f"({format_percent(self.relative_gain)})"
+        )
+        if self.over_limit:
+            text += f", and {', '.join(self.over_limit[:3])}{', …' * (len(self.over_limit) > 3)} over limit {limit:g}"
+        verdict = "change to the new plan" if self.recommended else "keep the plan"
+        return f"{text}; {verdict} (found in {format_seconds(self.search_time)})"
+
+
+def replan(
+    plan: Plan,
+    profile: Profile,
+    live: LiveTimes,
+    *,
+    hysteresis: float = HYSTERESIS,
+    noise: float = NOISE,
+    prices: CostTable | None = None,
+) -> Replan:
+    """The best plan at the times of a live run, and whether it is worth changing to.
+
+    Args:
+        plan: what ran.
+        profile: layer times that it was made of; see :func:`deeppool.planning.replanning.profile_correction.correct`.
+        live: a run's record, or forward and backward seconds by layer.
+        hysteresis: the new plan is recommended if it saves more than this share of the iteration time, or if
+            the old one exceeds its amplification limit by more than this share.
+        noise: live times that differ less from the profile's, as a share, leave them as they are.
+        prices: :func:`prices_for` the plan and the profile, where they are kept from one replan to the next.
+
+    Raises:
+        PlanError: profile, plan and run do not belong together, or the run says nothing about the plan's GPUs.
+        InvalidValueError: an unknown layer, a time that is none, a negative share, or foreign prices.
+        MissingProfileError: the profile cannot answer for a per-GPU batch.
+    """
+    if not 0 <= hysteresis < 1:
+        raise InvalidValueError(f"hysteresis must be a share from 0 up to 1, got {hysteresis:g}")
+    if plan.overlap_sync:
+        raise PlanError(
+            "the plan counts on all-reduces that overlap the backward pass, which runs do not do yet, so a run's times "
+            "say little about it (plan without overlap_sync)"
+        )
+    started = time.perf_counter()
+    corrected = correct(profile, plan, live, noise=noise)
+    known = prices_for(plan, profile) if prices is None else prices
+    _check_prices(known, plan, profile)
+    costs = reprice(known, corrected.profile, corrected.layers)
+    after = plan_at(corrected.profile, costs, plan.amplification_limit, plan.limit_scope, explained=False)
+    before = _at_new_times(plan, corrected.profile, costs, after)
+    search_time = time.perf_counter() - started
+    return _record(corrected, describe(live), before, after, hysteresis, search_time)
+
+
+def prices_for(plan: Plan, profile: Profile) -> CostTable:
+    """Every price that a search as the plan's needs; ``replan`` then asks only for what changed.
+
+    Raises:
+        PlanError: the profile is not of the plan's graph, device and precision.
+        MissingProfileError: the profile cannot answer for a per-GPU batch.
+    """
+    check_pair(plan, profile)
+    return price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
+
+
+def _check_prices(prices: CostTable, plan: Plan, profile: Profile) -> None:
+    wanted = (Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
+    if prices.graph is not profile.graph or (prices.network, prices.global_batch, prices.gpu_counts) != wanted:
+        raise InvalidValueError("prices are those of another plan or profile (make them by prices_for(plan, profile))")
+
+
+def _record(
+    corrected: Corrected, source: str, before: Plan, after: Plan, hysteresis: float, search_time: float
+) -> Replan:
+    changes = diff(before, after)
+    # The same plan gains nothing, whatever the order of additions.
+    moved = any(old.gpus != new.gpus for old, new in zip(before.layers, after.layers, strict=True))
+    gain = before.iteration_time - after.iteration_time if moved else 0.0
+    relative_gain = gain / before.iteration_time
+    recommended = moved and (relative_gain > hysteresis or bool(_over_limit(before, hysteresis)))
+    return Replan(
+        source=source,
+        corrections=corrected.corrections,
+        changed_layers=tuple(corrected.profile.graph.layers[index].name for index in corrected.layers),
+        before=before,
+        after=after,
+        over_limit=_over_limit(before, TOLERANCE),
+        gain=gain,
+        relative_gain=relative_gain,
+        hysteresis=hysteresis,
+        recommended=recommended,
+        search_time=search_time,
+        changes=changes,
+        profile=corrected.profile,
+    )
+
+
+def _over_limit(plan: Plan, excess: float) -> tuple[str, ...]:
+    """What exceeds the plan's limit by more than a share of it."""
+    if plan.amplification_limit is None:
+        return ()
+    most = plan.amplification_limit * (1 + excess)
+    if plan.limit_scope == "iteration":
+        return (WHOLE_ITERATION,) if plan.amplification > most else ()
+    return tuple(x.name for x in plan.layers if x.amplification > most and x.name not in plan.exempt_layers)
+
+
+def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) -> Plan:
+    """The plan on the GPUs that it has, computing as long as another profile says."""
+    known: dict[tuple[str, int], LayerTime] = {}
+
+    def ask(index: int, batch: int) -> LayerTime:
+        key = profile.graph.layers[index].signature, batch
+        if key not in known:
+            known[key] = profile.time(index, batch)
+        return known[key]
+
+    alone = [ask(index, plan.global_batch) for index in range(len(plan.layers))]
+    shared = [ask(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
+    layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, strict=True))
+    iteration_time = _iteration_time(plan, layers)
+    gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
+    far = [a.extrapolated or b.extrapolated for a, b in zip(shared, alone, strict=True)]
+    same = all(old.gpus == new.gpus for old, new in zip(layers, best.layers, strict=True))
+    return replace(
+        plan,
+        profile_fingerprint=best.profile_fingerprint,
+        extrapolated_layers=tuple(layer.name for layer, beyond in zip(layers, far, strict=True) if beyond),
+        layers=layers,
+        iteration_time=iteration_time,
+        data_parallel_iteration_time=data_parallel_time(costs),
+        single_gpu_iteration_time=costs.single_gpu_time,
+        gpu_seconds=gpu_seconds,
+        amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
+        optimality=best.optimality if same else _bound(iteration_time, best),
+    )
+
+
+def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime) -> LayerAssignment:
+    total = layer.reshard + shared.total + layer.sync
+    return replace(
+        layer,
+        time=total,
+        amplification=amplification(total, layer.gpu_count, alone.total),
+        forward=shared.forward,
+        backward=shared.backward,
+        single_gpu_time=alone.total,
+        alternatives=(),
+    )
+
+
+def _bound(iteration_time: float, best: Plan) -> str:
+    """What is known of a plan that the search did not choose."""
+    slack = 1.0 if best.optimality == "exact" else float(best.optimality.removeprefix("bound "))
+    factor = slack * iteration_time / best.iteration_time
+    return certificate(factor) if factor > 1 else "bound 1.000"
+
+
+def _iteration_time(plan: Plan, layers: Sequence[LayerAssignment]) -> float:
+    """Both passes of the plan's layers, with other times than it has."""
+    tree, gpus = plan.tree, plan.gpu_sets
+    return duration(tree, gpus, lambda i: layers[i].reshard / 2 + layers[i].forward) + duration(
+        tree, gpus, lambda i: layers[i].backward + layers[i].sync + layers[i].reshard / 2
+    )
+
+
+def explain(record: Replan) -> str:
+    """The verdict, the corrections and the changes, as tables."""
+    corrections = table(
+        *("ran", "layers", "batch", "profiled", "measured", "forward", "backward"),
+        title=f"corrected by {record.source}",
+    )
+    for item in record.corrections:
+        corrections.add_row(
+            item.name,
+            str(len(item.layers)),
+            str(item.batch),
+            format_seconds(item.profiled),
+            format_seconds(item.measured),
+            f"x{item.forward_ratio:.2f}",
+            f"x{item.backward_ratio:.2f}",
+        )
+    return render(str(record), *[corrections] * bool(record.corrections)) + "\n\n" + record.changes.explain()

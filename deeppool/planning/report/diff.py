@@ -1,0 +1,249 @@
+"""What changes from one plan of a model to another, and which part of each layer's time makes the difference."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deeppool.costs.amplification import TOLERANCE
+from deeppool.errors import PlanError
+from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.report.tables import render, table
+from deeppool.units import format_bytes, format_percent, format_seconds
+
+Value = int | float | str | tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestChange:
+    """Something that the two plans were asked differently."""
+
+    name: str
+    before: Value
+    after: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A total of the plan."""
+
+    before: float
+    after: float
+    change: float
+    """after - before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlace:
+    """One layer in one of the plans. Times are seconds of one iteration, as in a plan's layers."""
+
+    gpus: tuple[int, ...]
+    time: float
+    forward: float
+    backward: float
+    reshard: float
+    sync: float
+    amplification: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """One layer that moved or whose time changed. Changes are seconds; positive is slower."""
+
+    name: str
+    before: LayerPlace
+    after: LayerPlace
+    change: float
+    """Of the layer's time: compute + reshard + sync."""
+    compute: float
+    """Of forward and backward: another shard of the batch, or other layer times."""
+    reshard: float
+    """Of bringing its inputs to its GPUs and their gradients back: a layer that it reads moved, or it did."""
+    sync: float
+    """Of the all-reduce of its gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """Two plans of one graph, compared."""
+
+    KIND: ClassVar[str] = "diff"
+
+    model: str
+    request: tuple[RequestChange, ...]
+    """What was asked differently; what was asked alike is left out."""
+    iteration_time: Change
+    gpu_seconds: Change
+    amplification: Change
+    layers: tuple[LayerChange, ...]
+    """Those that changed, in the model's order. Of branches that run side by side their changes do not add up."""
+    unchanged_layers: int
+
+    def explain(self) -> str:
+        """The changes as tables: what was asked, the totals, and a line for each layer that changed."""
+        return explain(self)
+
+    def __str__(self) -> str:
+        count = len(self.layers) + self.unchanged_layers
+        time = self.iteration_time
+        if not self.layers and not self.request:
+            return f"{self.model}: the same plan, {format_seconds(time.after)} an iteration, {count} layers unchanged"
+        return (
+            f"{self.model}: {format_seconds(time.before)} → {format_seconds(time.after)} an iteration "
+            f"({format_percent(time.change / time.before)}), {self.unchanged_layers} of {count} layers unchanged"
+        )
+
+
+def diff(before: Plan, after: Plan) -> PlanDiff:
+    """What changes from ``before`` to ``after``.
+
+    Raises:
+        PlanError: the plans are of different graphs.
+    """
+    names = [tuple(layer.name for layer in plan.layers) for plan in (before, after)]
+    if before.graph_fingerprint != after.graph_fingerprint or names[0] != names[1]:
+        of = [f"{x.model} (fingerprint {x.graph_fingerprint}, {len(x.layers)} layers)" for x in (before, after)]
+        raise PlanError(
+            f"the plans are of different graphs: {' and '.join(of)} (compare plans of one model and input shape)"
+        )
+    pairs = zip(before.layers, after.layers, strict=True)
+    layers = tuple(_layer_change(old, new) for old, new in pairs if _differ(old, new))
+    return PlanDiff(
+        model=after.model,
+        request=_request_changes(before, after),
+        iteration_time=_change(before.iteration_time, after.iteration_time),
+        gpu_seconds=_change(before.gpu_seconds, after.gpu_seconds),
+        amplification=_change(before.amplification, after.amplification),
+        layers=layers,
+        unchanged_layers=len(before.layers) - len(layers),
+    )
+
+
+def _change(before: float, after: float) -> Change:
+    return Change(before, after, after - before)
+
+
+def _request_changes(before: Plan, after: Plan) -> tuple[RequestChange, ...]:
+    old, new = _request(before), _request(after)
+    return tuple(RequestChange(name, old[name], new[name]) for name in old if old[name] != new[name])
+
+
+def _request(plan: Plan) -> dict[str, Value]:
+    """All that the search was told."""
+    cluster = plan.cluster
+    return {
+        "gpus": plan.gpus,
+        "global_batch": plan.global_batch,
+        "amplification_limit": plan.amplification_limit,
+        "limit_scope": plan.limit_scope,
+        "gpu_counts": plan.gpu_counts,
+        "network_model": plan.network_model,
+        "cluster": cluster.name,
+        "gpus_per_node": cluster.gpus_per_node,
+        "inside_bandwidth": cluster.inside.bandwidth,
+        "inside_latency": cluster.inside.latency,
+        "between_bandwidth": cluster.between.bandwidth,
+        "between_latency": cluster.between.latency,
+        "profile": plan.profile_fingerprint,
+        "provenance": plan.provenance,
+        "device": plan.device_name,
+        "precision": plan.precision,
+    }
+
+
+PARTS = ("forward", "backward", "reshard", "sync")
+
+
+def _differ(old: LayerAssignment, new: LayerAssignment) -> bool:
+    rounding = TOLERANCE * max(old.time, new.time)
+    return old.gpus != new.gpus or any(
+        not math.isclose(getattr(old, part), getattr(new, part), rel_tol=TOLERANCE, abs_tol=rounding) for part in PARTS
+    )
+
+
+def _layer_change(old: LayerAssignment, new: LayerAssignment) -> LayerChange:
+    return LayerChange(
+        name=new.name,
+        before=_place(old),
+        after=_place(new),
+        change=new.time - old.time,
+        compute=new.forward + new.backward - (old.forward + old.backward),
+        reshard=new.reshard - old.reshard,
+        sync=new.sync - old.sync,
+    )
+
+
+def _place(layer: LayerAssignment) -> LayerPlace:
+    return LayerPlace(
+        layer.gpus, layer.time, layer.forward, layer.backward, layer.reshard, layer.sync, layer.amplification
+    )
+
+
+def explain(changes: PlanDiff) -> str:
+    """The changes as tables; of plans that are the same, one line."""
+    if not changes.layers and not changes.request:
+        return str(changes)
+    parts = []
+    if changes.request:
+        asked = table("asked", "before", "after")
+        for item in changes.request:
+            asked.add_row(item.name, _value(item.name, item.before), _value(item.name, item.after))
+        parts.append(asked)
+    totals = table("total", "before", "after", "change")
+    for name, total, text in (
+        ("iteration time", changes.iteration_time, format_seconds),
+        ("GPU-seconds", changes.gpu_seconds, format_seconds),
+        ("amplification", changes.amplification, lambda ratio: f"{ratio:.2f}"),
+    ):
+        share = f" ({format_percent(total.change / total.before)})"
+        totals.add_row(name, text(total.before), text(total.after), _signed(total.change, text) + share)
+    parts.append(totals)
+    if changes.layers:
+        layers = table("layer", "GPUs", "time", "change", "= compute", "+ reshard", "+ sync")
+        for layer in changes.layers:
+            by_part = (layer.change, layer.compute, layer.reshard, layer.sync)
+            layers.add_row(
+                layer.name,
+                _arrow(_gpus(layer.before.gpus), _gpus(layer.after.gpus)),
+                _arrow(format_seconds(layer.before.time), format_seconds(layer.after.time)),
+                *(_part(seconds, layer) for seconds in by_part),
+            )
+        parts.append(layers)
+    return render(str(changes), *parts)
+
+
+def _value(name: str, value: Value) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if name.endswith("_bandwidth") and not isinstance(value, str):
+        return f"{format_bytes(value)}/s"
+    if name.endswith("_latency") and not isinstance(value, str):
+        return format_seconds(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _signed(value: float, text: Callable[[float], str]) -> str:
+    return ("+" if value > 0 else "") + text(value)
+
+
+def _part(seconds: float, layer: LayerChange) -> str:
+    """A change in a layer's time; what only rounding makes is none."""
+    if abs(seconds) <= TOLERANCE * max(layer.before.time, layer.after.time):
+        return "–"
+    return _signed(seconds, format_seconds)
+
+
+def _arrow(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
+
+
+def _gpus(gpus: Iterable[int]) -> str:
+    """How many GPUs, and which unless they are the first ones: ``4``, ``4 (4-7)``, ``2 (0,3)``."""
+    found = list(gpus)
+    first, last = found[0], found[-1]
+    if found == list(range(len(found))):
+        return str(len(found))
+    run = f"{first}-{last}" if len(found) > 1 and found == list(range(first, last + 1)) else ",".join(map(str, found))
+    return f"{len(found)} ({run})"

@@ -1,0 +1,88 @@
+"""What the branches of a block take at least, in every arrangement and for all GPU counts of fork and join at once.
+
+Side by side, lanes take max F + max (T - F) + sum X (see ``crossing``). No way can beat
+
+    max T + sum X                         with each X at its least but for one lane's,
+
+nor, since one lane's forward pass and another one's backward pass may be the longest,
+
+    max least F + max least (T - F) + sum X.
+
+The second bound is the better one where forward and backward scale differently, as measured layers do. It takes
+longer than the first one, and is found once that one did not suffice.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from deeppool.costs.table import Floats
+from deeppool.planning.search.branch_bounds import Reach
+from deeppool.planning.search.gpu_partition import Division
+
+NEVER = 1e30
+"""Seconds, for what the limit forbids, where arithmetic needs a number."""
+
+
+class Bounds:
+    """Lower bounds of one crossing."""
+
+    def __init__(
+        self, division: Division, reaches: Sequence[Reach], own: Floats, own_forward: Floats, slack: Floats
+    ) -> None:
+        """Finds the first bound.
+
+        Args:
+            division: of the GPUs among the branches.
+            reaches: the branches.
+            own: (fork, join) seconds of the join itself.
+            own_forward: of them, in the forward pass.
+            slack: (fork, join) seconds of transfers that the join's limit permits.
+        """
+        self._division, self._reaches = division, reaches
+        self._own, self._own_forward = own, own_forward
+        self._least = np.minimum([reach.least for reach in reaches], NEVER)
+        excess = np.minimum([reach.total for reach in reaches], NEVER) - self._least[:, :, None, :]
+        arriving = self._lanes(self._least).sum(axis=1)
+        time = self._lanes(excess).max(axis=1) + arriving[:, None, :] + own
+        permitted = (time < NEVER / 2) & (arriving[:, None, :] <= slack)
+        self.time: Floats = np.where(permitted, time, np.inf)
+        """(arrangement, fork, join) seconds that no way can beat; inf where none is permitted."""
+        self.least: Floats = arriving.min(axis=0)
+        """(join,) seconds of transfers into the join that no way can beat."""
+        self.sharp = False
+        """Whether ``time`` knows both bounds."""
+
+    def sharpen(self) -> None:
+        """Takes the second bound too, and keeps the larger ones."""
+        self.sharp = True
+        self.time = np.maximum(self.time, self._passes.sum(axis=1))
+
+    @property
+    def passes(self) -> Floats:
+        """(2, fork, join) seconds of the forward and of the backward pass that no way can beat, in any arrangement."""
+        passes: Floats = np.where(np.isfinite(self.time[:, None]), self._passes, np.inf).min(axis=0)
+        return passes
+
+    @cached_property
+    def _passes(self) -> Floats:
+        """(arrangement, 2, fork, join) the same in each."""
+        # Transfers count half in either pass.
+        half = self._least[:, :, None, None, :] / 2
+        excess = np.minimum([reach.passes for reach in self._reaches], NEVER) - half
+        own = np.stack([self._own_forward, self._own - self._own_forward])
+        passes: Floats = self._lanes(excess).max(axis=1) + self._lanes(half).sum(axis=1) + own
+        return passes
+
+    def _lanes(self, seconds: Floats) -> Floats:
+        """(arrangement, lane, …) sums over each lane's branches of (branch, slot, …); 0 where there is no such lane."""
+        # A last entry of zeros for lanes with fewer branches, and arrangements with fewer lanes, than others.
+        branches = _padded(seconds.reshape(-1, *seconds.shape[2:]))
+        lanes: Floats = _padded(branches[self._division.members].sum(axis=1))[self._division.used]
+        return lanes
+
+
+def _padded(values: Floats) -> Floats:
+    """The same with zeros behind."""
+    return np.concatenate([values, np.zeros((1, *values.shape[1:]))])

@@ -1,0 +1,70 @@
+"""One branch of a block in every lane that it may have."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from deeppool.costs.table import Floats
+from deeppool.planning.search.shortest_path import Way, shortest
+
+if TYPE_CHECKING:
+    from deeppool.planning.search.parallel_block import Slotted
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """One branch in every slot: its ways, and the transfer of its results to the join."""
+
+    way: Way
+    layers: int
+    """To add to the layers of ``way``."""
+    moved: Floats
+    """(S, last, join) seconds from the branch's last layer; inf where that is not permitted."""
+    tail: "tuple[Slotted, int] | None"
+    total: Floats
+    """(S, fork, join) lower bound of T + X."""
+    least: Floats
+    """(S, join) lower bound of X."""
+
+    @property
+    def passes(self) -> Floats:
+        """(S, 2, fork, join) lower bounds of F + X / 2 and of B + X / 2."""
+        bound = self.moved[:, None] / 2
+        if self.tail is not None:
+            bound = bound + self.tail[0].passes
+        return shortest(self.way.passes, bound)
+
+    @property
+    def exact(self) -> bool:
+        """Whether there is no knot in it."""
+        return self.way.lower is self.way.guess and (self.tail is None or self.tail[0].lower is self.tail[0].guess)
+
+    def ends(self, times: Floats, slot: int, before: int, after: int) -> list[tuple[float, float, int]]:
+        """T and X, T ascending and X descending, with the last count that has them.
+
+        Args:
+            times: (S, fork, last) of the ways: their bounds, or what the search reckons with.
+            slot: which GPUs.
+            before: count of the fork.
+            after: count of the join.
+        """
+        times, moved = times[slot, before], self.moved[slot, :, after]
+        if self.tail is not None:
+            least = self.tail[0].least[slot, after]
+            times, moved = times + (self.tail[0].lower[slot, :, after] - least), moved + least
+        return staircase(zip(times.tolist(), moved.tolist(), range(len(times)), strict=True))
+
+
+T = TypeVar("T")
+
+
+def staircase(points: Iterable[tuple[float, float, T]]) -> list[tuple[float, float, T]]:
+    """The points that no other one beats in both numbers."""
+    kept: list[tuple[float, float, T]] = []
+    least = math.inf
+    for point in sorted(points, key=lambda point: point[:2]):
+        if point[1] < least and point[0] < math.inf:
+            least = point[1]
+            kept.append(point)
+    return kept

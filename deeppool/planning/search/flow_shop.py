@@ -1,0 +1,139 @@
+"""Layers one after another, each followed by its all-reduce on a channel that all of them share.
+
+Where no branches run side by side, every set of GPUs starts at the same GPU, whose channel all all-reduces
+pass in the order of the backward pass. Layers and all-reduces are then the two machines of a flow shop with
+a given order of jobs. From the last layer to the first, in the order of the backward pass, only two numbers
+of what was done so far matter: the seconds that its layers and transfers take, in both passes, and the
+*lag*, by which the end of its all-reduces comes after that of its backward.
+
+    a layer        seconds + forward + backward      lag = max(lag - backward, 0) + sync
+    its transfers  seconds + reshard                 lag = max(lag - reshard / 2, 0)
+
+The iteration takes seconds + lag. Both steps keep the order of two lags, so of two ways with equal GPU
+counts where they go on, one with more seconds and no less lag can be dropped: labels of Pareto fronts, as
+for shortest paths with two costs. Exact; without a bound on how many labels there are, but few in practice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.costs.table import CostTable, Floats
+from deeppool.planning.search.limited_costs import ROUNDING, Prices
+
+MOST_LABELS = 1_000_000
+"""To try at any one layer; that takes about a second."""
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the lag, in the bounds by which labels are dropped."""
+
+Integers = NDArray[np.intp]
+
+
+class TooManyLabelsError(Exception):
+    """The proof would take too long."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Labels:
+    """Ways through the layers from one on to the last; no way with the same options beats another one."""
+
+    pending: tuple[int, ...]
+    """Earlier layers whose options are chosen: those that the layers so far read."""
+    options: Integers
+    """(way, pending)."""
+    seconds: Floats
+    lag: Floats
+    parent: Integers
+    """Per way, which one it continues."""
+
+
+def fastest_in_sequence(
+    costs: CostTable, order: Sequence[int], limit: float | None, at_most: float
+) -> tuple[int, ...] | None:
+    """The options of least iteration time for layers that run one after another, all-reduces overlapping.
+
+    Args:
+        costs: seconds.
+        order: of the layers in a forward pass.
+        limit: on each layer's amplification, its all-reduce counted in full; None: no limit.
+        at_most: seconds of a plan that is known.
+
+    Returns:
+        Per layer the index of its GPU count; None where no plan is faster than the known one.
+
+    Raises:
+        TooManyLabelsError: there are more than MOST_LABELS ways to go on from some layer.
+    """
+    prices = Prices(costs, limit)
+    count = len(costs.gpu_counts)
+    start = np.zeros(count)
+    labels = _Labels((order[-1],), np.arange(count)[:, None], start, start, np.arange(count))
+    history = [labels]
+    for layer, rest in zip(reversed(order), _rests(costs, order, prices), strict=True):
+        labels = _before(labels, layer, costs, prices, rest, at_most * (1 - ROUNDING))
+        history.append(labels)
+    if not len(labels.seconds):
+        return None
+    return _trace(history, int((labels.seconds + labels.lag).argmin()))
+
+
+def _rests(costs: CostTable, order: Sequence[int], prices: Prices) -> Floats:
+    """(layer, share) seconds + share x lag that the layers before a layer add at least, the last layer first.
+
+    A layer adds forward + backward to the seconds and takes at most backward - sync off the lag; transfers
+    take at most half of what they add. And the iteration takes seconds + lag, so seconds + share x lag or more.
+    """
+    shares = np.array(SHARES)[:, None, None]
+    added = costs.forward + (1 - shares) * costs.backward + shares * costs.sync
+    least = np.where(prices.room >= 0, added, np.inf).min(axis=2)[:, list(order)]
+    rests: Floats = (np.cumsum(least, axis=1) - least).T[::-1]
+    return rests
+
+
+def _before(labels: _Labels, layer: int, costs: CostTable, prices: Prices, rest: Floats, at_most: float) -> _Labels:
+    """Adds a layer and its transfers to all ways, for all options of what it reads; drops those over ``at_most``."""
+    sources = costs.graph.layers[layer].predecessors
+    chosen = tuple(source for source in sources if source not in labels.pending)
+    count = len(costs.gpu_counts)
+    if len(labels.seconds) * count ** len(chosen) > MOST_LABELS:
+        raise TooManyLabelsError
+    grid = np.indices((count,) * len(chosen)).reshape(len(chosen), count ** len(chosen)).T
+    parent = np.repeat(np.arange(len(labels.seconds)), len(grid))
+    options = np.hstack([labels.options[parent], np.tile(grid, (len(labels.seconds), 1))])
+    pending = labels.pending + chosen
+    here = options[:, pending.index(layer)]
+    moved = np.zeros(len(parent))
+    for source in sources:
+        moved = moved + prices.move(source, layer)[options[:, pending.index(source)], here]
+    backward = costs.backward[layer, here]
+    seconds = labels.seconds[parent] + costs.forward[layer, here] + backward + moved
+    lag = np.maximum(labels.lag[parent] - backward, 0) + costs.sync[layer, here]
+    lag = np.maximum(lag - moved / 2, 0)
+    least = np.max(seconds + np.multiply.outer(SHARES, lag) + rest[:, None], axis=0)
+    kept = np.nonzero((moved <= prices.room[layer, here]) & (least < at_most))[0]
+    left = [index for index, other in enumerate(pending) if other != layer]
+    options = options[:, left]
+    kept = kept[_undominated(options[kept], seconds[kept], lag[kept], count)]
+    return _Labels(tuple(pending[index] for index in left), options[kept], seconds[kept], lag[kept], parent[kept])
+
+
+def _undominated(options: Integers, seconds: Floats, lag: Floats, count: int) -> Integers:
+    """Of ways with the same options, those that no other one beats in both numbers."""
+    key = options @ count ** np.arange(options.shape[1])
+    order = np.lexsort((lag, seconds, key))
+    found = [order[:0]]
+    for group in np.split(order, np.nonzero(np.diff(key[order]))[0] + 1):
+        least_before = np.minimum.accumulate(np.concatenate([[np.inf], lag[group]]))[:-1]
+        found.append(group[lag[group] < least_before])
+    return np.concatenate(found)
+
+
+def _trace(history: list[_Labels], way: int) -> tuple[int, ...]:
+    """Per layer the option of a way, from the labels after each layer, the last layer's first."""
+    options: dict[int, int] = {}
+    for labels in reversed(history):
+        options.update(zip(labels.pending, labels.options[way].tolist(), strict=True))
+        way = int(labels.parent[way])
+    return tuple(option for _, option in sorted(options.items()))

@@ -1,0 +1,260 @@
+"""Every efficient plan of a model at once: iteration time against GPU-seconds.
+
+The same recursion as the exact search (see ``search``), over Pareto fronts instead of least times. A
+global amplification limit is then a point of the frontier: the fastest plan whose GPU-seconds are at most
+the limit times the single-GPU iteration time.
+
+A chain's frontier is exact (see ``pareto``). With branches, side by side in lanes or one after another,
+each part of the model gets a menu of its efficient ways (see ``fronts``). Where they are few enough the
+frontier is exact too; else seconds are rounded, ways that rounding makes equal are left out, and every way
+that stays knows the least seconds of those it stands for. So the frontier says how much faster, at most, a
+plan with no more GPU-seconds could be. Of knots, and of blocks whose lanes are not all tried, a bound that
+holds for all plans comes from prices for GPU-seconds (see ``relaxation``).
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.costs.amplification import TOLERANCE
+from deeppool.costs.communication import HOME
+from deeppool.costs.table import CostTable, Floats
+from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, decompose, parts_of
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.frontier_dp import Fronts
+from deeppool.planning.search.gpu_partition import is_complete
+from deeppool.planning.search.labels import Menu, concatenate
+from deeppool.planning.search.lagrangian_bound import Relaxation
+from deeppool.planning.search.limited_costs import Prices
+from deeppool.planning.search.pareto import NOTHING, Front, combine, single, undominated
+from deeppool.planning.search.search import SearchResult, certificate, search
+from deeppool.planning.search.shortest_path import Choice, ExhaustedError
+from deeppool.units import format_bytes, format_seconds
+
+CHAIN_POINTS = 20_000
+"""Of the frontier of a chain, which is exact below that."""
+ATTEMPTS = ((0.0, 300_000), (0.004, 8_000_000), (0.05, math.inf))
+"""Ratios by which seconds are rounded, and how many ways may be tried with each before the next one."""
+PRICES = 40
+"""Of a GPU-second, that the bound is computed for."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """One efficient plan."""
+
+    iteration_time: float
+    gpu_seconds: float
+    amplification: float
+    """gpu_seconds / single-GPU iteration time."""
+    gpu_counts: tuple[int, ...]
+    """Per layer."""
+    first_gpus: tuple[int, ...]
+    """Per layer; not 0 where branches run side by side."""
+    memory: int | None = None
+    """Bytes on the GPU that holds most; None: the profile does not say what layers keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """All plans that no other one beats in both iteration time and GPU-seconds, fastest first."""
+
+    KIND: ClassVar[str] = "frontier"
+
+    model: str
+    cluster: Cluster
+    gpus: int
+    global_batch: int
+    layers: tuple[str, ...]
+    single_gpu_iteration_time: float
+    data_parallel_iteration_time: float
+    points: tuple[FrontierPoint, ...]
+    optimality: str
+    """``exact``, or ``bound x``: an efficient plan may be up to x times faster than the point with its GPU-seconds."""
+    search_time: float
+    caveats: tuple[str, ...] = ()
+    """What is uncertain about the layer times, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
+    gpu_counts: tuple[int, ...] = ()
+    """That were searched, ascending."""
+    data_parallel_iteration_times: tuple[float, ...] = ()
+    """Seconds, per GPU count: every layer on so many GPUs, as in a static partition of the cluster."""
+
+    @property
+    def data_parallel_gpu_seconds(self) -> tuple[float, ...]:
+        """Per GPU count: all of them are held all the time."""
+        times = self.data_parallel_iteration_times
+        return tuple(count * seconds for count, seconds in zip(self.gpu_counts, times, strict=True))
+
+    @property
+    def fitting(self) -> tuple[FrontierPoint, ...]:
+        """The points whose plans fit into the GPUs' memory, as far as both are known."""
+        capacity = math.inf if self.cluster.memory is None else self.cluster.memory
+        return tuple(point for point in self.points if (point.memory or 0) <= capacity)
+
+    def within(self, amplification_limit: float | None) -> FrontierPoint:
+        """The fastest plan under a limit on the whole iteration's amplification, whether or not it fits."""
+        if amplification_limit is None:
+            return self.points[0]
+        # Amplification descends along the points.
+        position = bisect_left(
+            self.points, -amplification_limit * (1 + TOLERANCE), key=lambda point: -point.amplification
+        )
+        return self.points[position]
+
+    def __str__(self) -> str:
+        first, last = self.points[0], self.points[-1]
+        capacity = self.cluster.memory or 0
+        too_large = len(self.points) - len(self.fitting)
+        text = (
+            f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}): "
+            f"{len(self.points)} efficient plans, from {format_seconds(first.iteration_time)} at amplification "
+            f"{first.amplification:.2f} to {format_seconds(last.iteration_time)} at {last.amplification:.2f}; "
+            f"data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.optimality}"
+        )
+        if too_large:
+            text += f"; {too_large} need more than the {format_bytes(capacity)} of a GPU"
+        return "; caution: ".join([text, *self.caveats])
+
+
+@dataclass(frozen=True, slots=True)
+class Efficient:
+    """A frontier as the search leaves it: points to be traced one by one."""
+
+    time: Floats
+    """Seconds, ascending."""
+    work: Floats
+    """GPU-seconds, descending."""
+    optimality: str
+    trace: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]
+    """Of a point, per layer the index of its GPU count and its first GPU."""
+
+    def within(self, work: float) -> int:
+        """The fastest point with at most so many GPU-seconds."""
+        position = bisect_left(self.work, -work * (1 + TOLERANCE), key=lambda value: -value)
+        return min(position, len(self.work) - 1)
+
+
+def efficient_plans(costs: CostTable) -> Efficient:
+    """The frontier of a cost table."""
+    tree = decompose([layer.predecessors for layer in costs.graph.layers])
+    parts = list(parts_of(tree))
+    return _chain(costs, tree) if len(parts) == 1 else _with_branches(costs, tree)
+
+
+def _chain_front(costs: CostTable, layers: tuple[int, ...]) -> Front:
+    own, counts = costs.compute + costs.sync, costs.gpu_counts
+    fronts: list[Front] = [NOTHING]
+    for layer in layers:
+        sizes = costs.graph.layers[layer].input_bytes
+        moved = costs.comm(sizes[0]) if sizes else np.zeros((1, len(counts)))
+        fronts = [
+            combine(
+                [
+                    (way, single(float(move + own[layer, g]), float((move + own[layer, g]) * count)))
+                    for way, move in zip(fronts, moved[:, g], strict=True)
+                ],
+                ((layer, g),),
+                CHAIN_POINTS,
+            )
+            for g, count in enumerate(counts)
+        ]
+    return combine([(last, NOTHING) for last in fronts], most=CHAIN_POINTS)
+
+
+def _chain(costs: CostTable, tree: Series) -> Efficient:
+    front = _chain_front(costs, tree.layers)
+
+    def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        options = tuple(option for _, option in sorted(front.trace(point)))
+        return options, (0,) * len(options)
+
+    factor = front.factor if front.factor == 1 else min(front.factor, _distance(costs, tree, front.time, front.work))
+    return Efficient(front.time, front.work, certificate(factor), trace)
+
+
+def _with_branches(costs: CostTable, tree: Series) -> Efficient:
+    menu = _menu(costs, tree)
+    # The fastest plan is known by itself, even where menus are rounded.
+    fastest = search(costs, None)
+    menu = concatenate([menu, _row(Placement(costs, fastest.choices, fastest.starts), fastest.iteration_time)])
+    kept = undominated(menu.time, menu.work)
+    time, work = menu.time[kept], menu.work[kept]
+
+    def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        choices = sorted(menu.trace(int(kept[point])))
+        return tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
+
+    complete = all(map(_is_complete, parts_of(tree)))
+    factor = _left_out(menu) if complete else _distance(costs, tree, time, work)
+    return Efficient(time, work, certificate(factor), trace)
+
+
+def _menu(costs: CostTable, tree: Series) -> Menu:
+    """All ways there are, or those that stand for them."""
+    prices = Prices(costs, None)
+    for ratio, most in ATTEMPTS:
+        with suppress(ExhaustedError):
+            return _whole(Fronts(prices, ratio, most), tree)
+    raise AssertionError("the last attempt has no end")
+
+
+def _row(placement: Placement, time: float) -> Menu:
+    """A plan as a menu."""
+    placed = zip(placement.options, placement.starts, strict=True)
+    choices = [Choice(layer, *place) for layer, place in enumerate(placed)]
+    nothing, seconds = np.zeros(1, dtype=np.int64), np.array([time])
+    work = np.array([placement.gpu_seconds])
+    return Menu(nothing, nothing, seconds, np.zeros(1), np.zeros(1), work, seconds, lambda _: iter(choices))
+
+
+def _is_complete(part: Series | Block | Knot) -> bool:
+    """Whether a menu holds every way through it, or one that stands for it."""
+    return isinstance(part, Series) or (isinstance(part, Block) and is_complete(len(part.branches)))
+
+
+def _left_out(menu: Menu) -> float:
+    """By how much a way that is not on the menu may be faster than the fastest one there with no more work."""
+    order = np.lexsort((menu.time, menu.work))
+    fastest = np.minimum.accumulate(menu.time[order])
+    return float((fastest / menu.lower[order]).max())
+
+
+def _whole(fronts: Fronts, tree: Series) -> Menu:
+    """All layers of a model, between nothing and nothing."""
+    slot = fronts.gpus, HOME
+    menu, fork = None, INPUT
+    for layer, block in zip(tree.layers, tree.blocks, strict=True):
+        step = fronts.step(block, fork, layer, slot)
+        menu = step if menu is None else fronts.series(menu, step)
+        fork = layer
+    assert menu is not None
+    return fronts.ended(menu)
+
+
+def search_within(costs: CostTable, limit: float | None) -> SearchResult:
+    """The least iteration time whose GPU-seconds are at most ``limit`` times the single-GPU iteration time."""
+    efficient = efficient_plans(costs)
+    point = efficient.within(math.inf if limit is None else limit * costs.single_gpu_time)
+    options, starts = efficient.trace(point)
+    return SearchResult(options, starts, float(efficient.time[point]), efficient.optimality)
+
+
+def _distance(costs: CostTable, tree: Series, time: Floats, work: Floats) -> float:
+    """By how much a plan may be faster than the point with its GPU-seconds, at most.
+
+    With a price p of a GPU-second no plan is better than ``least(p)``, so one with at most w GPU-seconds takes
+    ``least(p) - p w`` at least. The prices lie between the least and the greatest slope of the front.
+    """
+    # Between two points the first one is the best there is, up to the GPU-seconds of the next faster one.
+    before = np.concatenate([[math.inf], work[:-1]])
+    bounds = np.full(len(time), Relaxation(costs, 0.0).least(tree))
+    slopes = np.diff(time) / -np.diff(work)
+    for price in np.geomspace(slopes.min(), slopes.max(), PRICES) if len(slopes) else ():
+        bounds = np.maximum(bounds, Relaxation(costs, float(price)).least(tree) - price * before)
+    return float((time / bounds).max())

@@ -1,0 +1,245 @@
+"""How the branches of a block share the GPUs: which run side by side, which one after another.
+
+A *lane* is a run of neighbouring GPUs that some branches have to themselves while the block runs, one
+branch after another. One lane over all GPUs is the block in sequence. Lanes are laid out widest first,
+from the GPUs' start; a lane that fits into a node lies in one, a wider one starts at a node's start, so
+that whatever runs inside it costs what it would cost on the first GPUs. A lane's width is one of the GPU
+counts that the search may use, a power of two where there are three lanes or more.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.costs.communication import FAR, HOME, NEAR, Place
+from deeppool.graph.series_parallel import Block, layers_of
+
+MOST_BRANCHES = 5
+"""Blocks of more branches are not divided in every possible way (with 5 there are 52)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Neighbouring GPUs with the branches that run on them."""
+
+    branches: tuple[int, ...]
+    """Positions in the block, in the order in which they run."""
+    width: int
+    """GPUs."""
+    start: int
+    """First GPU, from the start of the block's GPUs."""
+    place: Place
+    """Where it starts, seen from the block's fork and join."""
+
+
+Arrangement = tuple[Lane, ...]
+Slot = tuple[int, Place]
+"""Width and place of a lane: all that its price depends on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Division:
+    """Every way to divide some GPUs among branches that no other way makes superfluous, ready for NumPy."""
+
+    arrangements: tuple[Arrangement, ...]
+    """In sequence first."""
+    slots: tuple[Slot, ...]
+    lanes: tuple[tuple[tuple[int, ...], int], ...]
+    """Distinct lanes: their branches, and which of ``slots`` they are."""
+    members: NDArray[np.intp]
+    """(lane, most branches) which branch in which slot: branch x slots + slot; filled up with the number behind."""
+    used: NDArray[np.intp]
+    """(arrangement, most lanes) which of ``lanes``; filled up with the number behind the last one."""
+
+
+@lru_cache(maxsize=1024)
+def division(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Division:
+    """How ``width`` GPUs may be divided.
+
+    Args:
+        branches: how many there are. Of more than ``MOST_BRANCHES`` only even divisions are tried.
+        gpu_counts: widths that a lane may have, ascending.
+        width: GPUs to divide.
+        gpus_per_node: of the cluster.
+    """
+    found = tuple(_arrangements(branches, gpu_counts, width, gpus_per_node))
+    slots = tuple(dict.fromkeys((lane.width, lane.place) for arrangement in found for lane in arrangement))
+    numbers = {slot: number for number, slot in enumerate(slots)}
+
+    def kind(lane: Lane) -> tuple[tuple[int, ...], int]:
+        return lane.branches, numbers[lane.width, lane.place]
+
+    lanes = tuple(dict.fromkeys(kind(lane) for arrangement in found for lane in arrangement))
+    position = {lane: number for number, lane in enumerate(lanes)}
+    members = np.full((len(lanes), branches), branches * len(slots))
+    for number, (group, slot) in enumerate(lanes):
+        members[number, : len(group)] = [branch * len(slots) + slot for branch in group]
+    used = np.full((len(found), max(map(len, found))), len(lanes))
+    for row, arrangement in enumerate(found):
+        used[row, : len(arrangement)] = [position[kind(lane)] for lane in arrangement]
+    return Division(found, slots, lanes, members, used)
+
+
+def _arrangements(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Iterator[Arrangement]:
+    yield (Lane(tuple(range(branches)), width, 0, HOME),)
+    for groups in _divisions(branches):
+        for shape in _shapes(len(groups), gpu_counts, width, gpus_per_node):
+            seen = set()
+            for order in _orders(groups):
+                lanes = tuple(Lane(group, *span) for group, span in zip(order, shape, strict=True))
+                # Two lanes of one width and place may change their branches; that is no other arrangement.
+                key = frozenset((lane.branches, lane.width, lane.place) for lane in lanes)
+                if key not in seen:
+                    seen.add(key)
+                    yield lanes
+
+
+def is_complete(branches: int) -> bool:
+    """Whether :func:`division` holds every way to divide GPUs among so many branches."""
+    return branches <= MOST_BRANCHES
+
+
+GpuSet = tuple[int, ...] | range
+"""Ascending."""
+Gpus = Sequence[GpuSet]
+"""Per layer of a graph the GPUs that compute it."""
+
+
+def lanes_of(block: Block, gpus: Gpus) -> list[list[int]]:
+    """The branches of a block that a plan runs in each lane: those that share a GPU, in their order.
+
+    Args:
+        block: its branches are numbered.
+        gpus: where its layers run.
+    """
+    lanes: list[tuple[set[GpuSet], list[int]]] = []
+    for position, branch in enumerate(block.branches):
+        used = {gpus[layer] for layer in layers_of(branch)}
+        together = [position]
+        apart = []
+        for others, members in lanes:
+            if any(share(a, b) for a in used for b in others):
+                used |= others
+                together = [*members, *together]
+            else:
+                apart.append((others, members))
+        lanes = [*apart, (used, sorted(together))]
+    return sorted(members for _, members in lanes)
+
+
+def share(first: GpuSet, second: GpuSet) -> bool:
+    """Whether two sets of GPUs have one in common."""
+    if first[-1] < second[0] or second[-1] < first[0]:
+        return False
+    neighbours = all(len(gpus) == gpus[-1] - gpus[0] + 1 for gpus in (first, second))
+    return neighbours or not set(first).isdisjoint(second)
+
+
+def _divisions(branches: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Ways to put the branches into two or more groups."""
+    if is_complete(branches):
+        yield from (groups for groups in _partitions(tuple(range(branches))) if len(groups) > 1)
+        return
+    for count in (2, 4, 8):
+        if count <= branches:
+            yield tuple(tuple(range(branches))[first::count] for first in range(count))
+
+
+def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    if not items:
+        yield ()
+        return
+    first, rest = items[0], items[1:]
+    for groups in _partitions(rest):
+        yield ((first,), *groups)
+        for position, group in enumerate(groups):
+            yield (*groups[:position], (first, *group), *groups[position + 1 :])
+
+
+def _orders(groups: tuple[tuple[int, ...], ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    if is_complete(sum(map(len, groups))):
+        yield from itertools.permutations(groups)
+    else:
+        yield groups
+
+
+Span = tuple[int, int, Place]
+"""Width, start and place of a lane."""
+
+
+@lru_cache(maxsize=1024)
+def _shapes(lanes: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> tuple[tuple[Span, ...], ...]:
+    """Widths of so many lanes that leave no room to widen one of them where it lies."""
+    widths = [count for count in gpu_counts if count < width and (lanes == 2 or count & (count - 1) == 0)]
+    wider = dict(itertools.pairwise(widths))
+    found = []
+    for chosen in _descending(widths, lanes, width):
+        slots = _laid_out(chosen, width, gpus_per_node)
+        if slots is None:
+            continue
+        if not any(_covers(_laid_out(other, width, gpus_per_node), slots) for other in _widened(chosen, wider)):
+            found.append(slots)
+    return tuple(found)
+
+
+def _descending(widths: Sequence[int], lanes: int, room: int) -> Iterator[tuple[int, ...]]:
+    """Widths that do not grow, of no more than ``room`` GPUs together."""
+    if not lanes:
+        yield ()
+        return
+    for position, width in enumerate(widths):
+        # The others need a GPU each at least.
+        if width + lanes - 1 <= room:
+            for others in _descending(widths[: position + 1], lanes - 1, room - width):
+                yield (width, *others)
+
+
+def _widened(chosen: tuple[int, ...], wider: dict[int, int]) -> Iterator[tuple[int, ...]]:
+    """The same widths with one of them a step wider, or several equal ones."""
+    for position, width in enumerate(chosen):
+        if width in wider and (position == 0 or chosen[position - 1] >= wider[width]):
+            yield (*chosen[:position], wider[width], *chosen[position + 1 :])
+    if len(set(chosen)) < len(chosen):
+        yield tuple(wider.get(width, width) for width in chosen)
+
+
+def _covers(slots: tuple[Span, ...] | None, others: tuple[Span, ...]) -> bool:
+    """Whether each slot is as wide as the other one, and no farther away."""
+    if slots is None or slots == others:
+        return False
+    return all(a[0] >= b[0] and a[2] <= b[2] for a, b in zip(slots, others, strict=True))
+
+
+def _laid_out(widths: tuple[int, ...], room: int, gpus_per_node: int) -> tuple[Span, ...] | None:
+    """First fit, widest first; None where a node's end leaves no place."""
+    free = [(0, room)]
+    slots: list[Span] = []
+    for width in widths:
+        for position, (start, end) in enumerate(free):
+            begin = _next_start(start, width, gpus_per_node)
+            if begin + width <= end:
+                free[position : position + 1] = [
+                    gap for gap in ((start, begin), (begin + width, end)) if gap[0] < gap[1]
+                ]
+                slots.append((width, begin, _place(begin, width, gpus_per_node)))
+                break
+        else:
+            return None
+    return tuple(slots)
+
+
+def _next_start(start: int, width: int, gpus_per_node: int) -> int:
+    left_in_node = -start % gpus_per_node
+    if start == 0 or width <= left_in_node or (width <= gpus_per_node and left_in_node == 0):
+        return start
+    return start + left_in_node
+
+
+def _place(start: int, width: int, gpus_per_node: int) -> Place:
+    if start == 0:
+        return HOME
+    return NEAR if start + width <= gpus_per_node else FAR

@@ -1,0 +1,109 @@
+"""Ways through several branches together, as arrays."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.costs.table import Floats
+from deeppool.planning.search.limited_costs import ROUNDING
+from deeppool.planning.search.shortest_path import Passage
+
+Parts = tuple[tuple[Passage, int, int], ...]
+"""The branches' passages, with what to add to their layers and first GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Ways through some branches, between one GPU count of the fork and one of the join."""
+
+    forward: Floats
+    """Per way, seconds in the forward pass."""
+    backward: Floats
+    """Seconds in the backward pass."""
+    moved: Floats
+    """Seconds that the join pays to fetch the results."""
+    lower: Floats
+    """Seconds that no ways with the same ends can beat, forward and backward."""
+    settled: NDArray[np.bool_]
+    """Whether the branches' own times are what they are, and no bounds."""
+    parts: list[Parts]
+
+    @property
+    def time(self) -> Floats:
+        """Seconds in all."""
+        total: Floats = self.forward + self.backward + self.moved
+        return total
+
+    def keep(self, which: NDArray[np.intp]) -> "Bundle":
+        """Some of the ways."""
+        return Bundle(
+            self.forward[which],
+            self.backward[which],
+            self.moved[which],
+            self.lower[which],
+            self.settled[which],
+            [self.parts[index] for index in which.tolist()],
+        )
+
+    def together(self, other: "Bundle", *, side_by_side: bool, cap: float, slack: float) -> "Bundle":
+        """The efficient pairs of a way of each that stay within ``cap`` seconds, ``slack`` of them for the join."""
+        both = np.maximum.outer if side_by_side else np.add.outer
+        moved = np.add.outer(self.moved, other.moved)
+        lower = both(self.lower, other.lower)
+        first, second = np.nonzero((lower + moved <= cap) & (moved <= slack))
+        return Bundle(
+            both(self.forward, other.forward)[first, second],
+            both(self.backward, other.backward)[first, second],
+            moved[first, second],
+            lower[first, second],
+            np.logical_and.outer(self.settled, other.settled)[first, second],
+            [self.parts[a] + other.parts[b] for a, b in zip(first.tolist(), second.tolist(), strict=True)],
+        ).efficient()
+
+    def efficient(self) -> "Bundle":
+        """The ways that no other one beats in forward, backward, transfers and bound."""
+        if len(self.parts) < 2:
+            return self
+        values = np.stack([self.forward, self.backward, self.moved, self.lower], axis=1)
+        kept: list[int] = []
+        for index in np.lexsort(values.T).tolist():
+            if not kept or not (values[kept] <= values[index]).all(axis=1).any():
+                kept.append(index)
+        return self.keep(np.array(kept))
+
+    def elsewhere(self, layers: int, start: int) -> "Bundle":
+        """The same ways through an equal part of the model, on other GPUs."""
+        return replace(
+            self, parts=[tuple((passage, a + layers, b + start) for passage, a, b in way) for way in self.parts]
+        )
+
+
+NOTHING = Bundle(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1, dtype=bool), [()])
+"""One way that takes no time."""
+NONE = NOTHING.keep(np.array([], dtype=np.intp))
+
+
+def bundle_of(passages: list[Passage], moved: float, layers: int, start: int) -> Bundle:
+    """Passages of one branch whose results the join fetches in ``moved`` seconds."""
+    forward = np.array([passage.forward for passage in passages])
+    time = np.array([passage.time for passage in passages])
+    lower = np.array([passage.lower for passage in passages])
+    parts: list[Parts] = [((passage, layers, start),) for passage in passages]
+    return Bundle(forward, time - forward, np.full(len(time), moved), lower, time <= lower * (1 + ROUNDING), parts)
+
+
+def concatenate(bundles: list[Bundle]) -> Bundle:
+    """All ways of all bundles."""
+    if len(bundles) == 1:
+        return bundles[0]
+    if not bundles:
+        return NONE
+    return Bundle(
+        np.concatenate([bundle.forward for bundle in bundles]),
+        np.concatenate([bundle.backward for bundle in bundles]),
+        np.concatenate([bundle.moved for bundle in bundles]),
+        np.concatenate([bundle.lower for bundle in bundles]),
+        np.concatenate([bundle.settled for bundle in bundles]),
+        [way for bundle in bundles for way in bundle.parts],
+    )

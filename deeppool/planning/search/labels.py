@@ -1,0 +1,240 @@
+"""Ways through a part of a model, from each GPU count before it to each after it: arrays of times and GPU-seconds.
+
+A way takes ``forward`` + ``backward`` + ``moved`` seconds and ``work`` GPU-seconds. A menu leaves ways out, but
+not without trace: whatever way there is, some way of the menu has no more work and a ``lower`` that is no
+greater than the other's seconds. Where nothing was left out but what another way beats, ``lower`` is ``time``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.costs.table import Floats
+from deeppool.planning.search.shortest_path import Choice
+
+Integers = NDArray[np.int64]
+Trace = Callable[[int], Iterator[Choice]]
+
+
+COLUMNS = ("before", "after", "forward", "backward", "moved", "work", "lower")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Menu:
+    """Ways as rows."""
+
+    before: Integers
+    """Index of the GPU count before it."""
+    after: Integers
+    forward: Floats
+    """Seconds."""
+    backward: Floats
+    moved: Floats
+    """Seconds that a join outside pays to fetch the results."""
+    work: Floats
+    """GPU-seconds."""
+    lower: Floats
+    """Seconds; see above."""
+    trace: Trace
+    """The choices behind a row."""
+
+    def __len__(self) -> int:
+        return len(self.before)
+
+    @property
+    def time(self) -> Floats:
+        """Seconds of both passes."""
+        total: Floats = self.forward + self.backward + self.moved
+        return total
+
+    @property
+    def exact(self) -> bool:
+        """Whether no way was left out but what another one beats."""
+        return bool((self.lower >= self.time * (1 - 1e-12)).all())
+
+    def keep(self, rows: Integers) -> "Menu":
+        """Some of the rows."""
+        trace = self.trace
+        return Menu(
+            self.before[rows],
+            self.after[rows],
+            self.forward[rows],
+            self.backward[rows],
+            self.moved[rows],
+            self.work[rows],
+            self.lower[rows],
+            lambda row: trace(int(rows[row])),
+        )
+
+    def elsewhere(self, layers: int, start: int = 0) -> "Menu":
+        """The same through an equal part of the model, or on other GPUs."""
+        if not layers and not start:
+            return self
+        trace = self.trace
+        return replace(
+            self, trace=lambda row: (Choice(x.layer + layers, x.option, x.start + start) for x in trace(row))
+        )
+
+
+def concatenate(menus: Sequence[Menu]) -> Menu:
+    """All rows of all menus."""
+    if len(menus) == 1:
+        return menus[0]
+    starts = np.cumsum([0, *map(len, menus)])
+
+    def trace(row: int) -> Iterator[Choice]:
+        which = int(np.searchsorted(starts, row, side="right")) - 1
+        return menus[which].trace(row - int(starts[which]))
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(menu, name) for menu in menus])
+
+    before, after, forward, backward, moved, work, lower = map(column, COLUMNS)
+    return Menu(before, after, forward, backward, moved, work, lower, trace)
+
+
+def pairs(first: Integers, second: Integers) -> tuple[Integers, Integers]:
+    """Indices of all pairs with equal keys."""
+    order = np.argsort(second, kind="stable")
+    ordered = second[order]
+    begin, end = np.searchsorted(ordered, first), np.searchsorted(ordered, first, side="right")
+    sizes = end - begin
+    left = np.repeat(np.arange(len(first)), sizes)
+    inner = np.arange(len(left)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return left, order[np.repeat(begin, sizes) + inner]
+
+
+def count_pairs(first: Integers, second: Integers) -> int:
+    """How many pairs have equal keys."""
+    most = 1 + max(int(first.max(initial=0)), int(second.max(initial=0)))
+    return int(np.bincount(first, minlength=most).astype(float) @ np.bincount(second, minlength=most))
+
+
+def undominated(key: Integers, time: Floats, work: Floats) -> Integers:
+    """Rows that no row of their key beats in both; of equal ones the first."""
+    order = np.lexsort((work, time, key))
+    ordered = work[order]
+    # Each key's numbers lie below those of the keys before it, so that one running minimum serves all.
+    shifted = ordered - key[order] * (2 * float(work.max(initial=0)) + 1)
+    better = np.ones(len(order), dtype=bool)
+    better[1:] = shifted[1:] < np.minimum.accumulate(shifted)[:-1]
+    kept: Integers = order[better]
+    return kept
+
+
+def beaten(key: Integers, time: Floats, work: Floats, ends: Integers, known: Menu) -> NDArray[np.bool_]:
+    """Which seconds and work some known way between the same ends does not exceed; ``ends``: its keys."""
+    if not len(key) or not len(known):
+        return np.zeros(len(key), dtype=bool)
+    rows = undominated(ends, known.time, known.work)
+    # One number for key and time, so that one search finds the slowest way that is fast enough.
+    span = 2 * max(float(known.time.max()), float(time.max())) + 1e-300
+    place = np.searchsorted(ends[rows] * span + known.time[rows], key * span + time, side="right") - 1
+    there = rows[np.maximum(place, 0)]
+    found: NDArray[np.bool_] = (place >= 0) & (ends[there] == key) & (known.work[there] <= work)
+    return found
+
+
+def efficient(menu: Menu, counts: int, ratio: float = 0.0) -> Menu:
+    """The ways that no other one beats in seconds and work, and those that bound what was left out before.
+
+    Args:
+        menu: with no ``moved`` that matters by itself.
+        counts: how many GPU counts there are.
+        ratio: of the ways whose seconds lie within ``1 + ratio`` of one another, one stays for the others.
+    """
+    if ratio and len(menu) > MOST_UNTHINNED * counts * counts:
+        menu = _thinned(menu, menu.before * counts + menu.after, ratio)
+    key = menu.before * counts + menu.after
+    kept = undominated(key, menu.lower, menu.work)
+    if not menu.exact:
+        kept = np.union1d(kept, undominated(key, menu.time, menu.work))
+    return menu.keep(kept[np.lexsort((menu.lower[kept], key[kept]))])
+
+
+def _thinned(menu: Menu, key: Integers, ratio: float) -> Menu:
+    """Of the ways in each cell of seconds the one with the least work, which stands for the others."""
+    cell = _cells(menu.lower, key, ratio)
+    least, low = np.full(cell.max() + 1, np.inf), np.full(cell.max() + 1, np.inf)
+    np.minimum.at(least, cell, menu.work)
+    np.minimum.at(low, cell, menu.lower)
+    kept = np.nonzero(menu.work == least[cell])[0]
+    lower = menu.lower.copy()
+    lower[kept] = low[cell[kept]]
+    if not menu.exact:
+        # Real times count too, or a way of uncertain seconds might push out one of certain ones.
+        cell = _cells(menu.time, key, ratio)
+        least = np.full(cell.max() + 1, np.inf)
+        np.minimum.at(least, cell, menu.work)
+        kept = np.union1d(kept, np.nonzero(menu.work == least[cell])[0])
+    return replace(menu, lower=lower).keep(kept)
+
+
+def _cells(seconds: Floats, key: Integers, ratio: float) -> Integers:
+    """A number for each key and each interval of seconds whose ends are ``1 + ratio`` apart."""
+    cell = np.floor(np.log(np.maximum(seconds, 1e-30)) / np.log1p(ratio)).astype(np.int64)
+    cell -= cell.min()
+    numbered: Integers = key * (int(cell.max()) + 1) + cell
+    return numbered
+
+
+MOST_UNTHINNED = 12
+"""Ways between two GPU counts, on average, that are not thinned yet."""
+
+
+def efficient_in_passes(menu: Menu, counts: int) -> Menu:
+    """The ways that no other one beats in forward, backward, transfers and work."""
+    key = menu.before * counts + menu.after
+    values = np.stack([menu.forward, menu.backward, menu.moved, menu.work], axis=1)
+    order = np.lexsort((*values.T, key))
+    kept = []
+    for rows in np.split(order, np.nonzero(np.diff(key[order]))[0] + 1):
+        here = values[rows]
+        beaten = (here[None, :, :] <= here[:, None, :]).all(axis=2)
+        # Ordered so, a row can only be beaten by those before it.
+        kept.append(rows[~np.tril(beaten, -1).any(axis=1)])
+    return menu.keep(np.concatenate(kept))
+
+
+def one_after_another(first: Menu, second: Menu, left: Integers, right: Integers) -> Menu:
+    """Pairs of rows whose times add up; from before the first to after the second."""
+    return Menu(
+        first.before[left],
+        second.after[right],
+        first.forward[left] + second.forward[right],
+        first.backward[left] + second.backward[right],
+        first.moved[left] + second.moved[right],
+        first.work[left] + second.work[right],
+        first.lower[left] + second.lower[right],
+        both(first, second, left, right),
+    )
+
+
+def side_by_side(first: Menu, second: Menu, left: Integers, right: Integers) -> Menu:
+    """Pairs of rows that run at the same time; ``lower`` is their time."""
+    forward = np.maximum(first.forward[left], second.forward[right])
+    backward = np.maximum(first.backward[left], second.backward[right])
+    moved = first.moved[left] + second.moved[right]
+    return Menu(
+        first.before[left],
+        first.after[left],
+        forward,
+        backward,
+        moved,
+        first.work[left] + second.work[right],
+        forward + backward + moved,
+        both(first, second, left, right),
+    )
+
+
+def both(first: Menu, second: Menu, left: Integers, right: Integers) -> Trace:
+    """Of a row, the choices of its pair."""
+
+    def trace(row: int) -> Iterator[Choice]:
+        yield from first.trace(int(left[row]))
+        yield from second.trace(int(right[row]))
+
+    return trace

@@ -1,0 +1,118 @@
+"""The fastest plan whose all-reduces overlap the backward pass (see ``schedule``), within the limit.
+
+How much of an all-reduce is hidden depends on all layers, so this is no shortest path. Where layers run one
+after another it is a flow shop, which labels solve exactly (see ``flow_shop``). Where branches may run side
+by side there are candidates: the exact search for an iteration without overlap, in which all-reduces count
+for several shares of their time, all layers on one GPU count, and the best plan in sequence. The schedule
+times each. The limit always counts an all-reduce in full, hidden or not.
+
+How far from the optimum the best candidate can be follows from lower bounds. An iteration takes F + B or
+longer, the forward and the backward pass with their transfers. All layers outside blocks of several
+branches, those of knots among them, run on GPUs from GPU 0 on, whose channel has room for one of their
+all-reduces at a time, S seconds together, and none starts before the forward pass ends. So an iteration takes
+F + S or longer, and
+
+    (1 - share) (F + B) + share (F + S) = F + (1 - share) B + share S
+
+for any share from 0 to 1. Where the model starts with a single layer, its backward is the last and hides
+nothing of its own all-reduce: F + B is longer by that, so it counts in full. The exact search finds a plan
+for which the sum is least, and no plan takes less than that: the largest of these values is the bound. It
+does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
+where they dominate.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from deeppool.costs.table import CostTable
+from deeppool.graph.series_parallel import Block, Series, decompose, layers_of, parts_of
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
+from deeppool.planning.search.limited_costs import ROUNDING, Prices
+from deeppool.planning.search.parallel_block import Crossings
+from deeppool.planning.search.search import SearchResult, certificate
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Of the seconds of all-reduces, for candidates."""
+BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
+"""For lower bounds, beside 0; the last one for networks so slow that little else counts."""
+
+
+def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
+    """The least iteration time found under a per-layer amplification limit, all-reduces overlapping.
+
+    Args:
+        costs: prices.
+        limit: on the amplification of each layer; None: no limit.
+    """
+    tree = decompose([layer.predecessors for layer in costs.graph.layers])
+    first, bound = bounding_plan(costs, tree, limit, 0.0)
+    others = (_cheapest(tree, Prices(costs, limit, (share - 1) * costs.sync))[0] for share in SHARES)
+    best = min([first, *others, *_uniform(costs, limit)], key=_time)
+    try:
+        options = fastest_in_sequence(costs, list(layers_of(tree)), limit, _time(best))
+    except TooManyLabelsError:
+        proven = False
+    else:
+        proven = not list(_side_by_side(tree))
+        if options is not None:
+            best = min(best, _placed(costs, options), key=_time)
+    if proven:
+        bound = _time(best)
+    elif _time(best) > bound * (1 + ROUNDING):
+        for share in BOUND_SHARES:
+            other, least = bounding_plan(costs, tree, limit, share)
+            best, bound = min(best, other, key=_time), max(bound, least)
+    return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
+
+
+def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: float) -> tuple[Placement, float]:
+    """The plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
+
+    Args:
+        costs: prices.
+        tree: the layers as chains and branches.
+        limit: on the amplification of each layer; None: no limit.
+        share: from 0 to below 1.
+    """
+    side_by_side = sorted(_side_by_side(tree))
+    counted = np.full((len(costs.graph.layers), 1), share)
+    counted[side_by_side] = 0
+    if tree.blocks[0] is None:
+        counted[tree.layers[0]] = 1
+    extra = (counted - 1) * costs.sync - share * costs.backward
+    # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where lanes are compared, pass by pass, the
+    # search takes both halves to count alike, so there each counts as the one in backward, which is less.
+    transfers = 1 - share if side_by_side else 1 - share / 2
+    return _cheapest(tree, Prices(costs, limit, extra, transfers))
+
+
+def _time(plan: Placement) -> float:
+    return plan.schedule.iteration_time
+
+
+def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] | None = None) -> Placement:
+    return Placement(costs, options, starts or (0,) * len(options), overlap_sync=True)
+
+
+def _cheapest(tree: Series, prices: Prices) -> tuple[Placement, float]:
+    """The plan that the exact search finds, and what no plan costs less than."""
+    found = Crossings(prices).whole(tree)
+    choices = sorted(found.choices())
+    options, starts = tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
+    return _placed(prices.costs, options, starts), found.lower
+
+
+def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
+    """All layers on one GPU count: data parallelism, one GPU, and what lies between; no transfers."""
+    permitted = (Prices(costs, limit).room >= 0).all(axis=0)
+    for option in np.nonzero(permitted)[0].tolist():
+        yield _placed(costs, (option,) * len(costs.graph.layers))
+
+
+def _side_by_side(tree: Series) -> Iterator[int]:
+    """Layers of blocks of several branches."""
+    for part in parts_of(tree):
+        if isinstance(part, Block) and len(part.branches) > 1:
+            yield from layers_of(part)

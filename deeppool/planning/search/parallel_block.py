@@ -1,0 +1,287 @@
+"""From a fork to its join: the branches between them in the best lanes.
+
+A branch that ends on GPU count m takes T(m) seconds, F(m) of them in the forward pass, and the join then
+pays X(m) to fetch its results. The backward pass starts again at the join, so side by side the lanes take
+
+    max F + max (T - F) + sum X   over lanes, with sum X within what the join's limit leaves.
+
+Lower bounds of that come for all arrangements and all GPU counts of fork and join at once (see ``bounds``). A
+crossing is *settled* for one pair of counts when the search asks for it (see ``settling``).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from deeppool.costs.communication import HOME, Place
+from deeppool.costs.table import Floats
+from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, layers_of
+from deeppool.planning.search.block_bounds import Bounds
+from deeppool.planning.search.block_evaluation import Settling
+from deeppool.planning.search.branch_bounds import Reach
+from deeppool.planning.search.gpu_partition import Slot, division, is_complete
+from deeppool.planning.search.limited_costs import ROUNDING, Prices
+from deeppool.planning.search.local_search import Tangled
+from deeppool.planning.search.shortest_path import NO_WAY, Budget, Choice, Edge, Passage, Step, Way, efficient, shortest
+
+MOST_PAIRS = 100_000
+"""Pairs of ways that a search tries to prove the last fraction of a per cent."""
+
+
+class Crossings:
+    """All crossings and ways of one search; equal ones are built once."""
+
+    def __init__(self, prices: Prices, *, proving: bool = True, side_by_side: bool = True) -> None:
+        """Begins with none.
+
+        Args:
+            prices: of the layers.
+            proving: looks for the best ways, by what none can beat, within a budget; else takes those that are
+                found first for the best.
+            side_by_side: whether branches may have lanes of their own.
+        """
+        self.prices, self.proving, self.side_by_side = prices, proving, side_by_side
+        self.counts = prices.gpu_counts
+        cluster = prices.costs.network.cluster
+        self.gpus, self.gpus_per_node = cluster.gpus, cluster.gpus_per_node
+        self.budget = Budget(MOST_PAIRS if proving else 0)
+        self._steps: dict[object, tuple[Slotted, int]] = {}
+        self._ways: dict[object, tuple[Way, int]] = {}
+        self._fits: dict[tuple[Slot, ...], Floats] = {}
+
+    def whole(self, series: Series) -> Passage:
+        """The best way through a model."""
+        slots = ((self.gpus, HOME),)
+        way = Way(self._steps_of(series, INPUT, slots), self.fits(slots), self.budget)
+        while True:
+            last = int(way.guess[0, 0].argmin())
+            passage = way.settle(0, 0, last)
+            if way.guess[0, 0, last] <= way.guess.min():
+                return passage._replace(lower=min(passage.time, float(way.lower.min())))
+
+    def way(self, series: Series, fork: int, slots: tuple[Slot, ...]) -> tuple[Way, int]:
+        """The ways through a branch up to its tail, in each slot, and what to add to their layers."""
+        # Layers of a tail are read outside, which their shape does not tell: two layers in a row may be a branch
+        # as well as a layer and its tail.
+        layers = sorted(layers_of(replace(series, tail=None)))
+        key = self.prices.shape(layers), slots
+        if key not in self._ways:
+            self._ways[key] = Way(self._steps_of(series, fork, slots), self.fits(slots), self.budget), layers[0]
+        way, first = self._ways[key]
+        return way, layers[0] - first
+
+    def step(
+        self, block: Block | Knot, fork: int, join: int, slots: tuple[Slot, ...], exits: tuple[Place, ...] | None = None
+    ) -> tuple["Slotted", int]:
+        """What lies between a fork and its join, seen as a step, and what to add to its layers.
+
+        Args:
+            block: branches or a knot.
+            fork: layer before it.
+            join: layer after it.
+            slots: GPUs to use, seen from the fork's.
+            exits: the same seen from the join's, for branches whose join belongs to a series outside; the step
+                then does not contain it.
+        """
+        layers = sorted(layers_of(block))
+        key = self.prices.shape([*layers, join]), slots, exits
+        if key not in self._steps:
+            parts: list[Crossing | Tangled] = []
+            for number, slot in enumerate(slots):
+                if isinstance(block, Knot):
+                    fits = self.fits((slot,))[0, 0]
+                    parts.append(Tangled(self.prices, block, fork, join, slot[1], fits))
+                else:
+                    parts.append(Crossing(self, block, fork, join, slot, None if exits is None else exits[number]))
+            self._steps[key] = Slotted(parts), layers[0]
+        step, first = self._steps[key]
+        return step, layers[0] - first
+
+    def fits(self, slots: tuple[Slot, ...]) -> Floats:
+        """(S, 1, K) 0 where a GPU count fits into a slot, else inf."""
+        if slots not in self._fits:
+            widths = np.array([width for width, _ in slots])
+            fits = np.where(np.array(self.counts) <= widths[:, None], 0.0, np.inf)
+            self._fits[slots] = fits[:, None, :]
+        return self._fits[slots]
+
+    def _steps_of(self, series: Series, fork: int, slots: tuple[Slot, ...]) -> list[tuple[Step, int]]:
+        steps: list[tuple[Step, int]] = []
+        for layer, block in zip(series.layers, series.blocks, strict=True):
+            if block is None:
+                places = {place for _, place in slots}
+                few = places.pop() if len(places) == 1 else None
+                steps.append((Edge(self.prices, fork, layer, [p for _, p in slots] if few is None else [few]), 0))
+            else:
+                steps.append(self.step(block, fork, layer, slots))
+            # After the first layer, transfers stay in the slot.
+            fork, slots = layer, tuple((width, HOME) for width, _ in slots)
+        return steps
+
+
+class Slotted:
+    """Crossings or knots that differ in their GPUs only, as one step."""
+
+    def __init__(self, parts: Sequence["Crossing | Tangled"]) -> None:
+        """Takes one part for each slot."""
+        self.parts = parts
+        self.lower: Floats = np.stack([part.lower for part in parts])
+        exact = all(part.lower is part.guess for part in parts)
+        self.guess: Floats = self.lower if exact else np.stack([part.guess for part in parts])
+        # What a part learns later shows here.
+        for part, lower, guess in zip(parts, self.lower, self.guess, strict=True):
+            part.lower, part.guess = lower, guess
+
+    @cached_property
+    def passes(self) -> Floats:
+        """(S, 2, before, after) seconds of the forward and of the backward pass that no way can beat."""
+        return np.stack([part.passes for part in self.parts])
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a price changes."""
+        return sum(part.version for part in self.parts)
+
+    @property
+    def least(self) -> Floats:
+        """(S, join) seconds of transfers into a join outside that no way can beat."""
+        return np.stack([part.bounds.least for part in self.parts if isinstance(part, Crossing)])
+
+    def crossing(self, slot: int) -> "Crossing":
+        """A part that is no knot."""
+        part = self.parts[slot]
+        assert isinstance(part, Crossing)
+        return part
+
+    def settle(self, slot: int, before: int, after: int) -> Passage:
+        """The best way, with its real price."""
+        return self.parts[slot].settle(before, after)
+
+    def front(self, slot: int, before: int, after: int, cap: float) -> list[Passage]:
+        """All ways within ``cap`` seconds that trade forward for backward."""
+        return self.parts[slot].front(before, after, cap)
+
+
+class Crossing:
+    """The branches between a fork and its join, and the join itself if it belongs to the same series."""
+
+    def __init__(
+        self, crossings: Crossings, block: Block, fork: int, join: int, slot: Slot, exit_: Place | None
+    ) -> None:
+        """Bounds every pair of GPU counts of the fork and the join."""
+        self.crossings, self.block, self.fork, self.join = crossings, block, fork, join
+        prices, (width, entry) = crossings.prices, slot
+        count = len(crossings.counts)
+        lanes = crossings.counts if crossings.side_by_side else ()
+        self.division = division(len(block.branches), lanes, width, crossings.gpus_per_node)
+        self.complete = is_complete(len(block.branches))
+        self.version = 0
+        zeros = np.zeros((1 if fork == INPUT else count, count))
+        self.own, self.own_forward, self.slack = zeros, zeros, zeros + np.inf
+        self.has_join = exit_ is None
+        if exit_ is None:
+            direct = prices.move(fork, join, entry) if block.direct else zeros
+            self.own = direct + prices.own[join]
+            self.own_forward = direct / 2 + prices.forward[join]
+            self.slack = prices.room[join] - direct
+        self._entries = tuple((wide, max(entry, place)) for wide, place in self.division.slots)
+        self._exits = tuple(max(exit_ or HOME, place) for _, place in self.division.slots)
+        self.reaches = [self._reach(branch) for branch in block.branches]
+        self._settled: dict[tuple[int, int], Passage] = {}
+        self.bounds = Bounds(self.division, self.reaches, self.own, self.own_forward, self.slack)
+        self.lower: Floats = self.bounds.time.min(axis=0) if self.complete else self._alone()
+        self.exact = crossings.proving and self.complete and all(reach.exact for reach in self.reaches)
+        """Whether settling finds the best way."""
+        self.guess = self.lower if self.exact else self.lower.copy()
+
+    # -- bounds, for all GPU counts at once ---------------------------------------------------------
+
+    def _reach(self, branch: Series) -> Reach:
+        """A branch in every slot of the division."""
+        crossings, prices, last = self.crossings, self.crossings.prices, branch.layers[-1]
+        way, layers = crossings.way(branch, self.fork, self._entries)
+        # (S, K, 1): the branch's last layer fits into the slot.
+        moved = np.swapaxes(crossings.fits(self._entries), 1, 2)
+        if last in prices.layers[self.join].predecessors:
+            moved = moved + np.stack([prices.move(last, self.join, place) for place in self._exits])
+            moved = np.where(moved <= self.slack.max(axis=0), moved, np.inf)
+        else:
+            moved = np.broadcast_to(moved, (*moved.shape[:2], len(crossings.counts)))
+        tail, bound, least = None, moved, moved
+        if branch.tail is not None:
+            inside = tuple((width, HOME) for width, _ in self._entries)
+            tail = crossings.step(branch.tail, last, self.join, inside, self._exits)
+            bound, least = moved + tail[0].lower, moved + tail[0].least[:, None, :]
+        return Reach(way, layers, moved, tail, shortest(way.lower, bound), least.min(axis=1))
+
+    def sharpen(self) -> None:
+        """Bounds the passes by themselves too, for all GPU counts: worth its time once a pair of them needs it."""
+        if self.bounds.sharp:
+            return
+        self.bounds.sharpen()
+        if self.complete:
+            lower = self.bounds.time.min(axis=0)
+            for known in (self.lower, self.guess):
+                np.maximum(known, lower, out=known)
+            self.version += 1
+
+    @property
+    def passes(self) -> Floats:
+        """(2, fork, join) seconds of the forward and of the backward pass that no way can beat."""
+        return self.bounds.passes if self.complete else np.zeros((2, *self.own.shape))
+
+    def _alone(self) -> Floats:
+        """A bound for more branches than can be divided in all ways: as if each had all the GPUs to itself."""
+        # The first slot is that of the block in sequence.
+        reaches = [(reach.total[0], reach.least[0]) for reach in self.reaches]
+        with np.errstate(invalid="ignore"):
+            busiest = np.max([total - least for total, least in reaches], axis=0)
+            arriving = np.sum([least for _, least in reaches], axis=0)
+            return np.where(np.isfinite(self.bounds.time[0]), busiest + arriving + self.own, np.inf)
+
+    # -- real prices, for one pair of GPU counts ----------------------------------------------------
+
+    def settle(self, before: int, after: int) -> Passage:
+        """The best lanes between two GPU counts, with their real price."""
+        ends = before, after
+        if ends not in self._settled:
+            single = len(self.reaches) == 1 and self.exact and self.reaches[0].tail is None
+            found = self._through(*ends) if single else Settling(self, *ends).best()
+            self._settled[ends] = found
+            # What is not settled exactly keeps its bound; the search then reckons with what was found.
+            price = found.lower if self.exact else found.time
+            if price > self.guess[ends] * (1 + ROUNDING):
+                self.guess[ends] = price
+                self.version += 1
+        return self._settled[ends]
+
+    def _through(self, before: int, after: int) -> Passage:
+        """The best way where there is one branch, as in a residual connection."""
+        way, layers = self.reaches[0].way, self.reaches[0].layers
+        moved = self.reaches[0].moved[0, :, after]
+        moved = np.where(moved <= self.slack[before, after], moved, np.inf)
+        while True:
+            # Settling a way may make it slower than others.
+            times = way.lower[0, before] + moved
+            last = int(times.argmin())
+            if times[last] == math.inf:
+                return NO_WAY
+            passage = way.settle(0, before, last)
+            if way.lower[0, before, last] + moved[last] <= times[last]:
+                break
+        own, own_forward = float(self.own[before, after]), float(self.own_forward[before, after])
+        parts = ((passage, layers, 0), *((Choice(self.join, after, 0),) if self.has_join else ()))
+        forward = passage.forward + float(moved[last]) / 2 + own_forward
+        return Passage(
+            passage.time + float(moved[last]) + own, forward, passage.lower + float(moved[last]) + own, parts
+        )
+
+    def front(self, before: int, after: int, cap: float) -> list[Passage]:
+        """All ways within ``cap`` seconds that trade forward for backward."""
+        self.sharpen()
+        settling = Settling(self, before, after)
+        ways = settling.ways(cap - settling.own, thorough=True)
+        return efficient([settling.passage(ways, index) for index in range(len(ways.parts))])

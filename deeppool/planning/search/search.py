@@ -1,0 +1,98 @@
+"""The exact search: the least iteration time among the plans that keep the amplification limit.
+
+DeepPool's Algorithm 1 fixes the best predecessor before it looks at the limit, so it can miss the
+optimum and break the limit. But the amplification of a layer depends only on the edge into it,
+
+    Amp(i, h -> g) = (comm(h -> g) + comp(i, g) + sync(i, g)) x g / comp(i, 1),
+
+so dropping the edges over the limit leaves a plain shortest path: exact, at the same complexity,
+O(layers x counts^2). Everything on one GPU has amplification 1, so a plan always exists.
+
+Branches run side by side in lanes (see ``lanes``) or one after another, whichever is faster. What lies
+between a fork and its join is a step of that path too, of whose price only a lower bound is known at
+first (see ``crossing``). The search takes the shortest path, prices the steps on it, and repeats until
+all steps on the shortest path are priced: no other path can then be shorter. Knots (see ``knot``) are
+priced by local search; a plan with a knot states how far from its lower bound it is, and so does one whose
+proof takes too long.
+
+Layers of equal signature cost the same, so equal parts of a model are priced once.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deeppool.costs.table import CostTable, Floats
+from deeppool.graph.series_parallel import decompose
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.limited_costs import ROUNDING, Prices
+from deeppool.planning.search.parallel_block import Crossings
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Choices of one search."""
+
+    choices: tuple[int, ...]
+    """Per layer the index into ``gpu_counts``."""
+    starts: tuple[int, ...]
+    """Per layer its first GPU."""
+    iteration_time: float
+    optimality: str
+    """``exact``, or ``bound x``: at most x times the optimum."""
+
+
+def search(
+    costs: CostTable, limit: float | None, extra: Floats | None = None, *, side_by_side: bool = True
+) -> SearchResult:
+    """The least iteration time under a per-layer amplification limit.
+
+    Args:
+        costs: prices.
+        limit: on the amplification of each layer; None: no limit.
+        extra: (L, K) seconds that the search adds to each layer's time when it compares plans; neither the
+            limit nor ``SearchResult.iteration_time`` counts them, and optimality is claimed of the sum.
+        side_by_side: whether branches may have lanes of their own.
+    """
+    found = _search(Prices(costs, limit, extra), side_by_side=side_by_side)
+    if extra is None:
+        return found
+    return replace(found, iteration_time=Placement(costs, found.choices, found.starts).iteration_time)
+
+
+def best_lanes(costs: CostTable, choices: tuple[int, ...], limit: float | None) -> SearchResult:
+    """The fastest lanes for GPU counts that are given; nothing is claimed of the counts.
+
+    Lanes bring no layer over the limit that would keep it on the first GPUs, and none further over it.
+    """
+    others = np.ones(costs.compute.shape, dtype=bool)
+    others[np.arange(len(choices)), choices] = False
+    prices = Prices(costs, limit, np.where(others, np.inf, 0.0))
+    in_sequence = Placement(costs, choices, (0,) * len(choices))
+    for layer, option in enumerate(choices):
+        prices.room[layer, option] = max(prices.room[layer, option], in_sequence.incoming(layer) * (1 + ROUNDING))
+    return replace(_search(prices), optimality="heuristic")
+
+
+def _search(prices: Prices, *, side_by_side: bool = True) -> SearchResult:
+    tree = decompose([layer.predecessors for layer in prices.layers])
+    crossings = Crossings(prices, side_by_side=side_by_side)
+    best = crossings.whole(tree)
+    if crossings.budget.exhausted:
+        # Where bounds lead, but are not proved, a better way than those that they lead to may lie aside.
+        other = Crossings(prices, proving=False, side_by_side=side_by_side).whole(tree)
+        lower = max(best.lower, other.lower)
+        best = min(best, other, key=lambda way: way.time)._replace(lower=lower)
+    choices = sorted(best.choices())
+    return SearchResult(
+        choices=tuple(choice.option for choice in choices),
+        starts=tuple(choice.start for choice in choices),
+        iteration_time=best.time,
+        optimality=certificate(best.time / best.lower),
+    )
+
+
+def certificate(factor: float) -> str:
+    """What is claimed of a time that is at most ``factor`` times the least one; rounded up, or it would be no bound."""
+    return "exact" if factor <= 1 + ROUNDING else f"bound {math.ceil(1000 * factor) / 1000:.3f}"

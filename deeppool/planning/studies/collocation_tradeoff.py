@@ -1,0 +1,206 @@
+"""Two profiles and a cluster → :class:`SharedCluster`."""
+
+from dataclasses import dataclass, replace
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.costs.communication import NetworkModel
+from deeppool.errors import InvalidValueError
+from deeppool.planning.plan import GpuCounts, Plan
+from deeppool.planning.planner import frontier, gpu_counts_to_search
+from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, Strategy, optimality_factor
+from deeppool.profiling.table import Profile
+
+Plans = dict[int, Frontier]
+"""Per GPU count, every efficient plan of the foreground on that many GPUs."""
+
+
+def share(
+    profile: Profile,
+    cluster: Cluster | int,
+    global_batch: int,
+    background: Profile,
+    *,
+    background_batch: int | None = None,
+    harvest_of_idle: float = 1.0,
+    gpu_counts: GpuCounts = "powers",
+    network_model: NetworkModel | None = None,
+) -> SharedCluster:
+    """Foreground speed-up against cluster throughput: burst parallel with collocation, beside static partitions.
+
+    Every GPU that the foreground leaves idle trains the background job by itself, as in DeepPool (section 1),
+    with ``deeppool.planning.studies.tradeoff_record``'s model. A static partition gives k GPUs to the foreground and the
+    others to the background for good, as in the paper's figure 10.
+
+        both = dp.share(profile, 8, 32, background=profile)
+        best = both.fastest(background_throughput=1000).point
+        plan = dp.plan(profile, best.gpus, 32, best.amplification_limit, limit_scope="iteration")
+
+    Args:
+        profile: of the foreground.
+        cluster: as for :func:`plan`.
+        global_batch: of the foreground.
+        background: profile of the background job, on the same kind of device.
+        background_batch: its batch on each GPU; the profile's largest unless given.
+        harvest_of_idle: the share of the idle time between the foreground's layers that the background gets,
+            from 0 to 1; a run measures it (``run.background.harvest_of_idle``). Whole GPUs that the foreground
+            never uses train the background at full speed whatever this is.
+        gpu_counts: that layers and partitions may have.
+        network_model: as for :func:`deeppool.plan`.
+
+    Raises:
+        InvalidValueError: a share outside 0 … 1, a background batch above the profile's largest, or profiles of
+            different devices.
+        PlanError, MissingProfileError: as for :func:`plan`, and where the background's batch is below its profile's.
+    """
+    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    _check(profile, background, harvest_of_idle)
+    batch = background.batch_sizes[-1] if background_batch is None else background_batch
+    sample_time = _sample_time(background, batch)
+    counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts)
+    plans = {
+        # The whole cluster comes first, so that an error speaks of what was asked for.
+        count: frontier(
+            profile, replace(cluster, gpus=count), global_batch, gpu_counts=gpu_counts, network_model=network_model
+        )
+        for count in reversed(counts)
+    }
+    alone = plans[cluster.gpus].single_gpu_iteration_time
+    pricing = _Pricing(cluster.gpus, global_batch, alone, sample_time, harvest_of_idle)
+    return SharedCluster(
+        model=profile.graph.model,
+        background_model=background.graph.model,
+        cluster=cluster,
+        gpus=cluster.gpus,
+        global_batch=global_batch,
+        background_batch=batch,
+        background_sample_time=sample_time,
+        harvest_of_idle=harvest_of_idle,
+        device_name=profile.device_name,
+        provenance="estimated" if "estimated" in (profile.provenance, background.provenance) else "measured",
+        extrapolated_gpu_counts=tuple(k for k in counts if -(-global_batch // k) > profile.batch_sizes[-1]),
+        single_gpu_iteration_time=alone,
+        points=_collocated(pricing, plans),
+        data_parallel_partitions=tuple(
+            pricing.partition("data parallel", k, plans[k].data_parallel_iteration_time) for k in counts
+        ),
+        burst_parallel_partitions=tuple(
+            pricing.partition("burst parallel", k, plans[k].points[0].iteration_time, plans[k].points[0].gpu_seconds)
+            for k in counts
+        ),
+        optimality=max((found.optimality for found in plans.values()), key=optimality_factor),
+        search_time=sum(found.search_time for found in plans.values()),
+    )
+
+
+def _check(profile: Profile, background: Profile, harvest_of_idle: float) -> None:
+    if not 0 <= harvest_of_idle <= 1:
+        raise InvalidValueError(
+            f"harvest_of_idle must be from 0 to 1, got {harvest_of_idle:g} "
+            "(a run measures more where the background also ran while the foreground computed; that is not modelled)"
+        )
+    ours, theirs = (
+        f"{job.device_name} ({job.device}, {job.threads} thread{'s' * (job.threads > 1)})"
+        for job in (profile, background)
+    )
+    if ours != theirs:
+        raise InvalidValueError(
+            f"the foreground's profile is of {ours}, the background's of {theirs}: they share GPUs of one kind "
+            "(profile both on it)"
+        )
+
+
+def _sample_time(background: Profile, batch: int) -> float:
+    """Seconds of one GPU per sample of the background."""
+    largest = background.batch_sizes[-1]
+    if not 1 <= batch <= largest:
+        raise InvalidValueError(
+            f"background_batch must be from 1 to {largest}, the largest in the profile of {background.graph.model}, "
+            f"got {batch} (whether a larger one fits the device is not known: profile with --batch-sizes …,{batch})"
+        )
+    return background.iteration_time(batch) / batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Pricing:
+    """From times to throughputs; the formulas are in ``shared_cluster``."""
+
+    gpus: int
+    global_batch: int
+    single_gpu_iteration_time: float
+    sample_time: float
+    harvest: float
+
+    def collocated(self, gpus: int, iteration_time: float, gpu_seconds: float) -> OperatingPoint:
+        """The background has what an iteration does not take from it."""
+        lost = self.harvest * gpu_seconds + (1 - self.harvest) * gpus * iteration_time
+        left = max(0.0, self.gpus - lost / iteration_time)
+        return self._point("burst parallel", gpus, True, iteration_time, gpu_seconds, left)
+
+    def partition(
+        self, strategy: Strategy, gpus: int, iteration_time: float, gpu_seconds: float | None = None
+    ) -> OperatingPoint:
+        """The foreground holds its GPUs to itself; all of them all the time unless ``gpu_seconds`` are given."""
+        held = gpus * iteration_time if gpu_seconds is None else gpu_seconds
+        return self._point(strategy, gpus, False, iteration_time, held, self.gpus - gpus)
+
+    def _point(
+        self,
+        strategy: Strategy,
+        gpus: int,
+        collocated: bool,
+        iteration_time: float,
+        gpu_seconds: float,
+        background_gpus: float,
+    ) -> OperatingPoint:
+        foreground = self.global_batch / iteration_time
+        background = background_gpus / self.sample_time
+        return OperatingPoint(
+            strategy=strategy,
+            gpus=gpus,
+            collocated=collocated,
+            iteration_time=iteration_time,
+            gpu_seconds=gpu_seconds,
+            amplification=gpu_seconds / self.single_gpu_iteration_time,
+            speedup=self.single_gpu_iteration_time / iteration_time,
+            foreground_throughput=foreground,
+            background_throughput=background,
+            throughput=foreground + background,
+        )
+
+
+def _collocated(pricing: _Pricing, plans: Plans) -> tuple[OperatingPoint, ...]:
+    """Of the plans on all GPU counts, those that none beats in speed-up and background throughput; fastest first."""
+    found = [
+        pricing.collocated(gpus, plan.iteration_time, plan.gpu_seconds)
+        for gpus, front in plans.items()
+        for plan in front.points
+    ]
+    # Of equals the one on the fewest GPUs comes first, and stays.
+    found.sort(key=lambda point: (point.iteration_time, -point.background_throughput, point.gpus))
+    efficient: list[OperatingPoint] = []
+    for point in found:
+        if not efficient or point.background_throughput > efficient[-1].background_throughput:
+            efficient.append(point)
+    return tuple(efficient)
+
+
+def point_of(shared: SharedCluster, plan: Plan) -> OperatingPoint:
+    """What a plan makes of the shared cluster: its speed-up, and what it leaves to the background.
+
+    Raises:
+        InvalidValueError: the plan is of another model or batch, or for more GPUs than the cluster has.
+    """
+    if (plan.model, plan.global_batch) != (shared.model, shared.global_batch) or plan.gpus > shared.gpus:
+        raise InvalidValueError(
+            f"the plan is of {plan.model}, batch {plan.global_batch} on {plan.gpus} GPUs, the cluster trains "
+            f"{shared.model}, batch {shared.global_batch} on up to {shared.gpus} GPUs (share it anew: dp.share)"
+        )
+    pricing = _Pricing(
+        shared.gpus,
+        shared.global_batch,
+        shared.single_gpu_iteration_time,
+        shared.background_sample_time,
+        shared.harvest_of_idle,
+    )
+    return pricing.collocated(plan.gpus, plan.iteration_time, plan.gpu_seconds)

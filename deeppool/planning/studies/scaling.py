@@ -1,0 +1,266 @@
+"""Scaling studies: how soon a model reaches its accuracy on more GPUs and faster networks.
+
+The experiment behind figures 1 to 3 of DeepPool (section 2). The time to accuracy is the time of an iteration
+times the steps that the global batch needs. *Weak scaling* keeps the per-GPU batch and loses steps to sample
+efficiency; *strong scaling* keeps the global batch and loses time to small batches and to the network;
+*batch-optimal scaling* takes the global batch that reaches the accuracy soonest at each GPU count. Each of
+them data parallel, as in the paper, and burst parallel, by the exact search.
+
+A network of some speed is a cluster with that bandwidth between any two GPUs: full bisection, as the paper
+assumes. Nothing overlaps, and the memory of a GPU is no limit here.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.costs.communication import Network, NetworkModel
+from deeppool.costs.table import price
+from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
+from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.search.search import search
+from deeppool.planning.studies.scaling_record import (
+    PARALLELISMS,
+    STRATEGIES,
+    MissingPoint,
+    Parallelism,
+    ScalingPoint,
+    ScalingStudy,
+    Strategy,
+)
+from deeppool.planning.studies.steps_to_accuracy import StepsToAccuracy
+from deeppool.profiling.table import Profile
+from deeppool.units import format_bit_rate
+
+GPU_COUNTS = tuple(2**exponent for exponent in range(11))
+"""1 to 1,024."""
+BANDWIDTHS = tuple(bits / 8 for bits in (10e9, 200e9, 1e12, 4.8e12))
+"""Bytes per second of networks that DeepPool's section 2 names: 10 Gbit/s (on figure 3), 200 Gbit/s (ConnectX-6),
+1 Tbit/s (figure 1), 4.8 Tbit/s (figure 2); taken as what a GPU sends while it receives as much."""
+LATENCY = 5e-6
+"""Seconds before the first byte arrives; estimated, as for the links of ``cluster``: the paper gives none."""
+GLOBAL_BATCH = 256
+"""Of strong scaling, and of each GPU in weak scaling: DeepPool, figures 1 and 3."""
+
+Progress = Callable[[str, float], None]
+"""What is being planned, and the share that is done."""
+UNKNOWN = (MissingProfileError, MissingStepsError, PlanError)
+"""What makes one point missing, not the study fail."""
+
+
+def scaling(
+    profile: Profile,
+    steps: StepsToAccuracy,
+    *,
+    gpu_counts: Sequence[int] = GPU_COUNTS,
+    bandwidths: Sequence[float] = BANDWIDTHS,
+    global_batch: int = GLOBAL_BATCH,
+    per_gpu_batch: int | None = None,
+    amplification_limit: float | None = None,
+    network_model: NetworkModel = "best",
+    latency: float = LATENCY,
+    on_progress: Progress | None = None,
+) -> ScalingStudy:
+    """Time to accuracy by weak, strong and batch-optimal scaling, data parallel and burst parallel.
+
+    Batch-optimal scaling looks at global batches of at least a sample per GPU, per-GPU batches up to the
+    profile's largest or weak scaling's, and the batches of weak and strong scaling. Data parallel it tries every
+    per-GPU batch, which is exact where steps never rise with the batch; burst parallel, where each batch is a
+    search of its own, the powers of two and the best data-parallel batch.
+
+    Args:
+        profile: layer times; a point that leans on times above its largest batch is marked, one below its
+            smallest is missing.
+        steps: global batch → steps to the target accuracy; see ``deeppool.planning.studies.steps_to_accuracy``.
+        gpu_counts: of the points.
+        bandwidths: bytes per second of a GPU's link, each direction.
+        global_batch: of strong scaling.
+        per_gpu_batch: of weak scaling; None: ``global_batch``, so that both start from the same iteration.
+        amplification_limit: of every layer of the burst-parallel plans, as for :func:`deeppool.plan`.
+        network_model: pattern of the all-reduces, see ``deeppool.costs.communication``; ``paper`` is DeepPool's.
+        latency: of every link, seconds.
+        on_progress: told of every GPU count at every network speed.
+
+    Raises:
+        InvalidValueError: an argument is out of its bounds.
+        MissingStepsError: no batch is known to reach the accuracy on one GPU, which speed-ups are over.
+    """
+    started = time.perf_counter()
+    if not gpu_counts or not bandwidths:
+        raise InvalidValueError("gpu_counts and bandwidths must name one at least (leave them out for the defaults)")
+    counts, speeds = tuple(sorted(set(gpu_counts))), tuple(sorted(set(bandwidths)))
+    per_gpu = global_batch if per_gpu_batch is None else per_gpu_batch
+    compute = cache(profile.iteration_time)
+    job = _Job(profile, compute, steps, global_batch, per_gpu, amplification_limit, network_model)
+    alone = _Site(job, 1, speeds[0], latency)
+    single_batch = alone.best_batch("data-parallel")
+    single_time = alone.time_to_accuracy(single_batch, "data-parallel")
+    points: list[ScalingPoint] = []
+    missing: list[MissingPoint] = []
+    sites = [_Site(job, gpus, bandwidth, latency) for bandwidth in speeds for gpus in counts]
+    for done, site in enumerate(sites):
+        if on_progress is not None:
+            on_progress(f"{site.gpus} GPUs at {format_bit_rate(site.bandwidth)}", done / len(sites))
+        for strategy in STRATEGIES:
+            for parallelism in PARALLELISMS:
+                try:
+                    points.append(site.point(strategy, parallelism, single_time))
+                except UNKNOWN as error:
+                    missing.append(MissingPoint(strategy, parallelism, site.bandwidth, site.gpus, str(error)))
+    return ScalingStudy(
+        model=profile.graph.model,
+        device=profile.device,
+        device_name=profile.device_name,
+        precision=profile.precision,
+        provenance=profile.provenance,
+        profile_batch_sizes=profile.batch_sizes,
+        steps_name=steps.name,
+        steps_source=steps.source,
+        network_model=network_model,
+        latency=latency,
+        gpu_counts=counts,
+        bandwidths=speeds,
+        global_batch=global_batch,
+        per_gpu_batch=per_gpu,
+        amplification_limit=amplification_limit,
+        single_gpu_batch=single_batch,
+        single_gpu_time=single_time,
+        points=tuple(points),
+        missing=tuple(missing),
+        study_time=time.perf_counter() - started,
+    )
+
+
+def full_bisection(gpus: int, bandwidth: float, latency: float = LATENCY) -> Cluster:
+    """GPUs any two of which have a link of so many bytes per second each direction."""
+    link = Link(bandwidth, latency, f"{format_bit_rate(bandwidth)} each direction, chosen for a scaling study")
+    return Cluster(gpus, f"{format_bit_rate(bandwidth)} full bisection", gpus, link, link)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is trained, and how it may be scaled."""
+
+    profile: Profile
+    compute: Callable[[int], float]
+    """Per-GPU batch → seconds of forward and backward of all layers on one GPU."""
+    steps: StepsToAccuracy
+    global_batch: int
+    per_gpu_batch: int
+    amplification_limit: float | None
+    network_model: NetworkModel
+
+    def __post_init__(self) -> None:
+        for name in ("global_batch", "per_gpu_batch"):
+            if getattr(self, name) < 1:
+                raise InvalidValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.amplification_limit is not None and not self.amplification_limit >= 1:
+            raise InvalidValueError(f"amplification_limit must be at least 1.0, got {self.amplification_limit:g}")
+
+
+class _Site:
+    """One GPU count on one network."""
+
+    def __init__(self, job: _Job, gpus: int, bandwidth: float, latency: float) -> None:
+        self.job, self.gpus, self.bandwidth = job, gpus, bandwidth
+        self.network = Network(full_bisection(gpus, bandwidth, latency), job.network_model)
+        self.counts = gpu_counts_to_search(gpus, gpus)
+        self.sync = sum(self.network.all_reduce_time(gpus, x.parameter_bytes) for x in job.profile.graph.layers)
+
+    def point(self, strategy: Strategy, parallelism: Parallelism, single_time: float) -> ScalingPoint:
+        """One way to scale here; ``single_time`` is what its speed-up is over."""
+        batch = self._batch(strategy, parallelism)
+        steps = self.job.steps.steps(batch)
+        if parallelism == "data-parallel":
+            iteration, optimality = self._iteration_time(batch, parallelism), "exact"
+            gpu_seconds, widest = iteration * self.gpus, self._share(batch)
+        else:
+            self._share(batch)
+            limit = self.job.amplification_limit
+            found = plan(self.job.profile, self.network.cluster, batch, limit, network_model=self.job.network_model)
+            iteration, optimality, gpu_seconds = found.iteration_time, found.optimality, found.gpu_seconds
+            # A limit is relative to one GPU, which then holds the whole batch.
+            fewest = min(layer.gpu_count for layer in found.layers) if limit is None else 1
+            widest = -(-batch // fewest)
+        return ScalingPoint(
+            strategy=strategy,
+            parallelism=parallelism,
+            bandwidth=self.bandwidth,
+            gpus=self.gpus,
+            global_batch=batch,
+            per_gpu_batch=self._share(batch),
+            iteration_time=iteration,
+            steps=steps,
+            time_to_accuracy=steps * iteration,
+            speedup=single_time / (steps * iteration),
+            gpu_seconds=steps * gpu_seconds,
+            extrapolated=widest > self.job.profile.batch_sizes[-1],
+            optimality=optimality,
+        )
+
+    def best_batch(self, parallelism: Parallelism) -> int:
+        """The global batch that reaches the accuracy soonest, of those that are looked at.
+
+        Raises:
+            MissingStepsError: none has both layer times and steps.
+        """
+        best: tuple[float, int] | None = None
+        refusals: list[str] = []
+        for batch in self._candidates(parallelism):
+            try:
+                reached = (self.time_to_accuracy(batch, parallelism), batch)
+            except UNKNOWN as error:
+                refusals.append(str(error))
+            else:
+                best = reached if best is None else min(best, reached)
+        if best is None:
+            raise MissingStepsError(
+                f"no global batch on {self.gpus} GPUs has both layer times and steps; the smallest: {refusals[0]}; "
+                f"the largest: {refusals[-1]}"
+            )
+        return best[1]
+
+    def time_to_accuracy(self, batch: int, parallelism: Parallelism) -> float:
+        """Seconds with a global batch.
+
+        Raises:
+            MissingProfileError, MissingStepsError, PlanError: there is no such point.
+        """
+        return self.job.steps.steps(batch) * self._iteration_time(batch, parallelism)
+
+    def _batch(self, strategy: Strategy, parallelism: Parallelism) -> int:
+        if strategy == "weak":
+            return self.job.per_gpu_batch * self.gpus
+        return self.job.global_batch if strategy == "strong" else self.best_batch(parallelism)
+
+    def _candidates(self, parallelism: Parallelism) -> list[int]:
+        """Global batches, ascending.
+
+        Between two multiples of the GPU count the largest shard, and so a data-parallel iteration, is that of
+        the larger one, which needs the fewest steps.
+        """
+        largest = max(self.job.profile.batch_sizes[-1], self.job.per_gpu_batch)
+        shares: Iterable[int] = range(1, largest + 1)
+        also = {self.job.per_gpu_batch * self.gpus, self.job.global_batch}
+        if parallelism == "burst-parallel":
+            shares = (2**exponent for exponent in range(largest.bit_length()))
+            also.add(self.best_batch("data-parallel"))
+        return sorted(also.union(share * self.gpus for share in shares))
+
+    def _iteration_time(self, batch: int, parallelism: Parallelism) -> float:
+        share = self._share(batch)
+        if parallelism == "data-parallel":
+            return self.job.compute(share) + self.sync
+        costs = price(self.job.profile, self.network, batch, self.counts)
+        return search(costs, self.job.amplification_limit).iteration_time
+
+    def _share(self, batch: int) -> int:
+        """Samples of the largest shard."""
+        if batch < self.gpus:
+            raise PlanError(
+                f"{self.gpus} GPUs cannot share a global batch of {batch}: each needs a sample "
+                f"(at most {batch} GPUs, or a larger batch)"
+            )
+        return -(-batch // self.gpus)

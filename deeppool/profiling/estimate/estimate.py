@@ -1,0 +1,120 @@
+"""A model and the data sheet of a GPU that need not be here → an estimated :class:`Profile`."""
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from deeppool.base import serialization
+from deeppool.device.common import AUTOCAST, Precision
+from deeppool.device.datasheet import GpuSheet, find_gpu
+from deeppool.device.environment import package_versions
+from deeppool.errors import InvalidValueError
+from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.capture.extract import extract
+from deeppool.graph.shapes import Shapes
+from deeppool.job import Progress
+from deeppool.profiling.estimate.layer_work import Work, layer_work
+from deeppool.profiling.estimate.roofline import ACCURACY, FITTED, Columns
+from deeppool.profiling.table import Measurement, Profile
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+VIEW = 1e-9
+"""Seconds per sample of a layer that launches nothing, such as a view: a profile takes no zero, because amplification
+is relative to a layer's time. In proportion to the batch, because a view costs no more on many GPUs."""
+
+
+def estimate(
+    model: CapturedModel | torch.nn.Module | str,
+    input_shape: Shapes | None = None,
+    *,
+    gpu: str,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    precision: Precision = "tf32",
+    output: str | Path | None = None,
+    on_progress: Progress | None = None,
+) -> Profile:
+    """Estimates every distinct layer at several per-GPU batch sizes, on a machine with or without a GPU.
+
+    The kernels of a layer's forward and backward, with their FLOPs and bytes, are found on tensors without data
+    (:mod:`deeppool.profiling.estimate.layer_work`); their times follow from the data sheet (:mod:`deeppool.profiling.estimate.roofline`).
+
+    Args:
+        model: a captured model, or what :func:`deeppool.capture` takes.
+        input_shape: of one sample, when the model is not captured yet.
+        gpu: ``a100-40``, ``a100-80``, ``h100`` or ``h200``.
+        batch_sizes: per-GPU batch sizes to estimate; a plan interpolates between them.
+        precision: ``tf32`` rounds the numbers of convolutions and matrix products to TF32, ``fp32`` does not (as
+            for :func:`deeppool.profile`); ``bf16`` and ``fp16`` as under autocast.
+        output: where to save the profile.
+        on_progress: see :data:`~deeppool.profiling.measure.profile.Progress`.
+
+    Returns:
+        A profile whose ``provenance`` is ``estimated`` and whose ``method`` tells the model and its known error.
+
+    Raises:
+        InvalidValueError: a GPU that is not known, or batch sizes that are not positive.
+    """
+    sheet = find_gpu(gpu)
+    sizes = tuple(sorted(set(batch_sizes)))
+    if not sizes or sizes[0] < 1:
+        raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
+    path = serialization.check_writable(output) if output is not None else None
+    report = on_progress or (lambda what, share: None)
+    if isinstance(model, CapturedModel):
+        captured = model
+    else:
+        captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
+    layers = captured.graph.layers
+    representatives = {layer.signature: index for index, layer in reversed(list(enumerate(layers)))}
+    measurements = []
+    for done, (signature, index) in enumerate(representatives.items()):
+        report(layers[index].name, done / len(representatives))
+        segment = extract(captured, [index])
+        works = [layer_work(segment, batch, autocast=precision in AUTOCAST) for batch in sizes]
+        forward, backward = _seconds(works, sizes, sheet, tf32=precision == "tf32")
+        measurements.append(Measurement(signature, forward, backward, (0.0,) * len(sizes)))
+    report("done", 1.0)
+    result = Profile(
+        graph=captured.graph,
+        batch_sizes=sizes,
+        measurements=tuple(measurements),
+        device="cuda",
+        device_name=sheet.title,
+        precision=precision,
+        threads=1,
+        provenance="estimated",
+        method=_method(sheet, precision),
+        date=datetime.date.today().isoformat(),
+        versions=package_versions("deeppool", "torch"),
+        origin=captured,
+    )
+    if path is not None:
+        serialization.write(result, path)
+    return result
+
+
+def _seconds(
+    works: Sequence[Work], batches: Sequence[int], sheet: GpuSheet, *, tf32: bool
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Forward and backward seconds of each work."""
+    parts = [kernels for work in works for kernels in (work.forward, work.backward)]
+    times = FITTED.seconds(Columns.of([kernel for part in parts for kernel in part]), sheet, tf32=tf32)
+    ends = np.cumsum([len(part) for part in parts])
+    sums = [float(part.sum()) for part in np.split(times, ends[:-1])]
+    forward, backward = sums[::2], sums[1::2]
+    if not any(sums):
+        forward = [VIEW * batch for batch in batches]
+    return tuple(forward), tuple(backward)
+
+
+def _method(sheet: GpuSheet, precision: Precision) -> str:
+    """How the times came about, and how far off they may be."""
+    known = ACCURACY if sheet.name == "a100-40" and precision == "tf32" else f"error unknown here; {ACCURACY}"
+    return (
+        f"estimated, nothing was run: launch + bytes + waves of tiles of each kernel, by the data sheet of "
+        f"{sheet.title} (products in {precision}); coefficients fitted to DeepPool's A100 layer times; {known}"
+    )

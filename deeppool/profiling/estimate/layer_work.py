@@ -1,0 +1,110 @@
+"""What a GPU has to do for a layer: the kernels of its forward and backward.
+
+The layer runs once on fake tensors, which have shapes but no data, and every operator that reaches PyTorch's
+dispatcher is written down as its kernels (:mod:`deeppool.profiling.estimate.kernels`).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from deeppool.graph.capture.extract import Segment, example_inputs
+from deeppool.graph.capture.fake_tensors import FakeRun
+from deeppool.profiling.estimate.kernels import Kernel, kernels_of
+
+NOTHING = ("aten::empty", "aten::_unsafe_view")
+"""Beside views, what launches no kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The kernels of a layer at one per-GPU batch, in the order of their launch."""
+
+    forward: tuple[Kernel, ...]
+    backward: tuple[Kernel, ...]
+
+
+def layer_work(segment: Segment, batch: int, *, autocast: bool = False) -> Work:
+    """The kernels of some layers' forward and backward.
+
+    Args:
+        segment: of :func:`deeppool.graph.capture.extract.extract`.
+        batch: samples on the GPU.
+        autocast: products and convolutions run in 16 bits. The casts are counted, the cached ones of weights too:
+            every layer is taken alone. The operators that autocast chooses are those of a CPU.
+    """
+    mode = FakeTensorMode()
+    run = FakeRun(segment.module, mode)
+    with mode:
+        inputs = example_inputs(segment, batch, torch.device("cpu"))
+    return trace(
+        lambda: run.run(batch, *inputs), lambda: [*inputs, *run.attributes.values()], mode=mode, autocast=autocast
+    )
+
+
+def trace(
+    forward: Callable[[], Iterable[Any]],
+    leaves: Callable[[], Iterable[torch.Tensor]],
+    *,
+    mode: FakeTensorMode,
+    autocast: bool = False,
+) -> Work:
+    """The kernels of ``forward`` on fake tensors, and of the gradients of the ``leaves`` that want one.
+
+    Args:
+        forward: computes the outputs.
+        leaves: inputs and parameters; asked for after the forward.
+        mode: that the tensors belong to.
+        autocast: as in :func:`layer_work`.
+    """
+    # On dispatch, autograd is behind us: a convolution's backward is an operator like any other.
+    recorder = _Recorder()
+    with mode, torch.enable_grad():
+        with recorder, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            outputs = [x for x in forward() if isinstance(x, torch.Tensor) and x.requires_grad]
+        first = recorder.take()
+        wanted = [x for x in leaves() if x.requires_grad]
+        if not outputs or not wanted:
+            return Work(first, ())
+        gradients = [torch.ones_like(x) for x in outputs]
+        with recorder:
+            torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
+    return Work(first, recorder.take())
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down operators as kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kernels: list[Kernel] = []
+
+    def take(self) -> tuple[Kernel, ...]:
+        """What was recorded since the last call."""
+        found, self._kernels = tuple(self._kernels), []
+        return found
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name
+        if name == "aten::native_batch_norm" and args[0].numel() == args[0].shape[1]:
+            # One number a channel: the kernel takes it, the fake one divides by zero.
+            result = (torch.empty_like(args[0]), *(torch.empty(args[0].shape[1]) for _ in range(2)))
+        else:
+            result = func(*args, **(kwargs or {}))
+        if name.startswith("aten::") and not func.is_view and not name.startswith(NOTHING):
+            outputs = _tensors(result)
+            if outputs:
+                self._kernels += kernels_of(name.removeprefix("aten::"), args, _tensors((args, kwargs)), outputs)
+        return result
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """Distinct tensors among arguments or results."""
+    return list({id(x): x for x in pytree.tree_leaves(values) if isinstance(x, torch.Tensor)}.values())

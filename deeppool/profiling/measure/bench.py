@@ -1,0 +1,119 @@
+"""A model on a device, whose iterations are timed, and whose memory is read, at one batch size after another."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+from deeppool.device.common import Device, Precision
+from deeppool.errors import ProfileError
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.profiling.measure.concurrent_ranks import Company
+from deeppool.profiling.measure.iteration import Iteration, Tape, copy_weights, example_data
+from deeppool.profiling.measure.sampling import LONG, enough, progress
+from deeppool.profiling.store import MeasurementLog, Runs, Times
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of one iteration, where the device counts them."""
+
+    peak: int | None = None
+    layers: tuple[int, ...] = ()
+    """Per layer, the most that its forward or backward held beyond what was there when it began."""
+
+
+class Bench:
+    """A model on a device, ready to be measured at any batch size."""
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        device: Device,
+        precision: Precision,
+        graphs: bool,
+        company: Company | None = None,
+    ) -> None:
+        """Copies the weights there.
+
+        Args:
+            captured: the model.
+            device: where it runs.
+            precision: of its arithmetic.
+            graphs: whether iterations are captured as CUDA graphs.
+            company: other cores, which do every iteration at the same time; None: it is alone.
+        """
+        self._captured, self._device, self._precision, self._graphs = captured, device, precision, graphs
+        self._company = company
+        weights = copy_weights(captured, device)
+        self._iterations = {stamped: Iteration(captured, weights, stamped=stamped) for stamped in (True, False)}
+
+    def measure(self, batch: int, runs: Runs, log: MeasurementLog, seconds: float) -> Iterator[float]:
+        """Adds iterations to the log until there are enough; tells about what share of them is done."""
+        yield 0.0
+        if enough(*runs.seconds, seconds):
+            return
+        with self._errors(batch):
+            once = self._ready(batch)
+            first = once(True)
+        if sum(map(sum, first)) >= LONG:
+            log.add(batch, True, first)
+        while not enough(*runs.seconds, seconds):
+            yield progress(*runs.seconds, seconds)
+            stamped = len(runs.layered) <= len(runs.whole)
+            with self._errors(batch):
+                times = once(stamped)
+            log.add(batch, stamped, times)
+
+    def _ready(self, batch: int) -> Callable[[bool], Times]:
+        """One iteration, stamped or not, as a function that gives the seconds of each layer, or of the whole."""
+        kinds = (True, False)
+        data = example_data(self._captured, batch, self._device)
+        tapes = {stamped: Tape(self._device.stamp) for stamped in kinds}
+        works: list[Callable[[], None]] = [
+            partial(self._iterations[x].run, data, tapes[x], self._precision) for x in kinds
+        ]
+        runs = dict(zip(kinds, self._device.repeatable(*works) if self._graphs else works, strict=True))
+
+        def once(stamped: bool) -> Times:
+            self._device.synchronize()
+            with nullcontext() if self._company is None else self._company.iteration(batch):
+                runs[stamped]()
+                self._device.synchronize()
+            times = [[0.0, 0.0] for _ in self._captured.nodes]
+            before = tapes[stamped].start
+            for direction, layer, stamp in tapes[stamped].marks:
+                times[layer][direction == "backward"] += self._device.seconds(before, stamp)
+                before = stamp
+            if not stamped:
+                return ((sum(t[0] for t in times), sum(t[1] for t in times)),)
+            return tuple((forward, backward) for forward, backward in times)
+
+        return once
+
+    def memory(self, batch: int) -> MemoryUse:
+        """Of one more iteration, without graphs, whose memory lasts longer than they run."""
+        if self._device.memory_use() is None:
+            return MemoryUse()
+        tape = Tape(self._device.memory_use)
+        with self._errors(batch):
+            self._iterations[True].run(example_data(self._captured, batch, self._device), tape, self._precision)
+        layers = [0] * len(self._captured.nodes)
+        held, highest = tape.start
+        for _, layer, (now, peak) in tape.marks:
+            layers[layer] = max(layers[layer], peak - held)
+            held, highest = now, max(highest, peak)
+        return MemoryUse(highest, tuple(layers))
+
+    @contextmanager
+    def _errors(self, batch: int) -> Iterator[None]:
+        """An error of the model as one of ours, with the layer."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            graph = self._captured.graph
+            layer = self._iterations[True].at_fault()
+            where = graph.model if layer is None else f"layer '{graph.layers[layer].name}' of {graph.model}"
+            raise ProfileError(
+                f"{where} cannot run at batch {batch}: {str(error).splitlines()[0]} (try other --batch-sizes)"
+            ) from error

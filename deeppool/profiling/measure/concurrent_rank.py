@@ -1,0 +1,58 @@
+"""The process of another core that trains while one is measured.
+
+Commands: ``setup`` (once), ``iterate`` with a batch, ``exit``. Answers: ``ready``; ``done`` when an iteration is over.
+"""
+
+import sys
+from functools import cache
+
+import torch
+
+from deeppool.device.common import find_device
+from deeppool.device.cpu import pin_to_core
+from deeppool.device.heap import keep_memory
+from deeppool.errors import DeeppoolError, RunError
+from deeppool.graph.capture.capture import capture
+from deeppool.graph.models.workloads import load_model
+from deeppool.processes.managed_process import Commands
+from deeppool.profiling.measure.iteration import Iteration, Tape, copy_weights, example_data
+
+
+def main() -> None:
+    """Obeys until it is told to exit."""
+    try:
+        serve(Commands())
+    except DeeppoolError as error:
+        sys.exit(str(error))
+
+
+def serve(commands: Commands) -> None:
+    """Until it is told to exit; raises what keeps it from that."""
+    setup = commands.next()
+    pin_to_core(setup["core"])
+    torch.set_num_threads(1)
+    keep_memory()
+    captured = capture(
+        load_model(setup["model"], folder=setup["folder"]),
+        {name: tuple(shape) for name, shape, _ in setup["inputs"]},
+        input_dtype={name: getattr(torch, dtype) for name, _, dtype in setup["inputs"]},
+        granularity=setup["granularity"],
+    )
+    if captured.graph.fingerprint != setup["fingerprint"]:
+        raise RunError(f"{captured.graph.model} has a loss of its own, which other ranks do not know (leave ranks out)")
+    device = find_device("cpu")
+    iteration = Iteration(captured, copy_weights(captured, device), stamped=False)
+
+    @cache
+    def data(batch: int) -> list[torch.Tensor]:
+        return example_data(captured, batch, device)
+
+    commands.answer("ready")
+    with device.arithmetic(setup["precision"]):
+        while (message := commands.next())["command"] != "exit":
+            iteration.run(data(message["batch"]), Tape(lambda: None), setup["precision"])
+            commands.answer("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""One training iteration of a captured model, with a stamp of the time wherever one layer ends and the next begins.
+
+    forward    │ layer 0 │ layer 1 │ … │ layer n │
+    backward   │ layer n │ … │ layer 1 │ layer 0 │
+
+A layer alone in a loop finds its weights in the cache and its memory in place; in an iteration it does not. So
+layers are timed where they run: the program is the captured one, autograd has one graph of it as in training,
+and nothing is added but the stamps. The forward has them between the operators of two layers, the backward in
+front of the first operator of each.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+
+from deeppool.device.common import Device, Precision
+from deeppool.graph.capture.capture import CapturedModel
+
+Pass = Literal["forward", "backward"]
+AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(slots=True)
+class Tape:
+    """What was read at each boundary of an iteration, in order: of the clock, or of the device's memory."""
+
+    read: Callable[[], Any]
+    start: Any = None
+    marks: list[tuple[Pass, int, Any]] = field(default_factory=list)
+    """Pass and layer that end here, and the reading."""
+    running: int = 0
+    """The layer whose backward runs."""
+
+    def begin(self, last: int) -> None:
+        """The iteration begins; the layer that is last in its forward is first in its backward."""
+        self.marks = []
+        self.running = last
+        self.start = self.read()
+
+    def end(self, direction: Pass, layer: int) -> None:
+        """A layer, or a part of it, ends."""
+        self.marks.append((direction, layer, self.read()))
+
+    def begin_backward(self, layer: int) -> None:
+        """The backward of a layer begins, and that of the one before it ends."""
+        if layer != self.running:
+            self.end("backward", self.running)
+            self.running = layer
+
+
+class _Boundary(nn.Module):
+    """Stands behind the operators of a layer, and reads the tape in both passes."""
+
+    def __init__(self, iteration: "Iteration", layer: int) -> None:
+        super().__init__()
+        self.__dict__["iteration"] = iteration  # it holds this module: to torch it is no child
+        self.layer = layer
+
+    def forward(self, *outputs: torch.Tensor) -> None:
+        tape: Tape = self.__dict__["iteration"].tape
+        tape.end("forward", self.layer)
+        for output in outputs:
+            if output.grad_fn is not None:
+                output.grad_fn.register_prehook(lambda _: tape.begin_backward(self.layer))
+
+
+class Iteration:
+    """Forward and backward of a captured model, with boundaries between its layers or without."""
+
+    def __init__(self, captured: CapturedModel, weights: nn.Module, *, stamped: bool) -> None:
+        """Writes the program.
+
+        Args:
+            captured: the model.
+            weights: see :func:`copy_weights`.
+            stamped: whether there are boundaries between layers, or only around the two passes.
+        """
+        self.tape = Tape(lambda: None)
+        self.last = len(captured.nodes) - 1
+        self.broken = False
+        """The last run raised, or still runs."""
+        self.pieces = _pieces(captured) if stamped else []
+        self.parameters = list(weights.parameters())
+        self.module = self._write(captured, weights)
+
+    def _write(self, captured: CapturedModel, weights: nn.Module) -> fx.GraphModule:
+        """The program with a boundary behind each piece."""
+        holder = nn.Module()
+        holder.__dict__.update(weights.__dict__)
+        holder._modules = dict(weights._modules)
+        ends = {nodes[-1]: index for index, (_, nodes) in enumerate(self.pieces)}
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        place = next((parameter.device for parameter in self.parameters), None)
+
+        def here(argument: Any) -> Any:
+            # A program names the device on which it was captured.
+            return place if place is not None and isinstance(argument, torch.device) else argument
+
+        for node in captured.program.graph.nodes:
+            written = copies[node] = graph.node_copy(node, copies.__getitem__)
+            written.args, written.kwargs = fx.node.map_aggregate((written.args, written.kwargs), here)
+            if node in ends:
+                layer, nodes = self.pieces[ends[node]]
+                name = f"boundary_{ends[node]}"
+                holder._modules[name] = _Boundary(self, layer)
+                graph.call_module(name, tuple(copies[output] for output in _outputs(nodes)))
+        return fx.GraphModule(holder, graph)
+
+    def run(self, data: Sequence[torch.Tensor], tape: Tape, precision: Precision) -> None:
+        """One iteration, on ``data`` of :func:`example_data`; ``tape`` then holds a reading for each boundary.
+
+        Gradients are new, as after ``zero_grad``, and are left on the weights.
+        """
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.tape, self.broken = tape, True
+        to = AUTOCAST_TYPES.get(precision)
+        tape.begin(self.last)
+        with torch.autocast(data[0].device.type, to or torch.bfloat16, enabled=to is not None):
+            loss = self.module(*data)
+        if not self.pieces:
+            tape.end("forward", self.last)
+        loss.backward()
+        tape.end("backward", tape.running)
+        self.broken = False
+
+    def at_fault(self) -> int | None:
+        """The layer that was running when :meth:`run` raised; None without boundaries, or where it did not raise."""
+        if not self.pieces or not self.broken:
+            return None
+        done = len(self.tape.marks)
+        return self.pieces[done][0] if done < len(self.pieces) else self.tape.running
+
+
+def copy_weights(captured: CapturedModel, device: Device) -> nn.Module:
+    """What a program computes with, on a device: measuring must not move the model's own running statistics."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(captured.program.graph, {}))
+    bare: nn.Module = copy.deepcopy(fx.GraphModule(captured.program, graph))
+    return bare.to(device.torch_device())
+
+
+def example_data(captured: CapturedModel, batch: int, device: Device, classes: int = 2) -> list[torch.Tensor]:
+    """Random inputs and targets of the captured shapes, for ``batch`` samples."""
+    place = device.torch_device()
+    data = []
+    for node in captured.program.graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta["val"]
+            shape = [batch, *(int(size) for size in value.shape[1:])]
+            if value.is_floating_point():
+                data.append(torch.randn(shape, dtype=value.dtype, device=place))
+            else:
+                data.append(torch.randint(classes, shape, dtype=value.dtype, device=place))
+    return data
+
+
+def _pieces(captured: CapturedModel) -> list[tuple[int, list[fx.Node]]]:
+    """Runs of operators of one layer, in the program's order; a layer that branches interrupt has several."""
+    owner = {node: index for index, group in enumerate(captured.nodes) for node in group}
+    found: list[tuple[int, list[fx.Node]]] = []
+    for node in captured.program.graph.nodes:
+        if node not in owner:
+            continue
+        if not found or found[-1][0] != owner[node]:
+            found.append((owner[node], []))
+        found[-1][1].append(node)
+    return found
+
+
+def _outputs(piece: list[fx.Node]) -> list[fx.Node]:
+    """Tensors of a piece that other pieces read."""
+    inside = set(piece)
+    return [
+        node
+        for node in piece
+        if isinstance(node.meta.get("val"), torch.Tensor) and any(user not in inside for user in node.users)
+    ]

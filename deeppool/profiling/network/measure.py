@@ -1,0 +1,217 @@
+"""Ranks → a :class:`Cluster` whose links and all-reduces were measured on them.
+
+On one machine the ranks are started here; on several nodes torchrun starts them, and each joins.
+"""
+
+import datetime
+import math
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+from deeppool.base.run_registry import announced
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork
+from deeppool.device.common import Device, find_device
+from deeppool.device.environment import package_versions
+from deeppool.errors import InvalidValueError, RunError
+from deeppool.processes.launcher import ThisMachine
+from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.profiling.network.patterns import ELEMENT_BYTES, METHOD, Progress, Seat, group_sizes, measure_patterns
+from deeppool.units import format_bytes
+
+SIZES = tuple(2**exponent for exponent in range(2, 27))
+"""4 bytes to 64 MiB."""
+SECONDS = 30.0
+START_SECONDS = 300.0
+"""For importing torch, and meeting the others."""
+SILENCE_SECONDS = 180.0
+"""Ranks that report no progress for so long hang."""
+RANK_BYTES = 300 * 2**20
+"""Memory of a rank without its buffers: the interpreter and torch."""
+
+Backend = Literal["auto", "gloo", "nccl"]
+
+
+@announced
+def measure_network(
+    ranks: int | None = None,
+    *,
+    backend: Backend = "auto",
+    sizes: Sequence[int] = SIZES,
+    seconds: float = SECONDS,
+    name: str = "measured",
+    on_progress: Progress | None = None,
+) -> Cluster:
+    """Starts ranks on this machine, as a run does, and measures their transfers and all-reduces.
+
+    Args:
+        ranks: processes, numbered from 0; unless given as many as there are GPUs or cores, at least two.
+        backend: ``gloo`` measures CPU ranks, each pinned to a core, ``nccl`` a GPU each; ``auto`` is NCCL where there
+            are GPUs.
+        sizes: bytes to measure, multiples of four.
+        seconds: to spend measuring, over all patterns; start-up not counted.
+        name: of the cluster.
+        on_progress: called with what is measured, and the share that is done.
+
+    Raises:
+        DeviceUnavailableError: NCCL was asked for where there is no GPU.
+        InvalidValueError: fewer than two ranks, or sizes that cannot be measured.
+        RunError: this machine has too few GPUs or too little memory; or no bandwidth shows at these sizes.
+        RankFailedError: a rank died or hung; every process has ended by then.
+    """
+    device = _device(backend)
+    wanted = _checked(sizes, seconds)
+    count = max(2, device.count) if ranks is None else ranks
+    _check_capacity(count, device, wanted[-1])
+    report = on_progress or (lambda what, share: None)
+    # The folder stays to the end: ranks meet in it for each pattern's group.
+    with private_folder() as folder, RankGroup(ThisMachine(device.kind, count)) as group:
+        report("starting", 0.0)
+        for rank in range(count):
+            group.start("deeppool.profiling.network.rank").send(
+                "setup",
+                rank=rank,
+                ranks=count,
+                device=device.kind,
+                sizes=wanted,
+                seconds=seconds,
+                rendezvous=str(folder / "rendezvous"),
+            )
+        group.collect("ready", START_SECONDS, "while it started")
+        answers = group.collect(
+            "done",
+            SILENCE_SECONDS,
+            "while the network was measured",
+            lambda message: report(message["what"], message["share"]),
+        )
+    return _cluster(_curves(answers[0]["curves"]), Seat(0, count, count), device, name)
+
+
+def join_measurement(
+    *,
+    backend: Backend = "auto",
+    sizes: Sequence[int] = SIZES,
+    seconds: float = SECONDS,
+    name: str = "measured",
+    on_progress: Progress | None = None,
+) -> Cluster | None:
+    """As :func:`measure_network`, called by every rank that torchrun started, on one node or several.
+
+    Returns:
+        The cluster on rank 0, None on the others.
+    """
+    import torch
+    import torch.distributed as dist
+
+    device = _device(backend)
+    wanted = _checked(sizes, seconds)
+    seat = Seat(*(int(os.environ[variable]) for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+    _check_capacity(seat.ranks, device, wanted[-1], seat.per_node)
+    device.select(seat.local)
+    if seat.ranks == seat.per_node:
+        # gloo would listen on the machine's public address; between nodes it has to.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with device.unbound():
+        dist.init_process_group(device.backend, timeout=timedelta(seconds=120 + seconds))
+    try:
+        per_node = torch.tensor([seat.per_node, -seat.per_node], device=device.torch_device(seat.local))
+        dist.all_reduce(per_node, dist.ReduceOp.MAX)
+        most, fewest = int(per_node[0]), -int(per_node[1])
+        if most != fewest:
+            raise RunError(f"nodes have {fewest} to {most} ranks, a cluster's nodes are equal (start as many on each)")
+        curves = measure_patterns(seat, device, wanted, seconds, on_progress or (lambda what, share: None))
+    finally:
+        dist.destroy_process_group()
+    return _cluster(curves, seat, device, name) if curves else None
+
+
+def _device(backend: str) -> Device:
+    kinds = {"auto": "auto", "gloo": "cpu", "nccl": "cuda"}
+    if backend not in kinds:
+        raise InvalidValueError(f"backend must be one of {', '.join(kinds)}, got '{backend}'")
+    return find_device(kinds[backend])
+
+
+def _checked(sizes: Sequence[int], seconds: float) -> tuple[int, ...]:
+    wanted = tuple(sorted(set(sizes)))
+    if len(wanted) < 2 or wanted[0] < 1 or any(size % ELEMENT_BYTES for size in wanted):
+        raise InvalidValueError(
+            f"sizes must be at least two multiples of {ELEMENT_BYTES} bytes, got {list(sizes)} "
+            "(for example 4,4096,1048576,67108864)"
+        )
+    if not 0 < seconds < math.inf:
+        raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
+    return wanted
+
+
+def _check_capacity(ranks: int, device: Device, largest: int, here: int | None = None) -> None:
+    """Raises where so many ranks, or those of them that are here, cannot start."""
+    import psutil
+
+    here = here or ranks
+    if ranks < 2:
+        raise InvalidValueError(f"a network needs at least 2 ranks, got {ranks}")
+    if device.kind == "cuda" and here > device.count:
+        raise RunError(
+            f"{here} NCCL ranks need {here} GPUs, this machine has {device.count} "
+            "(fewer ranks, or backend gloo for the CPU)"
+        )
+    needed, available = here * (RANK_BYTES + 2 * largest), psutil.virtual_memory().available
+    if needed > available:
+        raise RunError(
+            f"{here} ranks with buffers of {format_bytes(largest)} need about {format_bytes(needed)} of memory, "
+            f"{format_bytes(available)} are available (fewer ranks, or smaller sizes)"
+        )
+
+
+def _curves(found: Any) -> list[Curve]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(list[Curve]).validate_python(found)
+
+
+def _cluster(curves: list[Curve], seat: Seat, device: Device, name: str) -> Cluster:
+    """What the planner needs of the curves, which are in the order of :meth:`Seat.patterns`."""
+    found = dict(zip(seat.patterns(), curves, strict=True))
+    pairs = {pattern.ranks[1]: curve for pattern, curve in found.items() if pattern.kind == "transfer"}
+    near = pairs.get(1) if seat.per_node > 1 else None
+    far = pairs.get(seat.per_node) if seat.ranks > seat.per_node else None
+    groups = [curve for pattern, curve in found.items() if pattern.kind == "all-reduce"]
+    date = datetime.date.today().isoformat()
+    how = f"{device.backend} on {device.name}, {date}"
+    inside = None if near is None else _link(near, f"measured between two ranks of a node: {how}")
+    between = None if far is None else _link(far, f"measured between ranks of two nodes: {how}")
+    one = inside or between
+    assert one is not None, "two ranks are in one node or in two"
+    return Cluster(
+        gpus=seat.ranks,
+        name=name,
+        gpus_per_node=seat.per_node,
+        inside=inside or one,
+        between=between or Link(one.bandwidth, one.latency, f"not measured, there was one node: as inside it ({how})"),
+        memory=device.memory,
+        measured=MeasuredNetwork(
+            backend=device.backend,
+            device_name=device.name,
+            ranks=seat.ranks,
+            ranks_per_node=seat.per_node,
+            inside=near,
+            between=far,
+            all_reduce=tuple(map(AllReduce, group_sizes(seat.ranks, seat.per_node), groups)),
+            method=METHOD,
+            date=date,
+            versions=package_versions("deeppool", "torch"),
+        ),
+    )
+
+
+def _link(curve: Curve, source: str) -> Link:
+    line = curve.line
+    if not line.seconds_per_byte > 0:
+        raise RunError(
+            f"transfers of {format_bytes(curve.sizes[0])} to {format_bytes(curve.sizes[-1])} take the same time, which "
+            "shows no bandwidth (measure larger sizes too)"
+        )
+    return Link(1 / line.seconds_per_byte, line.latency, f"{source}; the line is {line.errors}")

@@ -1,0 +1,220 @@
+"""Measures transfers and all-reduces on the ranks of a process group; every rank runs this.
+
+Patterns are measured one after another, each by a group of its ranks, while the others wait at a barrier:
+
+    transfer     rank 0 → other → rank 0, with the calls of a reshard (see ``execution/exchange.py``); half of it
+    all-reduce   one call after another, each waited for
+
+The first rank of a group leads: it tells the others a size and a number of runs (a *burst*), they all do them, and
+the leader's times count. It goes through all sizes again and again, so that a second in which the machine is busy
+does not fall on one size alone, and leaves out those whose median is known well enough, until all are or time is up:
+
+    burst of 4 B │ burst of 8 B │ … │ burst of 64 MB │ burst of 4 B │ …      burst: order  warm-up  run run run …
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from deeppool.cluster.measured_network import Curve, curve_through, quartile_distance
+from deeppool.device.common import Device
+
+MINIMUM_RUNS = 9
+MAXIMUM_RUNS = 2000
+FEWEST_IN_BURST, MOST_IN_BURST = 3, 50
+BURST_SECONDS = 0.02
+"""What a burst aims at, between the two."""
+BOUND = 0.05
+"""A median is known well enough if its 95 % interval, 1.57 x quartile distance / √runs, is within ± this part of it
+(McGill, Tukey, Larsen, 1978: the notches of a box plot)."""
+METHOD = (
+    "the first rank's times of a transfer (half a round trip) or an all-reduce of float32, in bursts that alternate "
+    f"between sizes; medians of at least {MINIMUM_RUNS} runs, until known to ±{BOUND:.0%} (1.57 IQR/√runs), or until "
+    "the time was up; on CPUs also the part of each run for which the first rank's core computed"
+)
+ELEMENT_BYTES = 4
+"""Gradients travel as float32."""
+STOP = -1
+
+Progress = Callable[[str, float], None]
+"""Called with what is measured, and the share that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What some ranks do; the first of them leads."""
+
+    kind: Literal["transfer", "all-reduce"]
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        if self.kind == "transfer":
+            return f"transfers between ranks {self.ranks[0]} and {self.ranks[1]}"
+        return f"all-reduces of {len(self.ranks)} ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One rank among all of them, which are numbered node by node."""
+
+    rank: int
+    ranks: int
+    per_node: int
+
+    @property
+    def local(self) -> int:
+        """Its number in its node."""
+        return self.rank % self.per_node
+
+    def patterns(self) -> list[Pattern]:
+        """Transfers inside a node and between two, as far as there are, and all-reduces by group."""
+        pairs = [(0, 1)] * (self.per_node > 1) + [(0, self.per_node)] * (self.ranks > self.per_node)
+        return [
+            *(Pattern("transfer", pair) for pair in pairs),
+            *(Pattern("all-reduce", tuple(range(n))) for n in group_sizes(self.ranks, self.per_node)),
+        ]
+
+
+def group_sizes(ranks: int, per_node: int) -> tuple[int, ...]:
+    """All up to eight; then powers of two and the steps halfway, a whole node, one rank more, and all ranks."""
+    steps = {factor * 2**k for factor in (2, 3) for k in range(ranks.bit_length())}
+    return tuple(sorted(n for n in {*range(2, 9), *steps, per_node, per_node + 1, ranks} if 2 <= n <= ranks))
+
+
+def measure_patterns(seat: Seat, device: Device, sizes: Sequence[int], seconds: float, report: Progress) -> list[Curve]:
+    """Measures every pattern, in the order of :meth:`Seat.patterns`.
+
+    All ranks call it; torch.distributed is initialised, and ``device`` selected.
+
+    Args:
+        seat: which rank this is.
+        device: where the buffers lie.
+        sizes: bytes, ascending multiples of four.
+        seconds: over all patterns; each size gets ``MINIMUM_RUNS`` whatever that takes.
+        report: is called on rank 0.
+
+    Returns:
+        The curves on rank 0, nothing on the others.
+    """
+    patterns = seat.patterns()
+    curves = []
+    for index, pattern in enumerate(patterns):
+        with device.unbound():
+            group = dist.new_group(list(pattern.ranks))
+        if seat.rank in pattern.ranks:
+            member = _Member(pattern, seat, group, device, sizes)
+            if seat.rank == pattern.ranks[0]:
+                part = partial(_report_part, report, str(pattern), index, len(patterns))
+                curves.append(member.lead(seconds / len(patterns), part))
+            else:
+                member.follow()
+        dist.barrier()
+    return curves
+
+
+def _report_part(report: Progress, what: str, index: int, count: int, share: float) -> None:
+    report(what, (index + share) / count)
+
+
+class _Member:
+    """One rank's part in one pattern."""
+
+    def __init__(
+        self, pattern: Pattern, seat: Seat, group: dist.ProcessGroup, device: Device, sizes: Sequence[int]
+    ) -> None:
+        self.pattern, self.group, self.device, self.sizes = pattern, group, device, sizes
+        self.leads = seat.rank == pattern.ranks[0]
+        self.place = device.torch_device(seat.local)
+        self.outgoing, self.incoming = (torch.zeros(sizes[-1] // ELEMENT_BYTES, device=self.place) for _ in range(2))
+
+    def lead(self, seconds: float, report: Callable[[float], None]) -> Curve:
+        """Decides what is run, and keeps the times."""
+        times: list[list[float]] = [[] for _ in self.sizes]
+        computing: list[list[float]] = [[] for _ in self.sizes]
+        started = time.perf_counter()
+        while wanted := [i for i, taken in enumerate(times) if not is_known(taken)]:
+            for index in wanted:
+                elapsed = time.perf_counter() - started
+                if elapsed < seconds or len(times[index]) < MINIMUM_RUNS:
+                    report(min(1.0, elapsed / seconds))
+                    runs = self._burst(index, runs_in_burst(times[index]))
+                    times[index] += [seconds for seconds, _ in runs]
+                    computing[index] += [share for _, share in runs]
+            if time.perf_counter() - started >= seconds and all(len(taken) >= MINIMUM_RUNS for taken in times):
+                break
+        self._order(STOP, 0)
+        return curve_through(self.sizes, times, computing if self.device.kind == "cpu" else None)
+
+    def follow(self) -> None:
+        """Does what the leader says."""
+        while (order := self._order())[0] != STOP:
+            self._run(*order)
+
+    def _burst(self, index: int, runs: int) -> list[tuple[float, float]]:
+        return self._run(*self._order(index, runs))
+
+    def _order(self, index: int = 0, runs: int = 0) -> tuple[int, int]:
+        """The leader's, on every member."""
+        order = torch.tensor([index, runs], device=self.place)
+        dist.broadcast(order, self.pattern.ranks[0], self.group)
+        index, runs = order.tolist()
+        return index, runs
+
+    def _run(self, index: int, runs: int) -> list[tuple[float, float]]:
+        """Seconds of each run, and for which part of them the core computed, after one that warms up."""
+        count = self.sizes[index] // ELEMENT_BYTES
+        outgoing, incoming = self.outgoing[:count], self.incoming[:count]
+        once = self._there_and_back if self.pattern.kind == "transfer" else self._all_reduce
+        parts = 2 if self.pattern.kind == "transfer" else 1
+        found = []
+        for _ in range(runs + 1):
+            started, used = time.perf_counter(), time.process_time()
+            once(outgoing, incoming)
+            self.device.synchronize()
+            seconds = time.perf_counter() - started
+            # Threads of gloo's may run beside this one, where ranks are not held to a core each.
+            found.append((seconds / parts, min(1.0, (time.process_time() - used) / seconds)))
+        return found[1:]
+
+    def _all_reduce(self, outgoing: torch.Tensor, _: torch.Tensor) -> None:
+        dist.all_reduce(outgoing, group=self.group)
+
+    def _there_and_back(self, outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
+        """Two moves: what was sent is awaited at the end, as at the end of an iteration."""
+        first, second = self.pattern.ranks
+        incoming = torch.empty_like(incoming)
+        if self.leads:
+            sending = dist.isend(outgoing, second, self.group)
+            _wait(dist.irecv(incoming, second, self.group))
+        else:
+            _wait(dist.irecv(incoming, first, self.group))
+            sending = dist.isend(outgoing, first, self.group)
+        _wait(sending)
+
+
+def is_known(times: Sequence[float]) -> bool:
+    """Whether the median of so many runs is known well enough; see ``BOUND``."""
+    if len(times) < MINIMUM_RUNS:
+        return False
+    interval = 1.57 * quartile_distance(times) / math.sqrt(len(times))
+    return len(times) >= MAXIMUM_RUNS or interval <= BOUND * statistics.median(times)
+
+
+def runs_in_burst(times: Sequence[float]) -> int:
+    """As many as take ``BURST_SECONDS``, by the times so far."""
+    if not times:
+        return FEWEST_IN_BURST
+    return max(FEWEST_IN_BURST, min(MOST_IN_BURST, int(BURST_SECONDS / statistics.median(times))))
+
+
+def _wait(work: dist.Work | None) -> None:
+    """torch returns None only to ranks outside the group, which is never one of ours."""
+    assert work is not None
+    work.wait()

@@ -1,0 +1,61 @@
+"""The process of a rank that ``deeppool network`` starts on this machine.
+
+Commands: ``setup`` (once), ``exit``. Answers: ``ready``, ``progress`` of rank 0, and ``done`` with what it measured.
+"""
+
+import os
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from deeppool.device.common import find_device
+from deeppool.errors import DeeppoolError
+from deeppool.processes.heartbeat import Pulse
+from deeppool.processes.managed_process import Commands
+from deeppool.profiling.network.patterns import Seat, measure_patterns
+
+PATIENCE = 120.0
+"""Seconds, beyond those to measure, that a rank waits for the others; the launcher notices a death much sooner."""
+
+
+def main() -> None:
+    """Measures, and answers."""
+    commands = Commands()
+    pulse = Pulse(commands)
+    try:
+        setup = commands.next()
+        seat = Seat(setup["rank"], setup["ranks"], setup["ranks"])
+        device = find_device(setup["device"])
+        device.select(seat.local)
+        # gloo would listen on the machine's public address.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        pulse.enter("meeting the other ranks", waits=True)
+        with device.unbound():
+            dist.init_process_group(
+                device.backend,
+                init_method=Path(setup["rendezvous"]).as_uri(),
+                rank=seat.rank,
+                world_size=seat.ranks,
+                timeout=timedelta(seconds=PATIENCE + setup["seconds"]),
+            )
+        commands.answer("ready")
+        pulse.enter("measuring the network")
+        curves = measure_patterns(
+            seat,
+            device,
+            setup["sizes"],
+            setup["seconds"],
+            lambda what, share: commands.answer("progress", what=what, share=share),
+        )
+        commands.answer("done", curves=[asdict(curve) for curve in curves])
+        commands.next()
+        dist.destroy_process_group()
+    except DeeppoolError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

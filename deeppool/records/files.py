@@ -1,0 +1,91 @@
+"""Saving and loading records whose kind is told by the file."""
+
+import importlib
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from deeppool.base import serialization
+from deeppool.errors import DocumentError
+from deeppool.records.run_record import RunRecord
+
+KINDS = {
+    "cluster": ("deeppool.cluster.cluster", "Cluster"),
+    "cluster-comparison": ("deeppool.simulation.cluster.comparison", "ClusterComparison"),
+    "cluster-job": ("deeppool.coordinator.history", "JobRecord"),
+    "cluster-simulation": ("deeppool.simulation.cluster.record", "ClusterSimulation"),
+    "cluster-status": ("deeppool.coordinator.history", "ClusterStatus"),
+    "diff": ("deeppool.planning.report.diff", "PlanDiff"),
+    "collocated-plan": ("deeppool.simulation.plan.collocated_plan", "CollocatedPlan"),
+    "collocated-simulation": ("deeppool.simulation.device.collocated", "CollocatedSimulation"),
+    "critical-batch": ("deeppool.planning.studies.steps_to_accuracy", "CriticalBatch"),
+    "evaluation": ("deeppool.evaluation.record", "Evaluation"),
+    "fidelity": ("deeppool.simulation.validation.fidelity", "Fidelity"),
+    "fixed-samples": ("deeppool.planning.studies.steps_to_accuracy", "FixedSamples"),
+    "frontier": ("deeppool.planning.search.frontier", "Frontier"),
+    "interference": ("deeppool.simulation.device.interference", "Interference"),
+    "night": ("deeppool.evaluation.nightly_record", "Night"),
+    "plan": ("deeppool.planning.plan", "Plan"),
+    "price-list": ("deeppool.planning.report.alternatives", "PriceList"),
+    "profile": ("deeppool.profiling.table", "Profile"),
+    "profile-comparison": ("deeppool.profiling.comparison", "ProfileComparison"),
+    "replan": ("deeppool.planning.replanning.replan", "Replan"),
+    "run": ("deeppool.records.run_record", "RunRecord"),
+    "run-comparison": ("deeppool.records.run_comparison", "RunComparison"),
+    "scaling": ("deeppool.planning.studies.scaling_record", "ScalingStudy"),
+    "shared-cluster": ("deeppool.planning.studies.tradeoff_record", "SharedCluster"),
+    "simulation": ("deeppool.simulation.plan.simulate", "Simulation"),
+    "steps-table": ("deeppool.planning.studies.steps_to_accuracy", "StepsTable"),
+    "telemetry": ("deeppool.telemetry.record", "Telemetry"),
+    "training": ("deeppool.records.training_record", "TrainingRecord"),
+    "verdict": ("deeppool.evaluation.regression_report", "Verdict"),
+    "workload-trace": ("deeppool.simulation.cluster.workload", "WorkloadTrace"),
+}
+
+
+def save(record: serialization.Record, path: str | os.PathLike[str]) -> Path:
+    """Writes a profile, plan, cluster, simulation or run as JSON, whole or not at all."""
+    return serialization.write(record, path)
+
+
+def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
+    """Writes a run's record into a folder, which is made if it is not there, under a name that no file has yet.
+
+    The name says what ran and when: ``run-2026-11-21T05-00-00-vgg16-resnet18.json``.
+
+    Raises:
+        DocumentError: it cannot be written.
+    """
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DocumentError(f"cannot make the folder {target}: {error.strerror} (choose another folder)") from error
+    background = "" if run.background is None else f"-{run.background.model}"
+    name = re.sub(r"[^\w.-]+", "-", f"run-{run.date}-{run.model}{background}")
+    path = target / f"{name}.json"
+    for number in itertools.count(2):
+        if not path.exists():
+            return save(run, path)
+        path = target / f"{name}-{number}.json"
+    raise AssertionError("there is always a next number")
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Reads a record of any kind.
+
+    Raises:
+        DocumentError: the file is not one of ours, or a field of it is wrong.
+    """
+    document = serialization.read_object(path)
+    kind = str(document.get("format", "")).removeprefix("deeppool/")
+    if kind not in KINDS:
+        raise DocumentError(
+            f"{path}: field 'format' is {document.get('format')!r}, expected deeppool/ and one of {', '.join(KINDS)} "
+            "(is it a file of deeppool?)"
+        )
+    module, name = KINDS[kind]
+    record: Any = serialization.from_json(document, getattr(importlib.import_module(module), name), path)
+    return record

@@ -1,0 +1,87 @@
+"""What lies in a folder: its records by kind, model and age, and what else is there, by a look at each file's ends.
+
+Records of runs hold timelines and may be megabytes: none is read as a whole before somebody wants to see it.
+"""
+
+import datetime
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from deeppool.errors import DocumentError
+from deeppool.records.files import KINDS
+
+HEAD, TAIL = 4096, 64
+"""Bytes: the format and the model stand at the start of a file; a whole one ends with a brace."""
+_FORMAT = re.compile(r'\{\s*"format"\s*:\s*"deeppool/([\w-]+)"')
+_MODEL = re.compile(r'"model"\s*:\s*("(?:[^"\\\n]|\\.)*")')
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a folder."""
+
+    path: Path
+    saved: datetime.datetime
+    """Local time."""
+    size: int
+    """Bytes."""
+    kind: str | None
+    """A key of :data:`deeppool.records.files.KINDS`; None: not one of ours."""
+    model: str | None
+    """That the record is about, where it says so at its start."""
+    problem: str | None
+    """Why it cannot be a record of this deeppool; None: it may be one."""
+
+    def __str__(self) -> str:
+        what = self.problem if self.problem is not None else " of ".join(filter(None, [self.kind, self.model]))
+        return f"{self.saved:%Y-%m-%d %H:%M:%S}  {self.path.name}: {what}"
+
+
+def catalogue(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
+    """The JSON files of a folder, the newest first; a file that vanishes meanwhile is left out.
+
+    Raises:
+        DocumentError: there is no such folder, or it may not be read.
+    """
+    place = Path(folder)
+    try:
+        paths = [path for path in place.iterdir() if path.suffix == ".json" and not path.name.startswith(".")]
+    except OSError as error:
+        raise DocumentError(f"cannot list {place}: {error.strerror} (give a folder with records)") from error
+    entries = [entry for path in paths if (entry := _look(path)) is not None]
+    return tuple(sorted(entries, key=lambda entry: (entry.saved, entry.path.name), reverse=True))
+
+
+def _look(path: Path) -> Entry | None:
+    try:
+        status = path.stat()
+        saved = datetime.datetime.fromtimestamp(status.st_mtime)
+        if path.is_dir():
+            return None
+        head, tail = _ends(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Entry(path, saved, status.st_size, None, None, f"cannot be read: {error.strerror}")
+    found = _FORMAT.match(head.lstrip())
+    kind = found[1] if found else None
+    model = _MODEL.search(head)
+    problem = None
+    if kind is None:
+        problem = "not a file of deeppool"
+    elif kind not in KINDS:
+        problem = f"of kind '{kind}', which this deeppool does not know"
+    elif not tail.rstrip().endswith("}"):
+        problem = "cut off before its end"
+    return Entry(path, saved, status.st_size, kind, json.loads(model[1]) if kind and model else None, problem)
+
+
+def _ends(path: Path) -> tuple[str, str]:
+    """Its first and last bytes as text."""
+    with path.open("rb") as stream:
+        head = stream.read(HEAD)
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL))
+        return head.decode("utf-8", "replace"), stream.read().decode("utf-8", "replace")

@@ -1,0 +1,36 @@
+"""The mechanisms of sharing a device, one more on each rung: DeepPool's figure 11."""
+
+from dataclasses import dataclass, replace
+
+from deeppool.base.sharing import POLICIES, Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One row."""
+
+    sharing: Sharing
+    batch: int
+    """Of the background."""
+
+
+def ladder(batch: int = 4, smaller_batch: int = 1, bound: float = 0.01) -> dict[str, Rung]:
+    """Each rung adds one mechanism to those before it; the bound on the mean slowdown is not in the paper.
+
+    CUDA graphs, the paper's first step, are no way of sharing: a plan of a profile with graphs has them on every rung.
+
+    Args:
+        batch: of the background.
+        smaller_batch: on the rungs that make it smaller, so that the foreground waits less for what runs.
+        bound: on the foreground's mean slowdown, on the last rung: 0.01 is 1 %.
+    """
+    paced, feedback = POLICIES["paced"], POLICIES["feedback"]
+    assert paced is not None and feedback is not None
+    return {
+        "naive": Rung(Sharing(priority="normal"), batch),
+        "+ priority": Rung(Sharing(), batch),
+        "+ pacing": Rung(paced, batch),
+        "+ feedback": Rung(feedback, batch),
+        "+ smaller batch": Rung(feedback, smaller_batch),
+        f"+ bound {100 * bound:g} %": Rung(replace(feedback, max_slowdown=bound), smaller_batch),
+    }

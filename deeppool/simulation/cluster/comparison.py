@@ -1,0 +1,140 @@
+"""One workload by every strategy: what DeepPool's figures 9 and 10 compare."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.job import Progress
+from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
+from deeppool.simulation.cluster.record import ClusterSimulation
+from deeppool.simulation.cluster.simulate import simulate_cluster
+from deeppool.simulation.cluster.workload import Source, WorkloadTrace, load_sources
+from deeppool.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """A workload by one strategy."""
+
+    strategy: ClusterStrategy
+    foreground_gpus: int | None
+    """Of a partition."""
+    amplification_limit: float | None
+    """Given to all foregrounds; None: each has the trace's."""
+    makespan: float
+    """Seconds."""
+    completion_time: float | None
+    """Mean seconds of the foregrounds that ended; None: none did."""
+    speedup: float | None
+    """Geometric mean of these, over one GPU."""
+    foreground_throughput: float
+    """Samples a second over the makespan, as the next."""
+    background_throughput: float
+    utilisation: float
+
+    @property
+    def throughput(self) -> float:
+        """Of the cluster: foreground plus background."""
+        return self.foreground_throughput + self.background_throughput
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        part = "" if self.foreground_gpus is None else f", {self.foreground_gpus} for foregrounds"
+        limit = "" if self.amplification_limit is None else f", limit {self.amplification_limit:g}"
+        return f"{self.strategy}{part}{limit}"
+
+    def __str__(self) -> str:
+        time = "-" if self.completion_time is None else format_seconds(self.completion_time)
+        speedup = "-" if self.speedup is None else f"{self.speedup:.2f}x"
+        return (
+            f"{self.label}: foregrounds complete in {time} ({speedup} one GPU), makespan "
+            f"{format_seconds(self.makespan)}, {self.throughput:.4g} samples/s = {self.foreground_throughput:.4g} + "
+            f"{self.background_throughput:.4g}, {100 * self.utilisation:.0f} % of GPU time in use"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterComparison:
+    """All strategies on one workload."""
+
+    KIND: ClassVar[str] = "cluster-comparison"
+
+    trace: str
+    cluster: Cluster
+    interference: str
+    provenance: Literal["measured", "estimated"]
+    """Of the layer times."""
+    results: tuple[StrategyResult, ...]
+
+    def __str__(self) -> str:
+        heading = f"{self.trace} on {self.cluster.gpus} GPUs ({self.cluster.name}); {self.interference}"
+        return "\n".join([heading, *(f"  {result}" for result in self.results)])
+
+
+def compare_strategies(
+    trace: WorkloadTrace,
+    cluster: Cluster | int,
+    *,
+    sources: Mapping[str, Source] | None = None,
+    partitions: Sequence[int] | None = None,
+    amplification_limits: Sequence[float] = (),
+    on_progress: Progress | None = None,
+    **options: Any,
+) -> ClusterComparison:
+    """Simulates a workload by every strategy.
+
+    Args:
+        trace: the jobs; foregrounds of profiles, since each strategy plans by itself.
+        cluster: as for :func:`simulate_cluster`.
+        sources: as for :func:`simulate_cluster`.
+        partitions: GPUs of the foregrounds in each static partition; powers of two and all GPUs unless given.
+        amplification_limits: more points of ``collocated``, all foregrounds with such a limit.
+        on_progress: told what is simulated, and the share that is done.
+        options: others of :func:`simulate_cluster`.
+
+    Raises:
+        InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`.
+    """
+    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    known = load_sources(trace) if sources is None else sources
+    if partitions is None:
+        powers = {2**exponent for exponent in range(cluster.gpus.bit_length())}
+        partitions = sorted({gpus for gpus in powers if gpus < cluster.gpus} | {cluster.gpus})
+    report = on_progress or (lambda what, share: None)
+    asked: list[tuple[ClusterStrategy, int | None, float | None]] = []
+    for strategy in STRATEGIES:
+        asked += [(strategy, gpus, None) for gpus in (partitions if strategy == "partition" else (None,))]
+    asked += [("collocated", None, limit) for limit in amplification_limits]
+    results, found = [], None
+    for number, (strategy, gpus, limit) in enumerate(asked):
+        report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(asked))
+        jobs = trace if limit is None else with_limit(trace, limit)
+        found = simulate_cluster(jobs, cluster, strategy=strategy, foreground_gpus=gpus, sources=known, **options)
+        results.append(result_of(found, limit))
+    report("done", 1.0)
+    assert found is not None
+    return ClusterComparison(trace.name, cluster, found.interference, found.provenance, tuple(results))
+
+
+def with_limit(trace: WorkloadTrace, limit: float) -> WorkloadTrace:
+    """The trace with another amplification limit for all foregrounds."""
+    jobs = (replace(x, amplification_limit=limit) if x.role == "foreground" else x for x in trace.jobs)
+    return replace(trace, jobs=tuple(jobs))
+
+
+def result_of(found: ClusterSimulation, limit: float | None = None) -> StrategyResult:
+    """What is compared of a simulation; ``limit`` is what its foregrounds were given in place of the trace's."""
+    return StrategyResult(
+        strategy=found.strategy,
+        foreground_gpus=found.foreground_gpus,
+        amplification_limit=limit,
+        makespan=found.makespan,
+        completion_time=found.mean_completion_time(),
+        speedup=None if math.isnan(found.mean_speedup) else found.mean_speedup,
+        foreground_throughput=found.foreground_throughput,
+        background_throughput=found.background_throughput,
+        utilisation=found.utilisation,
+    )

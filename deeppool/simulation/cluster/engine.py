@@ -1,0 +1,191 @@
+"""The events of a simulated cluster, one after another."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.errors import InvalidValueError
+from deeppool.job import Progress
+from deeppool.scheduling.placement import Gpu, Placement, Request, place
+from deeppool.simulation.cluster.history import History
+from deeppool.simulation.cluster.job_costs import ClusterStrategy, PriceBook
+from deeppool.simulation.cluster.jobs import SimulatedBackground, SimulatedForeground
+from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
+from deeppool.simulation.plan.conditions import Conditions
+
+NOBODY = -1
+TOGETHER = 1e-12
+"""Of the time: events that are not further apart are one."""
+EXCLUSIVE: tuple[ClusterStrategy, ...] = ("data-parallel", "burst-parallel")
+"""Strategies by which a background leaves where a foreground comes."""
+
+SimulatedJob = SimulatedForeground | SimulatedBackground
+
+
+class Engine:
+    """The state of the cluster; :meth:`run` drives it to the end."""
+
+    def __init__(
+        self,
+        trace: WorkloadTrace,
+        cluster: Cluster,
+        strategy: ClusterStrategy,
+        foreground_gpus: int | None,
+        prices: PriceBook,
+        conditions: Conditions,
+    ) -> None:
+        """Prices every job.
+
+        Raises:
+            InvalidValueError: a job is larger than the cluster.
+        """
+        self.now = 0.0
+        self.history = History(cluster.gpus)
+        self.jobs: list[SimulatedJob] = [_job(number, job, prices) for number, job in enumerate(trace.jobs)]
+        for job in self.jobs:
+            if job.gpu_count > cluster.gpus:
+                raise InvalidValueError(
+                    f"job '{job.job.name}' needs {job.gpu_count} GPUs, the cluster has {cluster.gpus}"
+                )
+        self._strategy, self._prices = strategy, prices
+        gpus = tuple(Gpu(number, str(number // cluster.gpus_per_node)) for number in range(cluster.gpus))
+        self._all = gpus
+        # A partition's foregrounds have their part, its backgrounds the other one.
+        self._front = gpus[:foreground_gpus]
+        self._behind = gpus if foreground_gpus is None else gpus[foreground_gpus:]
+        self._speed = np.array([conditions.speed(number) for number in range(cluster.gpus)])
+        self._coming = sorted(self.jobs, key=lambda job: (job.job.arrival, job.number), reverse=True)
+        self._waiting: list[SimulatedJob] = []
+        self._running: dict[int, SimulatedJob] = {}
+        self._backgrounds = {job.number: job.cost for job in self.jobs if isinstance(job, SimulatedBackground)}
+
+    def run(self, until: float | None, report: Progress) -> None:
+        """Goes on until all jobs that have an end have come to it, or nothing more can start."""
+        ending = sum(not _endless(job) for job in self.jobs)
+        while True:
+            self._arrive()
+            self._place()
+            if not self._coming and all(_endless(job) for job in self._running.values()):
+                return
+            next_event = min(self._next_event(), math.inf if until is None else until)
+            self._pass_until(next_event)
+            self._finish()
+            done = sum(job.finished is not None for job in self.jobs)
+            report(f"{done} of {ending} jobs have ended", done / ending)
+            if until is not None and self.now >= until:
+                return
+
+    def _arrive(self) -> None:
+        while self._coming and self._coming[-1].job.arrival <= self.now * (1 + TOGETHER):
+            self._waiting.append(self._coming.pop())
+
+    def _place(self) -> None:
+        """Starts what can start now."""
+        if not self._waiting:
+            return
+        if self._strategy == "collocated":
+            self._start(place(_requests(self._waiting), self._placements(), self._all))
+            return
+        front = [job for job in self._waiting if isinstance(job, SimulatedForeground)]
+        self._start(place(_requests(front), self._placements(), self._front))
+        free = self._behind
+        if self._strategy in EXCLUSIVE:
+            held = {gpu for job in self._running.values() if isinstance(job, SimulatedForeground) for gpu in job.gpus}
+            self._suspend(held)
+            free = tuple(gpu for gpu in self._all if gpu.number not in held)
+        behind = [job for job in self._waiting if isinstance(job, SimulatedBackground)]
+        self._start(place(_requests(behind), self._placements(), free))
+
+    def _placements(self) -> list[Placement]:
+        return [Placement(job.number, job.job.role, job.gpus) for job in self._running.values()]
+
+    def _start(self, placements: Sequence[Placement]) -> None:
+        for placement in placements:
+            job = self.jobs[placement.job]
+            self._waiting.remove(job)
+            self._running[job.number] = job
+            # Two that come together come at the time of the first.
+            start = max(self.now, job.job.arrival)
+            if isinstance(job, SimulatedForeground):
+                job.start(start, placement.gpus, self._prices)
+            else:
+                job.start(start, placement.gpus)
+
+    def _suspend(self, held: set[int]) -> None:
+        """Backgrounds leave the GPUs that foregrounds hold, and wait again where they came in the line."""
+        for job in list(self._running.values()):
+            if isinstance(job, SimulatedBackground) and not held.isdisjoint(job.gpus):
+                del self._running[job.number]
+                job.suspend()
+                self._waiting.append(job)
+        self._waiting.sort(key=lambda job: (job.job.arrival, job.number))
+
+    def _next_event(self) -> float:
+        """Finds every job's rate, and when the first of them ends unless another arrives before."""
+        self._rate()
+        arrival = self._coming[-1].job.arrival if self._coming else math.inf
+        return min([arrival, *(job.end(self.now) for job in self._running.values())])
+
+    def _rate(self) -> None:
+        size = len(self._all)
+        self._foreground, self._background = (np.full(size, NOBODY, dtype=np.intp) for _ in range(2))
+        behind = [job for job in self._running.values() if isinstance(job, SimulatedBackground)]
+        for job in behind:
+            self._background[job.columns[job.training]] = job.number
+        # Where no foreground is, a background has the GPU to itself.
+        alone = self._background != NOBODY
+        self._held, self._harvested, work = np.zeros(size), alone.astype(np.float64), np.ones(size)
+        for front in self._running.values():
+            if isinstance(front, SimulatedForeground):
+                where = front.columns
+                front.go_beside(self._background[where], self._backgrounds, self._prices)
+                self._foreground[where] = front.number
+                self._held[where], self._harvested[where], work[where] = front.held, front.harvested, front.work
+        for job in behind:
+            job.go((work * self._speed)[job.columns])
+
+    def _pass_until(self, event: float) -> None:
+        """Time goes on; nothing happens before ``event``."""
+        seconds = event - self.now
+        throughput = {"foreground": 0.0, "background": 0.0}
+        for job in self._running.values():
+            throughput[job.job.role] += job.throughput
+            job.advance(seconds)
+        if seconds > 0:
+            self.history.tell(
+                self.now,
+                event,
+                self._foreground,
+                self._background,
+                self._held,
+                self._harvested,
+                throughput=(throughput["foreground"], throughput["background"]),
+                queued=len(self._waiting),
+            )
+        self.now = event
+
+    def _finish(self) -> None:
+        together = TOGETHER * self.now
+        for job in list(self._running.values()):
+            if isinstance(job, SimulatedForeground):
+                over = job.end(self.now) <= self.now + together
+                if over:
+                    job.finish(self.now)
+            else:
+                over = job.finish_training(self.now, together)
+            if over:
+                del self._running[job.number]
+
+
+def _job(number: int, job: TraceJob, prices: PriceBook) -> SimulatedJob:
+    return (SimulatedForeground if job.role == "foreground" else SimulatedBackground)(number, job, prices)
+
+
+def _endless(job: SimulatedJob) -> bool:
+    return isinstance(job, SimulatedBackground) and job.endless
+
+
+def _requests(jobs: Sequence[SimulatedJob]) -> list[Request]:
+    return [Request(job.number, job.job.role, job.gpu_count) for job in jobs]

@@ -1,0 +1,192 @@
+"""Jobs of a simulated cluster: what each has still to train, and at which rate it does."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.simulation.cluster.job_costs import BackgroundCost, ForegroundCost, PriceBook
+from deeppool.simulation.cluster.record import JobOutcome
+from deeppool.simulation.cluster.workload import TraceJob
+
+Floats = NDArray[np.float64]
+Gpus = NDArray[np.intp]
+
+
+class _SimulatedJob:
+    """What both roles have in common; a job waits, trains on some GPUs, and may be suspended in between."""
+
+    def __init__(self, number: int, job: TraceJob, gpu_count: int) -> None:
+        self.number, self.job, self.gpu_count = number, job, gpu_count
+        self.gpus: tuple[int, ...] = ()
+        """Where it trains; kept when it has ended."""
+        self.started: float | None = None
+        self.finished: float | None = None
+        self.samples = 0.0
+        self.alone_time: float | None = None
+        self.suspensions = 0
+
+    @property
+    def columns(self) -> Gpus:
+        """Its GPUs, to pick from arrays over all GPUs."""
+        return np.array(self.gpus, dtype=np.intp)
+
+    def _outcome(self, iterations: float, single_gpu_iteration_time: float | None) -> JobOutcome:
+        return JobOutcome(
+            name=self.job.name,
+            role=self.job.role,
+            gpu_count=self.gpu_count,
+            gpus=self.gpus,
+            arrival=self.job.arrival,
+            start=self.started,
+            finish=self.finished,
+            iterations=iterations,
+            samples=self.samples,
+            alone_time=self.alone_time,
+            suspensions=self.suspensions,
+            single_gpu_iteration_time=single_gpu_iteration_time,
+        )
+
+
+class SimulatedForeground(_SimulatedJob):
+    """A training by a plan."""
+
+    def __init__(self, number: int, job: TraceJob, prices: PriceBook) -> None:
+        """Waits."""
+        self._plan = prices.plan(job)
+        super().__init__(number, job, self._plan.gpus)
+        assert job.iterations is not None
+        self._iterations = job.iterations
+        self._left = float(job.iterations)
+        self._cost: ForegroundCost | None = None
+        self._period = math.inf
+        self._beside: bytes | None = None
+        self.held = self.harvested = self.work = np.zeros(0)
+        """Per GPU of its own, parts of the time: held by it, by a background alone, and a background's work done."""
+
+    def start(self, now: float, gpus: tuple[int, ...], prices: PriceBook) -> None:
+        """Gets its GPUs."""
+        self.gpus, self.started = gpus, now
+        self._cost = prices.foreground(self.job, gpus)
+        self._beside = None
+        self.alone_time = self._iterations * self._cost.iteration_time
+
+    def go_beside(self, backgrounds: Gpus, costs: dict[int, BackgroundCost], prices: PriceBook) -> bool:
+        """Finds its rates beside the background of each of its GPUs, below 0 where there is none.
+
+        Returns:
+            Whether they are others than before.
+        """
+        cost, key = self._cost, backgrounds.tobytes()
+        assert cost is not None
+        if key == self._beside:
+            return False
+        self._beside = key
+        stretch, gaps, wait, beside = np.ones_like(cost.held), *np.zeros((3, len(cost.held)))
+        for number in {*backgrounds.tolist()} - {-1}:
+            mine = backgrounds == number
+            for kind in {*cost.kind[mine].tolist()}:
+                here = mine & (cost.kind == kind)
+                effect = prices.effect(cost, kind, costs[number])
+                stretch[here], wait[here] = effect.stretch, effect.wait
+                gaps[here], beside[here] = effect.gaps, effect.beside
+        longer = float(np.max((stretch - 1) * cost.held + wait))
+        self._period = cost.iteration_time + longer
+        busy = np.minimum(stretch * cost.held, self._period)
+        alone = gaps * (self._period - busy)
+        self.held, self.harvested = busy / self._period, alone / self._period
+        self.work = (alone + beside * busy) / self._period
+        return True
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second."""
+        return self._plan.global_batch / self._period
+
+    def end(self, now: float) -> float:
+        """When it will have finished at this rate."""
+        return now + self._left * self._period
+
+    def advance(self, seconds: float) -> None:
+        """Trains."""
+        done = min(self._left, seconds / self._period)
+        self._left -= done
+        self.samples += done * self._plan.global_batch
+
+    def finish(self, now: float) -> None:
+        """Has trained all of it."""
+        self._left, self.finished = 0.0, now
+        self.samples = float(self._iterations * self._plan.global_batch)
+
+    def outcome(self) -> JobOutcome:
+        """What came of it so far."""
+        return self._outcome(self._iterations - self._left, self._plan.single_gpu_iteration_time)
+
+
+class SimulatedBackground(_SimulatedJob):
+    """Trainings of their own on some GPUs; the job is over when all of them are."""
+
+    def __init__(self, number: int, job: TraceJob, prices: PriceBook) -> None:
+        """Waits."""
+        super().__init__(number, job, job.gpus or 1)
+        self.cost = prices.background(job)
+        self._whole = math.inf if job.iterations is None else float(job.iterations)
+        self._left: Floats = np.full(self.gpu_count, self._whole)
+        self._done: Floats = np.zeros(self.gpu_count)
+        self._rate: Floats = np.zeros(self.gpu_count)
+        if job.iterations is not None:
+            self.alone_time = job.iterations * self.cost.step_time
+
+    @property
+    def endless(self) -> bool:
+        """Whether it trains until all others have ended."""
+        return math.isinf(self._whole)
+
+    @property
+    def training(self) -> NDArray[np.bool_]:
+        """Per GPU of its own, whether there is anything left to train."""
+        return self._left > 0
+
+    def start(self, now: float, gpus: tuple[int, ...]) -> None:
+        """Gets its GPUs, for the first time or again."""
+        self.gpus = gpus
+        self.started = now if self.started is None else self.started
+
+    def suspend(self) -> None:
+        """Leaves its GPUs, and waits again."""
+        self.suspensions += 1
+
+    def go(self, speed: Floats) -> None:
+        """Takes its rates: per GPU of its own, how fast it goes there; 1 is as fast as alone."""
+        self._rate = np.where(self.training, speed / self.cost.step_time, 0.0)
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second."""
+        return float(self._rate.sum()) * self.cost.batch
+
+    def end(self, now: float) -> float:
+        """When the next of its trainings will have finished at these rates."""
+        moving = self._rate > 0
+        return now + float(np.min(self._left[moving] / self._rate[moving])) if moving.any() else math.inf
+
+    def advance(self, seconds: float) -> None:
+        """Trains."""
+        done = np.minimum(self._left, seconds * self._rate)
+        self._done += done
+        self._left -= done
+        self.samples = float(self._done.sum()) * self.cost.batch
+
+    def finish_training(self, now: float, together: float) -> bool:
+        """Ends those of its trainings that end now; returns whether that was the last of them."""
+        over = (self._rate > 0) & (self._left <= together * self._rate)
+        self._done[over], self._left[over], self._rate[over] = self._whole, 0.0, 0.0
+        if self._left.any():
+            return False
+        self.finished = now
+        self.samples = float(self._done.sum()) * self.cost.batch
+        return True
+
+    def outcome(self) -> JobOutcome:
+        """What came of it so far."""
+        return self._outcome(float(self._done.mean()), None)

@@ -1,0 +1,118 @@
+"""A cluster on a virtual clock: jobs arrive, are placed, train beside one another, and finish.
+
+The placement is the coordinator's (``deeppool.scheduling.placement``); this is its other clock. Time goes on from event
+to event: an arrival, the end of a job, the end of a background's training on one of its GPUs. Between two events every
+job goes at a rate that ``pricing`` knows, so a job of a million iterations costs no more than one of ten.
+
+A foreground has precedence. Where a strategy gives it GPUs to itself, a background on them goes back to the front of
+its line with what it has trained, and starts again on GPUs that no foreground holds. A plan is priced as on the first
+GPUs of the cluster, wherever the job is placed: a job that is spread over more nodes than that would be slower.
+"""
+
+from collections.abc import Mapping
+
+from deeppool.base.sharing import Policy, Sharing, find_sharing
+from deeppool.cluster.cluster import Cluster
+from deeppool.errors import InvalidValueError
+from deeppool.job import Progress
+from deeppool.simulation.cluster.engine import Engine
+from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy, PriceBook
+from deeppool.simulation.cluster.record import ClusterSimulation
+from deeppool.simulation.cluster.workload import Source, WorkloadTrace, load_sources
+from deeppool.simulation.device.interference import Interference
+from deeppool.simulation.plan.conditions import Conditions
+
+
+def simulate_cluster(
+    trace: WorkloadTrace,
+    cluster: Cluster | int,
+    *,
+    strategy: ClusterStrategy = "collocated",
+    sources: Mapping[str, Source] | None = None,
+    foreground_gpus: int | None = None,
+    interference: Interference | None = None,
+    policy: Policy | Sharing = "priority",
+    max_slowdown: float | None = None,
+    harvest_of_idle: float = 1.0,
+    conditions: Conditions | None = None,
+    until: float | None = None,
+    on_progress: Progress | None = None,
+) -> ClusterSimulation:
+    """Runs a workload trace on a cluster; the same arguments give the same record.
+
+        trace = dp.load("trace.json")
+        found = dp.simulate_cluster(trace, 64)
+        print(found)
+        dp.figures.cluster(found)
+
+    Args:
+        trace: the jobs.
+        cluster: its GPUs and links, or a number of GPUs of DGX A100 nodes.
+        strategy: who trains where, see :data:`deeppool.simulation.cluster.job_costs.ClusterStrategy`.
+        sources: the profiles and plans that the trace names; found by their names and files unless given.
+        foreground_gpus: of a partition, the first ones; all others are for backgrounds.
+        interference: measured between kernels; None: backgrounds cost foregrounds nothing.
+        policy: how a background shares a GPU, where interference is given.
+        max_slowdown: bound on the foreground's slowdown, with interference, that a controller holds.
+        harvest_of_idle: the share of a foreground's gaps that a background gets, where interference is not given.
+        conditions: of the cluster's GPUs and links, other than planned.
+        until: seconds at which the simulation ends, whatever still trains; when all jobs have ended unless given.
+        on_progress: told what happens, and the share of jobs that have ended.
+
+    Raises:
+        InvalidValueError: a job that the cluster or the strategy cannot run, or an argument out of its bounds.
+        PlanError, MissingProfileError, DocumentError: of a job's plan and its sources.
+    """
+    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    _check(strategy, foreground_gpus, cluster, harvest_of_idle, until)
+    sharing = find_sharing(policy, max_slowdown)
+    if sharing is None:
+        raise InvalidValueError("policy 'none' has no background (the strategy burst-parallel keeps them apart)")
+    known = load_sources(trace) if sources is None else sources
+    prices = PriceBook(
+        cluster,
+        strategy,
+        known,
+        foreground_gpus=foreground_gpus,
+        interference=interference,
+        sharing=sharing,
+        harvest_of_idle=harvest_of_idle,
+        conditions=conditions,
+    )
+    engine = Engine(trace, cluster, strategy, foreground_gpus, prices, conditions or Conditions())
+    engine.run(until, on_progress or (lambda what, share: None))
+    modelled = "no interference modelled"
+    if interference is not None:
+        modelled = f"interference as on {interference.device_name}, {interference.date}"
+    return ClusterSimulation(
+        trace=trace.name,
+        cluster=cluster,
+        strategy=strategy,
+        foreground_gpus=foreground_gpus,
+        sharing=None if interference is None else sharing,
+        interference=modelled,
+        conditions=conditions,
+        provenance="estimated" if any(known[x.source].provenance == "estimated" for x in trace.jobs) else "measured",
+        makespan=engine.now,
+        gpu_seconds=engine.history.gpu_seconds(),
+        jobs=tuple(job.outcome() for job in engine.jobs),
+        steps=tuple(engine.history.steps),
+        groups=engine.history.groups(engine.now, [job.name for job in trace.jobs]),
+    )
+
+
+def _check(
+    strategy: str, foreground_gpus: int | None, cluster: Cluster, harvest_of_idle: float, until: float | None
+) -> None:
+    if strategy not in STRATEGIES:
+        raise InvalidValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got '{strategy}'")
+    if (strategy == "partition") != (foreground_gpus is not None):
+        raise InvalidValueError(
+            f"foreground_gpus says how a partition divides the GPUs: got {foreground_gpus} with strategy {strategy}"
+        )
+    if foreground_gpus is not None and not 1 <= foreground_gpus <= cluster.gpus:
+        raise InvalidValueError(f"foreground_gpus must be from 1 to {cluster.gpus}, got {foreground_gpus}")
+    if not 0 <= harvest_of_idle <= 1:
+        raise InvalidValueError(f"harvest_of_idle must be from 0 to 1, got {harvest_of_idle:g}")
+    if until is not None and not until > 0:
+        raise InvalidValueError(f"until must be later than 0 s, got {until:g} s")

@@ -1,0 +1,287 @@
+"""A background beside the foreground of one device, on a virtual clock: what it costs, and what it gets done.
+
+The gate and the governor are those of a live run (``deeppool.scheduling``); this is their other clock. The device:
+
+- Pieces of the background run one after another, in the order of their launches.
+- While an operator of the foreground works, it and the piece under way each go at the rate that :data:`Rates` gives
+  the two.
+- A CPU lets the foreground in at once. On a GPU (``preempts=False``) what was launched is not recalled, so an operator
+  that comes after idle time first waits for the piece under way, and for every piece that is in the queue which both
+  jobs share: all of them where the priorities are equal, else those beyond ``private_queue``.
+- Idle time of the foreground is a wait for something elsewhere: it takes as long as alone.
+- Meanwhile the background goes as fast as alone, or slower where an operator's ``idle_rate`` says so: in short waits
+  its caches are cold.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from deeppool.base.sharing import Sharing
+from deeppool.errors import InvalidValueError
+from deeppool.scheduling.background_limits import Operator, Orders
+from deeppool.scheduling.gate import Gate
+from deeppool.scheduling.governor import Governor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An operator of the foreground, and the idle time before it."""
+
+    kind: str
+    stage: int
+    seconds: float
+    """Alone."""
+    idle: float = 0.0
+    """Seconds before it in which this device waits."""
+    idle_rate: float = 1.0
+    """At which the background goes meanwhile; 1 is as fast as alone."""
+    intensity: float | None = None
+    """FLOP per byte of its kernels; None: unknown."""
+    kernel: float | None = None
+    """Seconds of one of its kernels; None: it is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What the background launches as one."""
+
+    seconds: float
+    """Alone."""
+    intensity: float | None = None
+    """FLOP per byte of its kernels; None: unknown."""
+    kernel: float | None = None
+    """Seconds of one of its kernels; None: it is one."""
+
+
+Rates = Callable[[Step, Piece], tuple[float, float]]
+"""At which an operator and a piece go while both are on the device; 1 is as fast as alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceModel:
+    """What a device does with two jobs."""
+
+    rates: Rates
+    preempts: bool = False
+    """Whether the foreground is let in at once where its priority is higher, as on a CPU."""
+    queue: int = 64
+    """Launches that the background may have waiting; one more would block it."""
+    private_queue: int = 2
+    """Launches of a lower priority that do not yet lie in the queue that both jobs share."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollocatedSimulation:
+    """A foreground beside a background, and alone."""
+
+    KIND: ClassVar[str] = "collocated-simulation"
+
+    sharing: Sharing
+    iterations: int
+    alone_time: float
+    """Mean seconds of an iteration alone."""
+    iteration_time: float
+    """Mean seconds of an iteration, those without background included."""
+    slowdown: float
+    """Of the mean."""
+    p99_inflation: float
+    """Of the 99th percentile."""
+    idle_share: float
+    """Of the time, alone."""
+    harvest: float
+    """What the background got done, as a part of what it would alone."""
+    shares: tuple[float, ...]
+    """Ordered in each iteration; 0 where it was alone."""
+    bans: tuple[tuple[Operator, int], ...]
+    """Operators that were banned, and in how many iterations."""
+    elapsed: float
+    """Seconds of all iterations."""
+    work: float
+    """Seconds of the background's work that were done."""
+    gap_work: float = 0.0
+    """Of these, while the foreground computed nothing on this device."""
+    gap_time: float = 0.0
+    """Seconds in which it computed nothing on this device: what it waits for elsewhere, and for the device."""
+
+    @property
+    def harvest_of_idle(self) -> float:
+        """The harvest as a part of the idle time; above 1 where it also ran beside operators."""
+        return self.harvest / self.idle_share if self.idle_share else math.inf
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.sharing}: slowdown {100 * self.slowdown:.1f} % (p99 {100 * self.p99_inflation:.1f} %), "
+            f"harvest {100 * self.harvest:.0f} % with {100 * self.idle_share:.0f} % idle"
+        )
+        banned = ", ".join(f"{kind} of stage {stage}" for (kind, stage), _ in self.bans)
+        return f"{text}; banned at times: {banned}" if banned else text
+
+
+def simulate_collocated(
+    steps: Sequence[Step],
+    pieces: Sequence[Piece],
+    sharing: Sharing,
+    device: DeviceModel,
+    *,
+    iterations: int = 300,
+    noise: float = 0.0,
+    seed: int = 0,
+    poll: float = 2e-4,
+) -> CollocatedSimulation:
+    """Runs a foreground beside a background.
+
+    Args:
+        steps: of one iteration of the foreground, in order.
+        pieces: of one step of the background, in order; it starts again after the last.
+        sharing: the mechanisms.
+        device: that both use.
+        iterations: of the foreground.
+        noise: standard deviation of the logarithm of an operator's time, the same draws as in the foreground alone.
+        seed: of the noise.
+        poll: seconds after which a background that may not launch asks again.
+
+    Raises:
+        InvalidValueError: nothing to do, or a time that is not positive.
+    """
+    if not steps or not pieces or iterations < 1:
+        raise InvalidValueError("a simulation needs at least one step, one piece and one iteration")
+    times = [step.seconds for step in steps] + [piece.seconds for piece in pieces]
+    if min(times) <= 0 or min(step.idle for step in steps) < 0:
+        raise InvalidValueError(f"steps and pieces must take longer than 0 s, got {min(times):g}")
+    draw = random.Random(seed)
+    run = _Run(pieces, sharing, device, poll)
+    governor = Governor(sharing)
+    together, alone, ordered = [], [], []
+    bans: dict[Operator, int] = {}
+    for iteration in range(iterations):
+        drawn = [step.seconds * math.exp(draw.gauss(0, noise)) if noise else step.seconds for step in steps]
+        alone.append(sum(drawn) + sum(step.idle for step in steps))
+        orders = governor.begin(iteration)
+        seconds, operators = run.iterate(steps, drawn, orders)
+        governor.end(seconds, operators)
+        together.append(seconds)
+        ordered.append(orders.share if orders.open else 0.0)
+        for operator in orders.banned:
+            bans[operator] = bans.get(operator, 0) + 1
+    return CollocatedSimulation(
+        sharing=sharing,
+        iterations=iterations,
+        alone_time=float(np.mean(alone)),
+        iteration_time=float(np.mean(together)),
+        slowdown=float(np.mean(together) / np.mean(alone)) - 1,
+        p99_inflation=float(np.percentile(together, 99) / np.percentile(alone, 99)) - 1,
+        idle_share=sum(step.idle for step in steps) / float(np.mean(alone)),
+        harvest=run.work / run.now,
+        shares=tuple(ordered),
+        bans=tuple(sorted(bans.items())),
+        elapsed=run.now,
+        work=run.work,
+        gap_work=run.gap_work,
+        gap_time=run.gap_time,
+    )
+
+
+class _Run:
+    """The device's state; time goes on by events: the end of an operator, of a piece, a question to the gate."""
+
+    def __init__(self, pieces: Sequence[Piece], sharing: Sharing, device: DeviceModel, poll: float) -> None:
+        self.now = 0.0
+        self.work = 0.0
+        """Seconds of the background's."""
+        self.gap_work = self.gap_time = 0.0
+        self._pieces = pieces
+        self._next = 0
+        self._queue: deque[Piece] = deque()
+        self._left = 0.0
+        """Seconds of the first piece in the queue."""
+        self._gate = Gate(sharing)
+        self._device = device
+        self._poll = poll
+        self._orders = Orders(open=False, share=1.0, banned=frozenset())
+        self._waits = not device.preempts or sharing.priority == "normal"
+        self._private = 0 if sharing.priority == "normal" else device.private_queue
+
+    def iterate(
+        self, steps: Sequence[Step], drawn: Sequence[float], orders: Orders
+    ) -> tuple[float, dict[Operator, float]]:
+        """One iteration of the foreground; returns its seconds, and those of each operator."""
+        self._orders = orders
+        began = self.now
+        operators: dict[Operator, float] = {}
+        for step, seconds in zip(steps, drawn, strict=True):
+            rested, done = self.now, self.work
+            self._rest(step.idle, step.idle_rate)
+            doing = (step.kind, step.stage)
+            started = self.now
+            if step.idle and not self._device.preempts:
+                self._wait_for_device(doing)
+            self.gap_time += self.now - rested
+            self.gap_work += self.work - done
+            self._operate(step, doing, seconds)
+            operators[doing] = operators.get(doing, 0.0) + self.now - started
+        return self.now - began, operators
+
+    def _rest(self, seconds: float, rate: float) -> None:
+        """The foreground is idle: the device is the background's."""
+        end = self.now + seconds
+        while self.now < end:
+            self._launch(None)
+            self._pass(min(end - self.now, self._left_at(rate), self._asking()), rate)
+
+    def _wait_for_device(self, doing: Operator) -> None:
+        """An operator waits for what was launched before it and cannot be recalled."""
+        ahead = max(min(1, len(self._queue)), len(self._queue) - self._private)
+        while ahead > 0:
+            self._launch(doing)
+            ended = self._pass(min(self._left_at(1.0), self._asking()), 1.0)
+            ahead -= ended
+
+    def _operate(self, step: Step, doing: Operator, seconds: float) -> None:
+        """An operator works, beside whatever the background has on the device."""
+        while seconds > 0:
+            self._launch(doing)
+            foreground, background = self._device.rates(step, self._queue[0]) if self._queue else (1.0, 1.0)
+            passed = min(seconds / foreground, self._left_at(background), self._asking())
+            done = passed == seconds / foreground
+            self._pass(passed, background)
+            seconds = 0.0 if done else seconds - passed * foreground
+
+    def _launch(self, doing: Operator | None) -> None:
+        """As many pieces as the gate admits and the device takes."""
+        while len(self._queue) < self._device.queue:
+            piece = self._pieces[self._next]
+            if not self._gate.admits(self.now, self._orders, doing, piece.seconds):
+                return
+            self._gate.launched(self.now, piece.seconds)
+            if not self._queue:
+                self._left = piece.seconds
+            self._queue.append(piece)
+            self._next = (self._next + 1) % len(self._pieces)
+
+    def _left_at(self, rate: float) -> float:
+        """Seconds until the first piece in the queue ends."""
+        return self._left / rate if self._queue and rate > 0 else math.inf
+
+    def _asking(self) -> float:
+        """Seconds until the gate may say something else though nothing ends: only a share is earned with time."""
+        return self._poll if self._orders.open and self._orders.share < 1 else math.inf
+
+    def _pass(self, seconds: float, rate: float) -> bool:
+        """Time passes; returns whether a piece ended."""
+        ends = seconds >= self._left_at(rate)
+        self.now += seconds
+        if not self._queue:
+            return False
+        done = self._left if ends else seconds * rate
+        self.work += done
+        self._left -= done
+        if ends:
+            self._gate.finished(self.now, self._queue.popleft().seconds)
+            self._left = self._queue[0].seconds if self._queue else 0.0
+        return ends

@@ -1,0 +1,125 @@
+"""How fast a kernel of the foreground goes beside a kernel of the background: measured pairs, and what lies between.
+
+DeepPool's figure 12: synthetic kernels of varied arithmetic intensity and duration, each beside each, as a part of
+what they reach alone. ``measured_interference`` measures them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import ClassVar
+
+from deeppool.errors import InvalidValueError
+from deeppool.simulation.device.collocated import Piece, Rates, Step
+from deeppool.simulation.device.idle_harvest import ALL, Waits, between
+
+Pairs = tuple[tuple[float, ...], ...]
+"""Per class of the foreground (row) and of the background (column)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """All pairs in one arrangement of the two jobs; 1 is as fast as alone."""
+
+    name: str
+    """``normal``, ``nice`` or ``lowest``, as the background's priority on the same core or GPU, or ``other core``."""
+    foreground: Pairs
+    background: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """Measured on one device. A class is an intensity and a duration: all durations of the first intensity first."""
+
+    KIND: ClassVar[str] = "interference"
+
+    device_name: str
+    date: str
+    method: str
+    intensities: tuple[float, ...]
+    """FLOP per byte of a kernel, ascending."""
+    durations: tuple[float, ...]
+    """Seconds of a kernel alone, ascending."""
+    arrangements: tuple[Beside, ...]
+    waits: Waits | None = None
+    """None: not measured, as on GPUs; a background then gets all of every wait."""
+
+    def __post_init__(self) -> None:
+        classes = len(self.intensities) * len(self.durations)
+        for axis, values in (("intensities", self.intensities), ("durations", self.durations)):
+            if not values or min(values) <= 0 or any(after <= before for before, after in pairwise(values)):
+                raise InvalidValueError(f"{axis} must be positive and ascend, got {values}")
+        for found in self.arrangements:
+            for job, pairs in (("foreground", found.foreground), ("background", found.background)):
+                if len(pairs) != classes or {len(row) for row in pairs} != {classes}:
+                    raise InvalidValueError(
+                        f"arrangement {found.name} must have {classes} x {classes} rates of the {job}, "
+                        f"for {len(self.intensities)} intensities and {len(self.durations)} durations"
+                    )
+            if min(min(row) for row in found.foreground) <= 0 or min(min(row) for row in found.background) < 0:
+                raise InvalidValueError(
+                    f"arrangement {found.name} has a foreground that stands still, or rates below 0"
+                )
+
+    def arrangement(self, name: str) -> Beside:
+        """That of a name.
+
+        Raises:
+            InvalidValueError: it was not measured.
+        """
+        for found in self.arrangements:
+            if found.name == name:
+                return found
+        known = ", ".join(found.name for found in self.arrangements)
+        raise InvalidValueError(f"no interference was measured for {name} (choose one of: {known})")
+
+    def rates(self, name: str) -> Rates:
+        """For a simulation: between the measured classes linear in the logarithms, outside as at the edge.
+
+        Of an intensity that is unknown, the mean over those measured.
+        """
+        found = self.arrangement(name)
+
+        weights = lru_cache(maxsize=4096)(self._weights)
+
+        # Deep models have hundreds of operators, each beside hundreds of pieces, again and again.
+        @lru_cache(maxsize=2**17)
+        def between(*kernels: float | None) -> tuple[float, float]:
+            rows, columns = weights(*kernels[:2]), weights(*kernels[2:])
+            return _weighted(found.foreground, rows, columns), _weighted(found.background, rows, columns)
+
+        def look_up(step: Step, piece: Piece) -> tuple[float, float]:
+            return between(
+                step.intensity,
+                step.seconds if step.kernel is None else step.kernel,
+                piece.intensity,
+                piece.seconds if piece.kernel is None else piece.kernel,
+            )
+
+        return look_up
+
+    def waits_beside(self, name: str) -> Waits:
+        """What a background in that arrangement gets done in waits: only the lowest priority's are measured."""
+        return ALL if self.waits is None or name != "lowest" else self.waits
+
+    def _weights(self, intensity: float | None, seconds: float) -> list[tuple[int, float]]:
+        """Of the classes around a kernel; they sum to 1."""
+        count = len(self.intensities)
+        rows = [(row, 1 / count) for row in range(count)] if intensity is None else between(self.intensities, intensity)
+        along = product(rows, between(self.durations, seconds))
+        return [(row * len(self.durations) + column, one * other) for (row, one), (column, other) in along]
+
+    def __str__(self) -> str:
+        lines = [f"interference on {self.device_name}, {self.date}: the foreground as a part of alone"]
+        for found in self.arrangements:
+            rates = sorted(100 * rate for row in found.foreground for rate in row)
+            middle = rates[len(rates) // 2]
+            lines.append(f"  {found.name:<12} worst {rates[0]:.0f} %, median {middle:.0f} %, best {rates[-1]:.0f} %")
+        if self.waits is not None:
+            lines.append(f"  {self.waits}")
+        return "\n".join(lines)
+
+
+def _weighted(pairs: Pairs, rows: Sequence[tuple[int, float]], columns: Sequence[tuple[int, float]]) -> float:
+    return sum(one * other * pairs[row][column] for (row, one), (column, other) in product(rows, columns))

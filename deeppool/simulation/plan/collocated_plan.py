@@ -1,0 +1,152 @@
+"""A background job beside every GPU of a plan: what it costs the foreground, and what it gets done.
+
+Each GPU is simulated by itself (see ``collocated``): what the plan leaves idle on it takes as long as alone. The ranks
+wait for the slowest of them, so the plan is slowed down as much as that one at least.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deeppool.base.sharing import Sharing
+from deeppool.planning.plan import Plan
+from deeppool.profiling.table import Profile
+from deeppool.simulation.device.collocated import CollocatedSimulation, DeviceModel, Piece, Step, simulate_collocated
+from deeppool.simulation.device.idle_harvest import Waits
+from deeppool.simulation.device.interference import Interference
+from deeppool.simulation.plan.simulate import GpuWork, work_of
+from deeppool.simulation.validation.fidelity import Fidelity
+
+
+@dataclass(frozen=True, slots=True)
+class CollocatedPlan:
+    """A plan beside a background job on each GPU that it uses."""
+
+    KIND: ClassVar[str] = "collocated-plan"
+
+    model: str
+    background_model: str
+    background_batch: int
+    background_sample_time: float
+    """Seconds alone."""
+    interference: str
+    """Where it was measured, and when."""
+    gpus: tuple[CollocatedSimulation, ...]
+    """Those that the plan uses, in their order."""
+    fidelity: Fidelity | None = None
+    """How far off a live run of the plan was, where one was given."""
+
+    @property
+    def slowdown(self) -> float:
+        """Of the GPU that suffers most."""
+        return max(found.slowdown for found in self.gpus)
+
+    @property
+    def background_throughput(self) -> float:
+        """Samples a second, on all these GPUs."""
+        return sum(found.harvest for found in self.gpus) / self.background_sample_time
+
+    def __str__(self) -> str:
+        worst = max(self.gpus, key=lambda found: found.slowdown)
+        idle = sum(found.idle_share for found in self.gpus)
+        of_idle = f", {100 * sum(found.harvest for found in self.gpus) / idle:.0f} % of the idle time" if idle else ""
+        text = (
+            f"{self.model} beside {self.background_model} (batch {self.background_batch}) on each of {len(self.gpus)} "
+            f"GPUs, {worst.sharing}: slowdown {100 * self.slowdown:.1f} % at least, "
+            f"{self.background_throughput:.3g} background samples/s{of_idle}; interference as on {self.interference}"
+        )
+        return text if self.fidelity is None else f"{text}\n{self.fidelity}"
+
+
+def simulate_collocated_plan(
+    plan: Plan, background: Profile, interference: Interference, sharing: Sharing, *, iterations: int = 300
+) -> CollocatedPlan:
+    """Prices a background job beside a plan.
+
+    A layer's forward or backward counts as one kernel of unknown intensity, a transfer as one that only moves bytes.
+
+    Args:
+        plan: of the foreground.
+        background: profile of the background job; it trains its largest batch, a layer a piece.
+        interference: between kernels, on such a device.
+        sharing: the mechanisms.
+        iterations: simulated.
+
+    Raises:
+        InvalidValueError: no interference was measured for the background's priority.
+    """
+    batch = background.batch_sizes[-1]
+    found: dict[int, CollocatedSimulation] = {}
+    work, end = work_of(plan)
+    for one in work:
+        if one.spans:
+            beside = simulate_beside(plan, one, end, background, batch, interference, sharing, iterations=iterations)
+            found.update(dict.fromkeys(one.gpus, beside))
+    return CollocatedPlan(
+        model=plan.model,
+        background_model=background.graph.model,
+        background_batch=batch,
+        background_sample_time=background.iteration_time(batch) / batch,
+        interference=f"{interference.device_name}, {interference.date}",
+        gpus=tuple(found[gpu] for gpu in sorted(found)),
+    )
+
+
+def simulate_beside(
+    plan: Plan,
+    work: GpuWork,
+    iteration_time: float,
+    background: Profile,
+    batch: int,
+    interference: Interference,
+    sharing: Sharing,
+    *,
+    iterations: int,
+) -> CollocatedSimulation:
+    """A background job beside one GPU of a plan.
+
+    Args:
+        plan: of the foreground.
+        work: what the plan has it do, see :func:`deeppool.simulation.plan.simulate.work_of`.
+        iteration_time: of the plan.
+        background: profile of the background job, a layer a piece.
+        batch: of the background.
+        interference: between kernels, on such a device.
+        sharing: the mechanisms.
+        iterations: simulated.
+
+    Raises:
+        InvalidValueError: no interference was measured for the background's priority.
+    """
+    times = [background.time(layer, batch) for layer in range(len(background.graph.layers))]
+    seconds = [time.forward for time in times] + [time.backward for time in reversed(times)]
+    pieces = [Piece(seconds=one) for one in seconds if one > 0]
+    preempts = plan.device == "cpu"
+    device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
+    stages = {layer.name: index for index, layer in enumerate(plan.layers)}
+    steps = _steps(work, stages, iteration_time, interference.waits_beside(sharing.priority))
+    return simulate_collocated(steps, pieces, sharing, device, iterations=iterations)
+
+
+def _steps(work: GpuWork, stages: dict[str, int], end: float, waits: Waits) -> list[Step]:
+    """What one GPU does in an iteration; the idle time at its end comes before the next one's first operator."""
+    free_since = work.spans[-1].end - end
+    steps = []
+    for span in work.spans:
+        moves = span.kind in ("reshard", "sync")
+        seconds = work.computed(span)
+        # In a transfer the core waits before there is something to move.
+        gap, pauses = max(0.0, span.start - free_since), span.duration - seconds
+        idle = gap + pauses
+        steps.append(
+            Step(
+                kind=span.kind,
+                stage=stages[span.name],
+                seconds=seconds,
+                # Sums of times differ in the last digit where nothing lies between.
+                idle=idle if idle > 1e-9 * end else 0.0,
+                idle_rate=(waits.harvest_of(gap) * gap + waits.in_transfers * pauses) / idle if idle else 1.0,
+                intensity=0.0 if moves else None,
+            )
+        )
+        free_since = span.end
+    return steps

@@ -1,0 +1,298 @@
+"""A plan on a virtual clock: what each GPU does when, and what a background job could take.
+
+Layers run when the plan's schedule says (see ``deeppool.planning.evaluate.schedule``), so the iteration takes
+exactly the plan's iteration time. What a GPU does is one thing at a time: of an all-reduce that overlaps the
+backward pass only the stretches in which its GPU would otherwise wait are spans. They are the foreground's,
+since its kernels run there: no background job takes them. A core, however, waits for part of a transfer; where a
+measured network says for how much, that part counts as idle though it lies within the transfer's span.
+
+Under conditions that the plan does not know (slow GPUs, stragglers, slow links) many iterations are drawn, and the
+one of median length is shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from deeppool.base.timeline import Span, SpanKind, Timeline
+from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.schedule import LayerSeconds, Schedule, alike, exposed, order_of, schedule
+from deeppool.planning.plan import Plan
+from deeppool.records.run_record import TimeSummary, summarise
+from deeppool.simulation.device.idle_harvest import Waits
+from deeppool.simulation.plan.conditions import Conditions
+from deeppool.simulation.plan.stragglers import VariedIterations, vary
+from deeppool.simulation.validation.fidelity import Fidelity
+from deeppool.units import format_percent, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """One simulated iteration."""
+
+    KIND: ClassVar[str] = "simulation"
+
+    model: str
+    gpus: int
+    iteration_time: float
+    gpu_seconds: float
+    """Held by the foreground."""
+    idle_gpu_seconds: float
+    """Left for a background; together with ``gpu_seconds`` they are gpus x iteration_time."""
+    background_samples: float | None
+    """That a background job trains in the idle time of one iteration, if it takes all of it without interference."""
+    timeline: Timeline
+    plan_iteration_time: float | None = None
+    """As planned; None: a record from before conditions."""
+    conditions: Conditions | None = None
+    """Other than planned; None: all as planned."""
+    iteration_times: tuple[float, ...] = ()
+    """Of every iteration that was drawn; ``iteration_time`` is their median's. Empty without conditions."""
+    fidelity: Fidelity | None = None
+    """How far off a live run of the plan was, where one was given."""
+
+    @property
+    def summary(self) -> TimeSummary:
+        """Of the iteration times."""
+        return summarise(list(self.iteration_times) or [self.iteration_time])
+
+    def __str__(self) -> str:
+        share = self.idle_gpu_seconds / (self.gpus * self.iteration_time)
+        text = (
+            f"{self.model} on {self.gpus} GPUs: {format_seconds(self.iteration_time)} an iteration, "
+            f"{100 * share:.0f} % of GPU time idle"
+        )
+        if self.background_samples is not None:
+            text += (
+                f"; a background job would train {self.background_samples:.3g} samples in it (no interference modelled)"
+            )
+        if self.conditions is not None and self.plan_iteration_time:
+            found = self.summary
+            text += (
+                f"; {self.conditions}: mean {format_seconds(found.mean)} "
+                f"({format_percent(found.mean / self.plan_iteration_time - 1)} against the plan), "
+                f"p99 {format_seconds(found.p99)} of {found.count} iterations"
+            )
+        return text if self.fidelity is None else f"{text}\n{self.fidelity}"
+
+
+def simulate(
+    plan: Plan,
+    *,
+    background_sample_time: float | None = None,
+    conditions: Conditions | None = None,
+    iterations: int = 1000,
+) -> Simulation:
+    """Replays one iteration of a plan.
+
+    Args:
+        plan: what to replay.
+        background_sample_time: seconds that a background job takes per sample on one GPU alone; it then
+            fills every gap.
+        conditions: under which it runs, other than planned; many iterations are then drawn, and the one of median
+            length is replayed.
+        iterations: to draw, where something is random.
+
+    Raises:
+        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
+    """
+    times: tuple[float, ...] = ()
+    if conditions is None:
+        work, end = work_of(plan)
+    else:
+        work, times = work_under(plan, conditions, iterations)
+        end = _middle(times)[1]
+    filled: dict[int, Sequence[Span]] = {}
+    held = idle = 0.0
+    kind: SpanKind = "idle" if background_sample_time is None else "background"
+    for one in work:
+        whole = _filled(one, end, kind)
+        held += len(one.gpus) * one.held
+        idle += len(one.gpus) * (whole.held - one.held)
+        filled.update((gpu, whole.on(gpu)) for gpu in one.gpus)
+    return Simulation(
+        model=plan.model,
+        gpus=plan.gpus,
+        iteration_time=end,
+        gpu_seconds=held,
+        idle_gpu_seconds=idle,
+        background_samples=None if background_sample_time is None else idle / background_sample_time,
+        timeline=Timeline(
+            planned_title(plan) if conditions is None else f"{plan.model}, {conditions}",
+            "predicted",
+            plan.gpus,
+            tuple(span for gpu in range(plan.gpus) for span in filled[gpu]),
+        ),
+        plan_iteration_time=plan.iteration_time,
+        conditions=conditions,
+        iteration_times=times,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """What some GPUs do in an iteration, all of them the same."""
+
+    gpus: tuple[int, ...]
+    spans: tuple[Span, ...]
+    """On the first of them, by start."""
+    computing: Mapping[SpanKind, float] = field(default_factory=dict)
+    """Part of the spans of a kind for which a core computes, where that is less than all: in the others the
+    foreground waits for what moves."""
+
+    @property
+    def held(self) -> float:
+        """Seconds, on one of them."""
+        return sum(self.computed(span) for span in self.spans)
+
+    def harvest(self, end: float, waits: Waits) -> float:
+        """Seconds of its own work that a background gets done on one of them while it waits, until ``end``.
+
+        Args:
+            end: of the iteration.
+            waits: what it gets done in them, as a part of what it would alone.
+        """
+        inside = sum(span.duration - self.computed(span) for span in self.spans)
+        lengths = [until - since for since, until in _gaps(self.spans, end)]
+        return waits.in_transfers * inside + sum(waits.harvest_of(length) * length for length in lengths)
+
+    def computed(self, span: Span) -> float:
+        """Seconds of a span in which the GPU is not free."""
+        return span.duration * self.computing.get(span.kind, 1.0)
+
+    def on(self, gpu: int) -> tuple[Span, ...]:
+        """The spans of another of them."""
+        return tuple(Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
+
+
+def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
+    """What each GPU does, and the iteration time; GPUs that do the same together, those without work included."""
+    layers, gpus = plan.layers, plan.gpu_sets
+    times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
+    names = [layer.name for layer in layers]
+    computing = _computing(plan)
+    work = [
+        GpuWork(tuple(same), _spans(same[0], computed, names, times, layers), computing)
+        for computed, same in alike(gpus).items()
+    ]
+    return [*work, *_without_work(plan)], times.iteration_time
+
+
+def replay(plan: Plan) -> tuple[GpuWork, ...]:
+    """As :func:`simulate`, but once for all GPUs that do the same, idle spans included: of many GPUs few kinds."""
+    work, end = work_of(plan)
+    return tuple(sorted((_filled(one, end, "idle") for one in work), key=lambda one: one.gpus[0]))
+
+
+def planned_title(plan: Plan) -> str:
+    """Of a plan's timeline."""
+    return f"{plan.model}, planned"
+
+
+def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[list[GpuWork], tuple[float, ...]]:
+    """What each GPU does in the iteration of median length, and the times of all iterations.
+
+    Raises:
+        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
+    """
+    found = _varied(plan, conditions, iterations)
+    times = tuple(found.iteration_times.tolist())
+    return _work_in(plan, found, _middle(times)[0]), times
+
+
+def works_under(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuWork], float]]:
+    """What each GPU does in every iteration, and how long that takes.
+
+    Raises:
+        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
+    """
+    found = _varied(plan, conditions, iterations)
+    return [(_work_in(plan, found, index), time) for index, time in enumerate(found.iteration_times.tolist())]
+
+
+def _varied(plan: Plan, conditions: Conditions, iterations: int) -> VariedIterations:
+    _check(plan, conditions, iterations)
+    return vary(plan, conditions, iterations if conditions.random else 1)
+
+
+def _work_in(plan: Plan, found: VariedIterations, iteration: int) -> list[GpuWork]:
+    names = [layer.name for layer in plan.layers]
+    work = []
+    for computed, same in alike(plan.gpu_sets).items():
+        by_speed: dict[float, list[int]] = {}
+        for gpu in same:
+            by_speed.setdefault(float(found.slowness[iteration, gpu]), []).append(gpu)
+        for gpus in by_speed.values():
+            own, seconds = found.schedule_of(plan, iteration, gpus[0])
+            work.append(GpuWork(tuple(gpus), _spans(gpus[0], computed, names, own, seconds), _computing(plan)))
+    return [*work, *_without_work(plan)]
+
+
+def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
+    if iterations < 1:
+        raise InvalidValueError(f"iterations must be at least 1, got {iterations}")
+    if len(conditions.speeds) > plan.gpus:
+        raise InvalidValueError(f"the conditions have {len(conditions.speeds)} speeds, the plan has {plan.gpus} GPUs")
+
+
+def _middle(times: Sequence[float]) -> tuple[int, float]:
+    """The iteration of median length, the shorter of two, and that length."""
+    index = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
+    return index, times[index]
+
+
+def _computing(plan: Plan) -> dict[SpanKind, float]:
+    """Of transfers, where the network was measured between cores."""
+    network = plan.cluster.measured
+    if network is None:
+        return {}
+    return {"reshard": network.computing("transfer"), "sync": network.computing("all-reduce")}
+
+
+def _without_work(plan: Plan) -> list[GpuWork]:
+    used = {gpu for gpus in set(plan.gpu_sets) for gpu in gpus}
+    idle = tuple(gpu for gpu in range(plan.gpus) if gpu not in used)
+    return [GpuWork(idle, ())] if idle else []
+
+
+def _spans(
+    gpu: int, computed: Sequence[int], names: Sequence[str], times: Schedule, layers: Sequence[LayerSeconds]
+) -> tuple[Span, ...]:
+    """Of the layers that a GPU computes."""
+    spans: list[Span] = []
+
+    def run(layer: int, kind: SpanKind, start: float, seconds: float) -> None:
+        if seconds > 0:
+            spans.append(Span(gpu, kind, names[layer], start, start + seconds))
+
+    for index in computed:
+        layer, inputs, gradients = layers[index], times.inputs[index], times.gradients[index]
+        run(index, "reshard", inputs, layer.reshard / 2)
+        run(index, "forward", inputs + layer.reshard / 2, layer.forward)
+        run(index, "backward", times.backward[index], layer.backward)
+        run(index, "reshard", gradients, layer.reshard / 2)
+    spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed(times, layers, computed))
+    return tuple(sorted(spans, key=_start))
+
+
+def _filled(work: GpuWork, end: float, kind: SpanKind) -> GpuWork:
+    """With spans of a kind in its gaps, until the end of the iteration."""
+    gaps = (Span(work.gpus[0], kind, kind, *gap) for gap in _gaps(work.spans, end))
+    return GpuWork(work.gpus, tuple(sorted([*work.spans, *gaps], key=_start)))
+
+
+def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
+    """Where a GPU is held by nothing; its spans are by start."""
+    now = 0.0
+    for span in spans:
+        if span.start > now:
+            yield now, span.start
+        now = max(now, span.end)
+    if end > now:
+        yield now, end
+
+
+def _start(span: Span) -> float:
+    return span.start

@@ -1,0 +1,179 @@
+"""Iterations of a plan on GPUs of unlike speed: who waits for whom, and how long they then take.
+
+A GPU computes its layers as fast as it can. It waits where it needs others:
+
+- A layer on other GPUs than the layer before it, or one that moves samples, starts when all GPUs of the layer before
+  have ended theirs, and its own GPUs are free.
+- An all-reduce starts when all its GPUs have computed the layer's gradients.
+- A join of branches waits for all of them; the next iteration for the whole one.
+
+So fast GPUs go ahead of slow ones through a stage and wait at its end. With equal GPUs it is the schedule of the plan
+(``deeppool.planning.evaluate.schedule``), number by number.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeppool.planning.evaluate.placement import Seconds
+from deeppool.planning.evaluate.schedule import Order, Schedule, order_of
+from deeppool.planning.plan import Plan
+from deeppool.planning.search.gpu_partition import GpuSet, share
+from deeppool.simulation.plan.conditions import Conditions
+
+Times = NDArray[np.float64]
+"""(iterations, GPUs of a layer), or (iterations, 1) where it is the same for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariedIterations:
+    """Iterations of a plan, side by side."""
+
+    iteration_times: NDArray[np.float64]
+    """Seconds of each."""
+    slowness: NDArray[np.float64]
+    """(iterations, gpus) by which each GPU computed slower than planned."""
+    network: tuple[float, ...]
+    """Per layer by which its transfers and its all-reduce took longer."""
+    inputs: tuple[Times, ...]
+    """Per layer, as in :class:`deeppool.planning.evaluate.schedule.Schedule`; the GPUs in the layer's order."""
+    backward: tuple[Times, ...]
+    gradients: tuple[Times, ...]
+    all_reduce: tuple[Times, ...]
+
+    def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[Schedule, tuple[Seconds, ...]]:
+        """When one GPU runs its layers in one iteration, and how long each takes there.
+
+        Of layers that it does not compute, the times mean nothing.
+        """
+        slow = float(self.slowness[iteration, gpu])
+        starts: list[list[float]] = [[], [], [], []]
+        seconds = []
+        for index, layer in enumerate(plan.layers):
+            column = bisect_left(layer.gpus, gpu)
+            for into, times in zip(
+                starts,
+                (self.inputs[index], self.backward[index], self.gradients[index], self.all_reduce[index]),
+                strict=True,
+            ):
+                into.append(float(times[iteration, min(column, times.shape[1] - 1)]))
+            net = self.network[index]
+            seconds.append(Seconds(layer.reshard * net, layer.forward * slow, layer.backward * slow, layer.sync * net))
+        whole = float(self.iteration_times[iteration])
+        inputs, backward, gradients, all_reduce = (tuple(times) for times in starts)
+        return Schedule(whole, inputs, backward, gradients, all_reduce), tuple(seconds)
+
+
+def vary(plan: Plan, conditions: Conditions, iterations: int) -> VariedIterations:
+    """Runs iterations under some conditions; complexity O(layers x GPUs x iterations)."""
+    run = _Run(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
+    whole = run.iterate(order_of(plan.tree, plan.gpu_sets))
+    return VariedIterations(
+        whole, run.slow, run.network, *(tuple(times) for times in (run.inputs, run.backward, run.gradients, run.sync))
+    )
+
+
+def network_slowness(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
+    """Per layer by which what it moves takes longer: the slowest link between any GPUs that take part."""
+    node, inside, between = plan.cluster.gpus_per_node, plan.cluster.inside, plan.cluster.between
+    planned = min(inside.bandwidth, between.bandwidth)
+    actual = min(inside.bandwidth * conditions.inside_bandwidth, between.bandwidth * conditions.between_bandwidth)
+    found = []
+    for layer in plan.layers:
+        parties = {*layer.gpus}.union(*(plan.layers[source].gpus for source in layer.predecessors))
+        one_node = min(parties) // node == max(parties) // node
+        found.append(1 / conditions.inside_bandwidth if one_node else planned / actual)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    """Where a pass has got to."""
+
+    gpus: GpuSet | None
+    """That the step before ran on, and that may go on each by itself; None: what follows waits for all of them."""
+    ends: Times
+    """When each of them had ended it."""
+
+
+class _Run:
+    """All iterations at once: they do not depend on one another."""
+
+    def __init__(self, plan: Plan, slow: NDArray[np.float64], network: tuple[float, ...]) -> None:
+        self.plan, self.slow, self.network = plan, slow, network
+        self.free = np.zeros_like(slow)
+        """When each GPU has ended what it last computed or moved."""
+        self.channels: dict[GpuSet, Times] = {}
+        nothing: Sequence[Times] = [np.zeros((len(slow), 1))] * len(plan.layers)
+        self.inputs, self.backward, self.gradients, self.sync = (list(nothing) for _ in range(4))
+        self.columns = {gpus: list(gpus) for gpus in set(plan.gpu_sets)}
+
+    def iterate(self, order: Order) -> NDArray[np.float64]:
+        start = _Front(None, np.zeros((len(self.slow), 1)))
+        last = self._backward(order, self._forward(order, start)).ends
+        latest: NDArray[np.float64] = np.hstack([last, *self.channels.values()]).max(axis=1)
+        return latest
+
+    def _begin(self, index: int, front: _Front, *, moves: bool) -> Times:
+        """When each GPU of a layer can start it."""
+        gpus = self.plan.layers[index].gpus
+        if front.gpus == gpus and not moves:
+            return front.ends
+        arrived: Times = np.maximum(front.ends.max(axis=1, keepdims=True), self.free[:, self.columns[gpus]])
+        return arrived
+
+    def _ended(self, index: int, ends: Times) -> _Front:
+        gpus = self.plan.layers[index].gpus
+        self.free[:, self.columns[gpus]] = ends
+        return _Front(gpus, ends)
+
+    def _forward(self, steps: Order, front: _Front) -> _Front:
+        for step in steps:
+            if isinstance(step, int):
+                layer = self.plan.layers[step]
+                begin = self._begin(step, front, moves=layer.reshard > 0)
+                self.inputs[step] = begin
+                computing = layer.forward * self.slow[:, self.columns[layer.gpus]]
+                front = self._ended(step, begin + layer.reshard / 2 * self.network[step] + computing)
+            else:
+                front = _join([self._forward(lane, front) for lane in step])
+        return front
+
+    def _backward(self, steps: Order, front: _Front) -> _Front:
+        for step in reversed(steps):
+            if isinstance(step, int):
+                layer = self.plan.layers[step]
+                begin = self._begin(step, front, moves=False)
+                self.backward[step] = begin
+                now = begin + layer.backward * self.slow[:, self.columns[layer.gpus]]
+                now = self._all_reduce(step, now)
+                self.gradients[step] = now
+                front = self._ended(step, now + layer.reshard / 2 * self.network[step])
+                if layer.reshard > 0:
+                    # Gradients come to the layer before it from all of its GPUs.
+                    front = _Front(None, front.ends)
+            else:
+                front = _join([self._backward(lane, front) for lane in step])
+        return front
+
+    def _all_reduce(self, index: int, computed: Times) -> Times:
+        """When each GPU may go on."""
+        layer = self.plan.layers[index]
+        if layer.sync <= 0:
+            self.sync[index] = computed
+            return computed
+        start = computed.max(axis=1, keepdims=True)
+        for others, end in self.channels.items():
+            if share(others, layer.gpus):
+                start = np.maximum(start, end)
+        self.sync[index] = start
+        end = start + layer.sync * self.network[index]
+        self.channels[layer.gpus] = end
+        return computed if self.plan.overlap_sync else np.broadcast_to(end, computed.shape)
+
+
+def _join(fronts: list[_Front]) -> _Front:
+    return _Front(None, np.max([front.ends.max(axis=1, keepdims=True) for front in fronts], axis=0))

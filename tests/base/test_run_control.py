@@ -1,0 +1,121 @@
+"""A bound that is changed while a run goes on: who may, what the run hears, and what its record says."""
+
+import threading
+
+import pytest
+
+import deeppool as dp
+from deeppool.base.run_control import HeldBound, Steering, refusal
+from deeppool.base.sharing import POLICIES, Sharing, find_sharing
+from deeppool.collocation.condition_results import Held, divide, last_measured
+from deeppool.errors import InvalidValueError
+
+BOUND = Sharing(max_slowdown=0.05)
+
+
+def test_the_run_hears_the_newest_bound_once() -> None:
+    steering = Steering()
+    steering.open(BOUND)
+    assert (steering.bound, steering.take(), steering.refusal) == (0.05, None, None)
+    steering.change_bound(0.02)
+    steering.change_bound(0.01)
+    assert (steering.bound, steering.take(), steering.take()) == (0.01, 0.01, None)
+
+
+def test_who_asks_before_the_run_has_begun_waits_for_it() -> None:
+    steering, asked = Steering(), threading.Event()
+
+    def ask() -> None:
+        steering.change_bound(0.02)
+        asked.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert not asked.wait(0.05)
+    steering.open(BOUND)
+    thread.join(30)
+    assert steering.take() == 0.02
+
+
+@pytest.mark.parametrize(
+    ("policy", "bound", "phrase"),
+    [
+        ("none", None, "no background job"),
+        ("naive", None, "nothing measures what the background costs"),
+        ("nice", None, "start it with a bound"),
+        ("priority", None, "or with policy 'feedback'"),
+        ("paced", None, "pieces 2"),
+        ("feedback", None, None),
+        ("priority", 0.03, None),
+        ("naive", 0.03, None),
+    ],
+)
+def test_only_a_run_that_learns_what_its_background_costs_can_change_its_bound(policy, bound, phrase) -> None:
+    why = refusal(find_sharing(policy, bound))
+    assert (why is None) == (phrase is None)
+    if why is not None:
+        assert phrase in why
+        steering = Steering()
+        steering.open(find_sharing(policy, bound))
+        with pytest.raises(InvalidValueError, match="the bound cannot be changed: "):
+            steering.change_bound(0.01)
+
+
+def test_every_policy_has_an_answer() -> None:
+    assert {name: refusal(sharing) is None for name, sharing in POLICIES.items()} == {
+        **dict.fromkeys(POLICIES, False),
+        "feedback": True,
+    }
+
+
+def test_no_bound_and_a_run_that_is_over_are_refused() -> None:
+    steering = Steering()
+    steering.open(BOUND)
+    with pytest.raises(InvalidValueError, match="max_slowdown must"):
+        steering.change_bound(-0.01)
+    assert (steering.bound, steering.take()) == (0.05, None)
+    steering.close()
+    with pytest.raises(InvalidValueError, match="the run is over"):
+        steering.change_bound(0.01)
+
+
+def test_a_call_that_holds_no_bound_says_which_one_does() -> None:
+    def work(*, on_progress=None) -> None:
+        return None
+
+    run = dp.start(work)
+    run.result(30)
+    with pytest.raises(InvalidValueError, match=r"work holds none while it runs \(dp.launch and dp.train do\)"):
+        run.change_bound(0.01)
+    assert (run.samples, run.bound) == ((), None)
+
+
+# -- what was measured under each -----------------------------------------------------------------------
+
+
+def answers(times: list[float], *bounds: list[int]) -> list[dict]:
+    return [{"times": times, "bounds": numbers} for numbers in bounds]
+
+
+def test_iterations_go_to_the_bound_that_all_ranks_held() -> None:
+    held = [Held(0.05, 0.0), Held(0.01, 3.0), Held(0.02, 4.0)]
+    divide(answers([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2]), held)
+    assert [one.turns for one in held] == [[[1.0]], [[3.0]], [[5.0]]]
+    divide(answers([6.0], [2], [2]), held)
+    assert [one.turns for one in held] == [[[1.0], []], [[3.0], []], [[5.0], [6.0]]]
+    assert last_measured(held) is held[2]
+    held.append(Held(0.5, 9.0))
+    divide(answers([7.0, 8.0], [2, 3], [2, 3]), held)
+    assert held[3].turns == [[], [], [8.0]], "of the rounds before, it has none"
+    assert last_measured(held) is held[3]
+    assert last_measured([Held(None, 0.0)]).bound is None
+
+
+def test_what_was_measured_under_a_bound_is_told_in_a_line() -> None:
+    held = Held(0.05, 0.0)
+    held.turns += [[1.0], [1.1]]
+    held.work.steps, held.work.seconds = 6.0, 2.0
+    result = held.result(alone=1.0, batch=4)
+    assert result == HeldBound(0.05, 0.0, 2, 1.05, pytest.approx(0.05), 12.0)
+    assert str(result) == "5 % from the start: 2 iterations, slowdown +5.0 %, background 12 samples/s"
+    assert str(Held(0.01, 3.2).result(1.0, 4)) == "1 % from 3.2 s on: nothing was measured under it"

@@ -1,0 +1,68 @@
+"""``deeppool interference``: what is asked for, what is saved and told, what an interrupt leaves."""
+
+import sys
+
+import pytest
+
+import deeppool as dp
+from deeppool.cli import main
+from deeppool.collocation.interference import measure
+from deeppool.simulation.device.idle_harvest import Waits
+from deeppool.simulation.device.interference import Beside, Interference
+
+FOUND = Interference(
+    "a device",
+    "2026-11-22",
+    "by hand",
+    (1.0,),
+    (1e-3,),
+    (Beside("lowest", ((0.9,),), ((0.1,),)),),
+    Waits((1e-3,), (0.6,)),
+)
+
+
+@pytest.fixture
+def deeppool(capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["deeppool", "interference", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return (end.value.code or 0, *capfd.readouterr())
+
+    return run
+
+
+def test_it_saves_what_was_measured_and_says_how_to_simulate_with_it(deeppool, monkeypatch):
+    asked = []
+
+    def measure(**options):
+        options.pop("on_progress")("pairs of kernels", 0.5)
+        asked.append(options)
+        return FOUND
+
+    monkeypatch.setattr(measure, "measure_interference", measure)
+    code, out, _ = deeppool("-o", "pairs.json", "--device", "cpu", "--seconds", "0.1", "--rounds", "2")
+    assert (code, asked) == (0, [{"device": "cpu", "seconds": 0.1, "rounds": 2}])
+    assert dp.load("pairs.json") == FOUND
+    assert str(FOUND) in out and "60 % of waits of 1 ms" in out
+    assert out.endswith("Simulate with it: deeppool simulate PLAN … --interference pairs.json\n")
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(deeppool, monkeypatch):
+    monkeypatch.setattr(measure, "Cpu", None)
+    code, out, error = deeppool("-o", "nowhere/pairs.json")
+    assert (code, out) == (1, "")
+    assert error.startswith("error: cannot write nowhere/pairs.json: there is no folder nowhere")
+
+
+def test_an_interrupt_leaves_no_file(deeppool, monkeypatch, tmp_path):
+    def measure(**options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "measure_interference", measure)
+    code, out, error = deeppool("-o", "pairs.json")
+    assert (code, out) == (1, "")
+    assert error == "error: interrupted; every process was ended, nothing was saved\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,90 @@
+"""Pairs of kernels measured on this machine: processes of their own, a record that a simulation takes."""
+
+import os
+
+import pytest
+
+from deeppool.collocation.interference import waits
+from deeppool.collocation.interference.measure import measure_interference
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import InvalidValueError
+from deeppool.records import files
+from deeppool.simulation.device.collocated import Piece, Step
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_kernels_are_measured_in_one_arrangement_and_saved(tmp_path) -> None:
+    told: list[tuple[str, float]] = []
+    found = measure_interference(
+        device="cpu",
+        matrices=[16],
+        durations=[5e-4],
+        arrangements=["normal"],
+        seconds=0.05,
+        rounds=1,
+        on_progress=lambda *x: told.append(x),
+    )
+    assert [beside.name for beside in found.arrangements] == ["normal"]
+    assert len(found.intensities) == 2 and found.durations == (5e-4,)
+    (beside,) = found.arrangements
+    assert all(rate > 0 for pairs in (beside.foreground, beside.background) for row in pairs for rate in row)
+    assert found.waits is None
+    assert told[0] == ("starting", 0.0) and told[-2:] == [("pairs of kernels", 1.0), ("done", 1.0)]
+    assert files.load(files.save(found, tmp_path / "pairs.json")) == found
+    ours, theirs = found.rates("normal")(Step(kind="forward", stage=0, seconds=1e-3), Piece(seconds=1e-3))
+    assert ours > 0 and theirs > 0
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="needs SCHED_IDLE, of Linux")
+def test_what_a_background_does_before_and_after_the_foreground_does_not_count() -> None:
+    # It begins before, and its last kernel of 20 ms ends after: a quarter of the time and more, here.
+    found = measure_interference(
+        device="cpu", matrices=[128], durations=[2e-2], arrangements=["lowest"], waits=(), seconds=0.05, rounds=3
+    )
+    assert max(rate for row in found.arrangements[0].background for rate in row) < 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="needs SCHED_IDLE, of Linux")
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="ranks need a core each, there is one")
+def test_a_background_trains_in_the_waits_of_a_foreground_and_inside_transfers(monkeypatch) -> None:
+    for name in ("FOREGROUND", "BACKGROUND"):
+        monkeypatch.setattr(waits, name, ("resnet18", 1))
+    told: list[tuple[str, float]] = []
+    found = measure_interference(
+        device="cpu",
+        matrices=[16],
+        durations=[5e-4],
+        arrangements=["lowest"],
+        waits=[2e-2],
+        seconds=0.02,
+        rounds=1,
+        on_progress=lambda *x: told.append(x),
+    )
+    assert found.waits is not None and found.waits.seconds == (2e-2,)
+    # How much it gets is another matter where something else uses this machine.
+    assert 0 < found.waits.harvest[0] <= 1
+    assert 0 < found.waits.in_transfers <= 1
+    assert [what for what, share in told if share == 1] == ["transfers", "done"]
+    assert [share for _, share in told] == sorted(share for _, share in told)
+
+
+def test_waits_that_are_not_positive_are_refused_before_a_process_starts() -> None:
+    with pytest.raises(InvalidValueError, match=r"waits must be positive numbers of seconds, got \[0.01, 0\]"):
+        measure_interference(device="cpu", waits=[0.01, 0])
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 0.0}, {"rounds": 0}])
+def test_no_time_to_measure_in_is_refused(wrong: dict) -> None:
+    with pytest.raises(InvalidValueError, match="seconds must be positive and rounds at least 1"):
+        measure_interference(device="cpu", **wrong)
+
+
+def test_an_arrangement_that_is_not_known_is_refused_before_a_process_starts() -> None:
+    with pytest.raises(InvalidValueError, match="got sideways"):
+        measure_interference(device="cpu", arrangements=["sideways"])

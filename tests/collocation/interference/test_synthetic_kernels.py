@@ -1,0 +1,86 @@
+"""Pairs of kernels: which there are, and what rates become of what a bench counts."""
+
+import numpy as np
+import pytest
+import torch
+
+from deeppool.collocation.interference.on_cpu import chosen
+from deeppool.collocation.interference.rounds import measure_rates
+from deeppool.collocation.interference.synthetic_kernels import Kind, kinds, launcher
+from deeppool.errors import InvalidValueError
+
+SPEEDS = (100.0, 40.0)
+"""Kernels a second, alone."""
+
+
+class Ideal:
+    """The foreground gets the whole device at the lowest priority, and half of it at the same."""
+
+    arrangements = ("normal", "lowest")
+
+    def __init__(self) -> None:
+        self.slowness = 1.0
+
+    def alone(self, kernel: int, seconds: float) -> float:
+        return SPEEDS[kernel] / self.slowness
+
+    def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
+        part = {"normal": 0.5, "lowest": 1.0}[arrangement]
+        return part * self.alone(foreground, seconds), (1 - part) * self.alone(background, seconds)
+
+
+def test_rates_are_parts_of_what_each_kernel_reaches_alone() -> None:
+    told: list[float] = []
+    rates = measure_rates(Ideal(), 2, seconds=0.1, rounds=2, report=told.append)
+    assert rates.shape == (2, 2, 2, 2)
+    assert np.allclose(rates[0], 0.5)
+    assert np.allclose(rates[1, 0], 1) and np.allclose(rates[1, 1], 0)
+    # Two rounds of four pairs.
+    assert told == [share / 8 for share in range(1, 9)]
+
+
+def test_a_machine_that_grows_slower_from_round_to_round_changes_no_rate() -> None:
+    bench = Ideal()
+
+    def slower(share: float) -> None:
+        bench.slowness *= 3 if 3 * share == int(3 * share) else 1
+
+    assert np.allclose(measure_rates(bench, 2, seconds=0.1, rounds=3, report=slower)[0], 0.5)
+
+
+def test_classes_are_every_duration_of_each_intensity_in_ascending_order() -> None:
+    found = kinds("cpu", matrices=[128, 16], durations=[2e-3, 2e-4])
+    assert found == [Kind(rows, seconds) for rows in (None, 16, 128) for seconds in (2e-4, 2e-3)]
+    intensities = [kind.intensity for kind in found]
+    assert intensities == sorted(intensities)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "phrase"),
+    [
+        ({"matrices": [0, 16]}, "matrices must be positive numbers, got"),
+        ({"durations": [-1e-3]}, "durations must be positive numbers, got"),
+        ({"durations": []}, "durations must be positive numbers, got"),
+    ],
+)
+def test_kernels_that_there_cannot_be_are_refused(wrong: dict, phrase: str) -> None:
+    with pytest.raises(InvalidValueError, match=phrase):
+        kinds("cpu", **wrong)
+
+
+@pytest.mark.parametrize("wanted", [["sideways"], []])
+def test_an_arrangement_that_there_is_not_is_refused(wanted: list[str]) -> None:
+    with pytest.raises(InvalidValueError, match="arrangements must be some of normal, lowest, got"):
+        chosen(wanted, ["normal", "lowest"])
+
+
+def test_a_kernel_computes_on_another_part_of_the_buffers_each_time() -> None:
+    held = [torch.arange(8.0), torch.arange(8.0), torch.zeros(8)]
+    run = launcher(Kind(None, 1e-3), held, 4)
+    run()
+    assert held[2].tolist() == [0, 2, 4, 6, 0, 0, 0, 0]
+    run()
+    assert held[2].tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+    held = [torch.ones(8), torch.ones(8), torch.zeros(8)]
+    launcher(Kind(2, 1e-3), held, 1)()
+    assert held[2].tolist() == [2, 2, 2, 2, 0, 0, 0, 0]

@@ -1,0 +1,177 @@
+"""Background jobs: how their steps are counted, and that they have the priority and the core they say."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.base.sharing import Sharing
+from deeppool.collocation.background_group import Neighbours, Work, _credit, steps_done
+from deeppool.collocation.job_queue import BackgroundJob, hand_over
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import RunError
+from deeppool.job import Job
+from deeppool.processes.launcher import ThisMachine
+from tests.processes.children import runs
+
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
+JOB = Job("examples.two_branch:two_branch", (3, 32, 32), batch=4)
+
+
+# -- counting ---------------------------------------------------------------------------------------
+
+# (clock, CPU seconds, loss): a step of 2 s, and one of 4 s that had the core half of the time.
+LOG = [(10.0, 1.0, 0.0), (12.0, 3.0, 2.3), (16.0, 5.0, 2.2)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "cpu", "expected"),
+    [
+        (17.0, 5.0, 2.0),
+        (16.0, 5.0, 2.0),
+        (14.0, 3.5, 1.25),  # 0.5 of the second step's 2 CPU seconds
+        (12.0, 3.0, 1.0),
+        (11.0, 1.5, 0.25),
+        (10.5, 1.0, 0.0),  # it waited for the core
+        (14.0, 2.99, 1.0),  # the system's count of CPU time is coarser than the process's own
+        (14.0, 5.01, 2.0),
+    ],
+)
+def test_a_step_cut_by_the_end_counts_by_its_share_of_cpu_time(ended: float, cpu: float, expected: float) -> None:
+    assert steps_done(LOG, ended, cpu) == pytest.approx(expected)
+
+
+def test_a_job_that_never_got_the_core_did_nothing() -> None:
+    assert steps_done([(10.0, 1.0, 0.0)], 20.0, 1.0) == 0
+
+
+def test_a_step_without_cpu_time_counts_when_it_is_finished_only() -> None:
+    log = [(10.0, 1.0, 0.0), (12.0, 1.0, 2.3)]
+    assert steps_done(log, 11.0, 1.0) == 0
+    assert steps_done(log, 12.0, 1.0) == 1
+
+
+@given(st.lists(st.floats(0.01, 2), min_size=1, max_size=6), st.floats(0, 15), st.floats(0, 15))
+def test_steps_done_lies_between_those_finished_and_one_more(durations: list[float], ended: float, cpu: float) -> None:
+    clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
+    log = [(clock, clock / 2, 0.0) for clock in clocks]
+    finished = sum(clock <= ended for clock in clocks[1:])
+    assert finished <= steps_done(log, ended, cpu) <= min(finished + 1, len(durations))
+
+
+# -- processes --------------------------------------------------------------------------------------
+
+
+def neighbours(job: Job, here: ThisMachine, sharing: Sharing) -> Neighbours:
+    background = BackgroundJob(job)
+    return Neighbours(background, here, 1, sharing, hand_over(background, Path(here.slot(0).folder)))
+
+
+def background_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if runs(child, "collocation.background")]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def cpu_of_threads(process: psutil.Process) -> dict[int, float]:
+    return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+
+
+def is_idle_class(thread: int) -> bool:
+    return os.sched_getscheduler(thread) == os.SCHED_IDLE
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> ThisMachine:
+    place = ThisMachine("cpu", 1)
+    place.hand_over(tmp_path)
+    return place
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
+def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: ThisMachine) -> None:
+    core = usable_cores()[0]
+    with neighbours(JOB, here, Sharing()) as beside:
+        beside.wait_until_ready()
+        (process,) = background_processes()
+        assert beside.priority == "SCHED_IDLE"
+        assert beside.step_seconds > 0
+        assert is_idle_class(process.pid)
+        assert process.cpu_affinity() == [core]
+        # When memory runs out the kernel takes it before any rank.
+        assert Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip() == "1000"
+
+        before = cpu_of_threads(process)
+        started = time.perf_counter()
+        beside.begin()
+        wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=300)
+        used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
+        # A priority belongs to a thread; torch may have started some of its own before it was lowered.
+        assert sum(cpu for thread, cpu in used.items() if not is_idle_class(thread)) <= 0.1 * sum(used.values())
+        busy = {core for thread, cpu in used.items() if cpu > 0.1 for core in os.sched_getaffinity(thread)}
+        assert busy == {core}
+
+        work = Work()
+        beside.measure(work, started)
+    assert work.steps > 0
+    assert work.seconds > 0.5
+    assert all(map(math.isfinite, work.losses))
+    assert {span.kind for span in work.spans} == {"background"}
+    assert beside.ended == "stopped"
+    assert not process.is_running()
+
+
+@pytest.mark.processes
+def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> None:
+    mine = psutil.Process().nice()
+    as_nice, as_equal = Sharing(priority="nice"), Sharing(priority="normal")
+    with neighbours(JOB, here, as_nice) as nice, neighbours(JOB, here, as_equal) as naive:
+        nice.wait_until_ready()
+        naive.wait_until_ready()
+        found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
+        assert (nice.priority, naive.priority) == ("nice 19", "normal")
+        assert found == [(mine, os.SCHED_OTHER), (19, os.SCHED_OTHER)]
+
+
+@pytest.mark.processes
+def test_a_background_job_that_cannot_start_says_why(here: ThisMachine) -> None:
+    job = Job(JOB.model, (1, 32, 32), batch=4)
+    with neighbours(job, here, Sharing()) as beside, pytest.raises(RunError, match=r"cannot start: .* channels"):
+        beside.wait_until_ready()
+    assert background_processes() == []
+
+
+# -- a phase in parts ---------------------------------------------------------------------------------
+
+
+def test_steps_and_losses_of_a_phase_that_was_cut_go_to_both_parts() -> None:
+    before, after = Work(), Work()
+    _credit(LOG, [(before, 14.0, 3.5), (after, 15.0, 4.5)])
+    assert (before.steps, before.losses) == (pytest.approx(1.25), [2.3])
+    assert (after.steps, after.losses) == (pytest.approx(0.5), [2.2])
+
+
+@given(st.lists(st.floats(0.01, 2), min_size=1, max_size=6), st.lists(st.floats(0, 15), min_size=1, max_size=4))
+def test_the_parts_of_a_phase_add_up_to_the_whole(durations: list[float], cuts: list[float]) -> None:
+    clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
+    log = [(clock, clock / 2, 1.0) for clock in clocks]
+    parts = [(Work(), clock, clock / 2) for clock in sorted(cuts)]
+    _credit(log, parts)
+    assert sum(work.steps for work, *_ in parts) == pytest.approx(steps_done(log, *parts[-1][1:]))
+    assert all(work.steps >= 0 for work, *_ in parts)
+    assert sum(len(work.losses) for work, *_ in parts) == len(durations)

@@ -1,0 +1,112 @@
+"""A background job's training: the one of a plain loop, bit by bit, however often it was interrupted."""
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import deeppool as dp
+from deeppool.base.sharing import Sharing
+from deeppool.collocation import background_process
+from deeppool.collocation import background_worker as guest_module
+from deeppool.collocation.background_worker import Guest
+from deeppool.errors import InvalidValueError
+from deeppool.execution.checkpoint import latest, load_weights
+from deeppool.training.training_job import save_job
+from tests.collocation.misbehaving import BATCH, NoNumbers, plain_loop, plain_training, training
+
+STEPS = 12
+
+
+class Launcher:
+    """Lets a job go on for so many questions, and hears its answers."""
+
+    def __init__(self, questions: float = float("inf")) -> None:
+        self.left, self.told = questions, []
+
+    def pending(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def answer(self, event: str, **content: object) -> None:
+        self.told.append((event, content))
+
+
+def start(job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH) -> Guest:
+    save_job(job, tmp_path)
+    setup = {"own": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing())}
+    return Guest(setup, launcher or Launcher())
+
+
+def serve(guest: Guest, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
+    return guest.serve({"steps": steps, "checkpoints": None if folder is None else str(folder), "every": every})
+
+
+@pytest.mark.parametrize(("device", "priority"), [("cpu", "20 % of the core"), ("cuda", "SCHED_IDLE")])
+def test_a_share_of_a_gpu_is_none_of_a_core(device: str, priority: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        background_process, "join_background", lambda run, rank, share: f"{100 * share:.0f} % of the core"
+    )
+    monkeypatch.setattr(background_process, "lower_priority", lambda wanted: "SCHED_IDLE")
+    sharing = asdict(Sharing(priority="lowest" if device == "cuda" else "normal", share=0.2))
+    assert background_process.yield_core({"sharing": sharing, "folder": "run", "rank": 0, "device": device}) == priority
+
+
+def test_a_background_is_a_plain_loop_bit_by_bit(tmp_path: Path) -> None:
+    job = plain_training()
+    guest = start(job, tmp_path)
+    found = [guest.step() for _ in range(STEPS)]
+    module = job.model
+    assert found == plain_loop(module, STEPS)
+    # A captured BatchNorm does not count its batches: it has a momentum, and no use for the count.
+    state = {name: value for name, value in module.state_dict().items() if "num_batches" not in name}
+    assert all(torch.equal(value, guest.trainer.state[name]) for name, value in state.items())
+
+
+def test_a_job_that_leaves_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    whole = serve(start(training(), tmp_path), tmp_path / "whole")
+    assert (whole["why"], whole["updates"], whole["samples"]) == ("finished", STEPS, STEPS * BATCH)
+
+    folder = tmp_path / "parts"
+    first = serve(start(training(), tmp_path, Launcher(7)), folder)
+    assert (first["why"], first["updates"]) == ("asked", 7)
+    assert [path.name for path in sorted(folder.iterdir())] == ["step-000005", "step-000007"]
+    second = serve(start(training(), tmp_path), folder)
+    assert (second["why"], second["updates"], second["samples"]) == ("finished", STEPS, 5 * BATCH)
+    assert second["last_loss"] == whole["last_loss"]
+    expected = load_weights(latest(tmp_path / "whole"))
+    assert all(torch.equal(value, expected[name]) for name, value in load_weights(latest(folder)).items())
+
+    third = serve(start(training(), tmp_path), folder)
+    assert (third["why"], third["samples"]) == ("finished", 0)
+
+
+def test_a_loss_that_is_no_number_ends_it_without_a_checkpoint(tmp_path: Path) -> None:
+    job = training(partial(NoNumbers, 3))
+    over = serve(start(job, tmp_path), tmp_path / "kept", every=1)
+    assert over["why"] == "its loss is nan after step 3"
+    assert over["last_loss"] is None
+    assert latest(tmp_path / "kept").name == "step-000002"
+
+
+def test_progress_is_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Launcher()
+    serve(start(training(), tmp_path, launcher), None, steps=3)
+    assert [event for event, _ in launcher.told] == ["progress"]
+
+    monkeypatch.setattr(guest_module, "TELL_SECONDS", 0.0)
+    launcher = Launcher()
+    serve(start(training(), tmp_path, launcher), None, steps=3)
+    assert [content["updates"] for _, content in launcher.told] == [0, 1, 2, 3]
+    cpu = [content["cpu"] for _, content in launcher.told]
+    assert cpu == sorted(cpu)
+    assert launcher.told[-1][1]["first_loss"] is not None
+
+
+def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
+    serve(start(training(), tmp_path), tmp_path / "kept", steps=1)
+    other = start(training(), tmp_path, batch=BATCH + 1)
+    with pytest.raises(InvalidValueError, match=r"step-000001 is of .* at batch 4, this is .* at 5 \(choose another"):
+        serve(other, tmp_path / "kept")

@@ -1,0 +1,212 @@
+"""A background in the process of a rank trains as it would alone, piece by piece, when it is let."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from deeppool.base.sharing import POLICIES, Sharing
+from deeppool.collocation.background_placement import PROCESS, PROCESS_UNDER_MPS, THREAD, find_home
+from deeppool.collocation.in_process_background import Lodger
+from deeppool.collocation.job_queue import BackgroundJob, hand_over
+from deeppool.device.common import find_device
+from deeppool.device.cuda import cuda_problem
+from deeppool.errors import InvalidValueError
+from deeppool.graph.capture.losses import classification_loss
+from deeppool.job import Job
+from deeppool.scheduling.background_limits import FREE, Operator, Orders
+from deeppool.training.data import ShardReader
+from deeppool.training.training_job import TrainingJob
+
+PATIENCE = 60.0
+BATCH, SAMPLES = 4, 64
+THREADED = Sharing(priority="normal", home="thread")
+PACED = dataclasses.replace(POLICIES["paced"], priority="normal", home="thread")
+ON_A_GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
+)
+
+
+class Fixed(torch.utils.data.Dataset):
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.inputs = torch.randn(SAMPLES, 6, generator=generator)
+        self.targets = torch.randint(4, (SAMPLES,), generator=generator)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs[position], self.targets[position]
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def make_optimizer(parameters: list) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def make_job(**choices: Any) -> BackgroundJob:
+    return BackgroundJob(
+        TrainingJob(model=make_model(), input_shape=(6,), dataset=Fixed, optimizer=make_optimizer, **choices),
+        batch=BATCH,
+    )
+
+
+class Foreground:
+    """As a lane sees it; counts its looks."""
+
+    def __init__(self, orders: Orders = FREE) -> None:
+        self.orders = orders
+        self.looks = threading.Semaphore(0)
+
+    def __call__(self) -> tuple[Orders, Operator | None]:
+        self.looks.release()
+        return self.orders, None
+
+    def wait_for(self, looks: int) -> None:
+        while self.looks.acquire(blocking=False):
+            pass
+        for _ in range(looks):
+            assert self.looks.acquire(timeout=PATIENCE)
+
+
+def lodge(folder: Path, job: BackgroundJob, sharing: Sharing, look: Callable[[], Any], device: str = "cpu") -> Lodger:
+    setup = {"folder": str(folder), "own": str(folder), "sharing": asdict(sharing), **hand_over(job, folder)}
+    found = find_device(device)
+    return Lodger(setup, found, found.torch_device(), look)
+
+
+def losses_of_a_plain_loop(steps: int) -> list[float]:
+    """On the same batches, by torch alone."""
+    model, reader = make_model(), ShardReader(Fixed(), BATCH, 0, 0)
+    optimizer = make_optimizer(list(model.parameters()))
+    losses = []
+    for step in range(steps):
+        inputs, targets = reader.shard(step, range(BATCH))
+        loss = classification_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def losses_known(lodger: Lodger) -> int:
+    """Steps whose loss has been computed, the first one, which no lane launches, included."""
+    forwards = (len(lodger.pieces) - 1) // 2
+    steps, pieces = divmod(lodger.lane.launched, len(lodger.pieces))
+    return 1 + steps + (pieces >= forwards)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("sharing", [THREADED, PACED], ids=["whole", "in pieces"])
+def test_it_trains_as_a_plain_loop_does_however_often_it_rests(sharing: Sharing, device: str, tmp_path: Path) -> None:
+    foreground = Foreground()
+    lodger = lodge(tmp_path, make_job(), sharing, foreground, device)
+    told = {losses_known(lodger): lodger.loss}
+    for _ in range(6):
+        lodger.begin()
+        foreground.wait_for(10)
+        done = lodger.rest()
+        assert done["error"] is None
+        told[losses_known(lodger)] = done["loss"]
+    assert lodger.lane.launched == lodger.lane.finished > 10
+    expected = losses_of_a_plain_loop(max(told))
+    assert told == {steps: pytest.approx(expected[steps - 1], rel=1e-4) for steps in told}
+
+
+def test_what_it_gets_done_is_counted_in_steps_and_their_pieces(tmp_path: Path) -> None:
+    foreground = Foreground()
+    lodger = lodge(tmp_path, make_job(), PACED, foreground)
+    total = 0.0
+    for _ in range(3):
+        lodger.begin()
+        foreground.wait_for(20)
+        done = lodger.rest()
+        assert done["seconds"] > 0
+        total += done["steps"]
+    # What was in flight when it was told to rest ran beside nobody.
+    assert 0 < total <= lodger.steps == lodger.lane.finished / len(lodger.pieces)
+
+
+def test_the_foregrounds_orders_hold_for_it(tmp_path: Path) -> None:
+    foreground = Foreground(Orders(open=False, share=1.0, banned=frozenset()))
+    lodger = lodge(tmp_path, make_job(), PACED, foreground)
+    lodger.begin()
+    foreground.wait_for(20)
+    assert lodger.rest()["steps"] == 0
+    assert lodger.lane.launched == 0
+
+
+class Broken(Fixed):
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise OSError("the disk is gone")
+
+
+def test_a_job_that_fails_says_so_and_stays_down(tmp_path: Path) -> None:
+    foreground = Foreground()
+    lodger = lodge(tmp_path, make_job(), THREADED, foreground)
+    lodger._work.samples.__self__.dataset.__class__ = Broken
+    for _ in range(2):
+        lodger.begin()
+        lodger.lane._thread.join(PATIENCE)
+        done = lodger.rest()
+        assert done["error"] == "failed: OSError: the disk is gone"
+        assert done["loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("choices", "what"),
+    [
+        ({"accumulation": 2}, "accumulation 2"),
+        ({"clip_norm": 1.0}, "clip_norm 1.0"),
+        ({"schedule": torch.optim.lr_scheduler.ConstantLR}, "a schedule"),
+    ],
+)
+def test_a_rule_of_updates_that_a_device_cannot_repeat_needs_a_process(
+    choices: dict, what: str, tmp_path: Path
+) -> None:
+    job = make_job(**choices)
+    with pytest.raises(InvalidValueError, match=f"cannot have {what}.*home='process'"):
+        lodge(tmp_path, job, THREADED, Foreground())
+    with pytest.raises(InvalidValueError, match=f"cannot have {what}"):
+        find_home(Sharing(home="thread"), "cuda", job)
+    home, why = find_home(Sharing(), "cuda", job)
+    assert home.startswith(PROCESS)
+    assert what in str(why)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "device", "daemon", "home"),
+    [
+        (Sharing(), "cpu", True, PROCESS),
+        (THREADED, "cpu", False, THREAD),
+        (Sharing(), "cuda", True, THREAD),
+        (Sharing(home="process"), "cuda", False, PROCESS),
+        (Sharing(home="process"), "cuda", True, PROCESS_UNDER_MPS),
+    ],
+)
+def test_a_background_is_where_it_was_asked_for_and_else_where_it_can_be_told_apart(
+    sharing: Sharing, device: str, daemon: bool, home: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if daemon:
+        (tmp_path / "control").touch()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    job = BackgroundJob(Job("resnet18", (3, 64, 64), 4))
+    assert find_home(sharing, device, job) == (home, None)
+
+
+def test_a_priority_that_a_thread_cannot_have_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="at the rank's own priority on a CPU, got priority lowest"):
+        find_home(Sharing(home="thread"), "cpu", BackgroundJob(Job("resnet18", (3, 64, 64), 4)))

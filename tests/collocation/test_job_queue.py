@@ -1,0 +1,98 @@
+"""Background jobs and their lines: who is next, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+import deeppool as dp
+from deeppool.base.sharing import Sharing
+from deeppool.collocation.job_queue import BackgroundJob, Queue, lines_of, measured
+from deeppool.errors import CaptureError, InvalidValueError
+from deeppool.job import Job
+from tests.figures.records import two_layer_plan
+
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
+
+def job(**choices: object) -> BackgroundJob:
+    return BackgroundJob(Job("resnet18", (3, 32, 32), batch=2), **choices)
+
+
+def test_a_free_place_takes_the_job_that_came_first() -> None:
+    first, second, third = job(), job(), job()
+    queue = Queue([first, second, third], ranks=2)
+    assert [queue.take(1), queue.take(0)] == [first, second]
+    assert queue.waiting() == [third]
+    assert [queue.take(1), queue.take(0), queue.take(1)] == [third, None, None]
+    assert queue.waiting() == []
+
+
+def test_a_rank_with_a_line_of_its_own_takes_from_that_alone() -> None:
+    first, second, other = job(), job(), job()
+    queue = Queue({0: [first, second], 2: [other]}, ranks=3)
+    assert queue.waiting() == [first, second, other]
+    assert [queue.take(rank) for rank in (1, 2, 0, 2, 0)] == [None, other, first, None, second]
+
+
+def test_a_model_by_name_trains_beside_every_rank() -> None:
+    plan = two_layer_plan()
+    lines = lines_of("resnet18", plan)
+    assert sorted(lines) == list(range(plan.gpus))
+    assert {only.name for (only,) in lines.values()} == {"resnet18"}
+    with pytest.raises(CaptureError, match="unknown model 'resnet1'"):
+        lines_of("resnet1", plan)
+    assert lines_of(lines[0][0], plan) == [lines[0][0]]
+
+
+def test_memory_is_bytes_or_a_size_as_people_write_it() -> None:
+    assert [job(memory=text).budget for text in (None, 5e8, "2GB", "1.5 GiB")] == [None, 5e8, 2e9, 1.5 * 2**30]
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"steps": 0}, "steps of a background job must be at least 1, got 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every of a background job must be at least 1, got 0"),
+        ({"restarts": -1}, "restarts of a background job must be at least 0, got -1"),
+        ({"memory": 0}, "memory of a background job must be positive, got 0"),
+        ({"memory": "lots"}, "a size of memory is, for example, 40GB or 37.5GiB, got 'lots'"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(choices: dict, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        job(**choices)
+
+
+def test_a_queue_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="given for rank 2; the ranks are 0 to 1"):
+        Queue({2: [job()]}, ranks=2)
+    with pytest.raises(InvalidValueError, match=r"must be a deeppool.BackgroundJob, got a Job \(put"):
+        Queue([job().job], ranks=2)
+    twice = [job(checkpoints=tmp_path), job(checkpoints=str(tmp_path / "other" / ".."))]
+    with pytest.raises(InvalidValueError, match=r"two background jobs would write checkpoints into .*own\)"):
+        Queue({0: twice[:1], 1: twice[1:]}, ranks=2)
+
+
+def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path) -> None:
+    plan = two_layer_plan()
+    assert measured(job(), plan) == job()
+    assert measured("resnet18", plan, 3).batch == 3
+    with pytest.raises(InvalidValueError, match=r"has one background job, .* got a list \(deeppool.train"):
+        measured([job()], plan)
+    with pytest.raises(InvalidValueError, match="has no steps, checkpoints, memory or restarts of its own"):
+        measured(job(checkpoints=tmp_path), plan)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"max_slowdown": 0.03}, "policy and max_slowdown are about a background job"),
+        ({"policy": "nice"}, "policy and max_slowdown are about a background job"),
+        ({"background": [], "policy": "wild"}, "policy must be one of none, naive"),
+        ({"background": {7: [job()]}}, "the ranks are 0 to 3"),
+        ({"background": [job()], "policy": Sharing(home="thread")}, "have processes of their own"),
+    ],
+)
+def test_a_training_refuses_a_background_that_cannot_be_before_it_starts_anything(choices, message) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        dp.train(two_layer_plan(), None, steps=1, **choices)

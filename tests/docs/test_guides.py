@@ -1,0 +1,104 @@
+"""What README and guides show can be typed: commands and their options, calls and their arguments, links."""
+
+import ast
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import deeppool as dp
+from deeppool.cli import app
+
+CHECKOUT = Path(__file__).parents[2]
+PAGES = [
+    CHECKOUT / "README.md",
+    CHECKOUT / "CONTRIBUTING.md",
+    *sorted(CHECKOUT.glob("docs/*.md")),
+    *sorted(CHECKOUT.glob("benchmarks/*/README.md")),
+]
+COMMAND = re.compile(r"(?:^|[`(])deeppool ([a-z][^`|]*)", flags=re.MULTILINE)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Of lines in blocks and of code within text; a comment behind one is none of it."""
+    blocks = "".join(re.findall(r"^```\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE))
+    spans = "\n".join(f"`{span}`" for span in re.findall(r"(?<!`)`(deeppool [^`]+)`", text))
+    for line in (blocks.replace("\\\n", " ") + spans).splitlines():
+        for command in COMMAND.findall(line):
+            yield shlex.split(command.replace("…", ""), comments=True)
+
+
+def python(text: str) -> list[ast.Module]:
+    return [ast.parse(block) for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)]
+
+
+def check_command(words: list[str]) -> None:
+    """Raises what a shell's user would be told of an option, or of a command that there is not."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        assert name in command.commands, f"there is no command {name}"
+        command = command.commands[name]
+    command.make_parser(command.context_class(command)).parse_args(words)
+
+
+def found(name: str) -> Any:
+    value: Any = dp
+    for part in name.split(".")[1:]:
+        value = getattr(value, part)
+    return value
+
+
+def named(node: ast.expr) -> str | None:
+    """``dp.figures.timeline`` of an expression that is such a name."""
+    text = ast.unparse(node)
+    return text if re.fullmatch(r"dp(\.\w+)+", text) else None
+
+
+@every_page
+def test_commands_take_the_options_that_they_are_shown_with(page: Path) -> None:
+    for words in commands(page.read_text(encoding="utf-8")):
+        check_command(words)
+
+
+@every_page
+def test_calls_take_the_arguments_that_they_are_shown_with(page: Path) -> None:
+    for module in python(page.read_text(encoding="utf-8")):
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and (name := named(node.func)) is not None:
+                # What stands for arguments is none.
+                given = [argument for argument in node.args if ast.unparse(argument) != "..."]
+                keywords = {word.arg: word.value for word in node.keywords if word.arg is not None}
+                inspect.signature(found(name)).bind_partial(*given, **keywords)
+
+
+@every_page
+def test_names_of_the_library_are_there(page: Path) -> None:
+    for name in re.findall(r"\bdp(?:\.[A-Za-z]\w*)+", page.read_text(encoding="utf-8")):
+        found(name)
+
+
+@every_page
+def test_links_and_pictures_lead_to_files(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_what_cannot_be_typed_is_found() -> None:
+    """The checks above see commands and calls, and tell wrong ones."""
+    told = "```\ndeeppool plan a.json --gpus 2   # two\n```\n`deeppool cluster status --json`, `deeppool plan --gps 2`"
+    first, second, third = commands(told)
+    check_command(first)
+    check_command(second)
+    with pytest.raises(Exception, match="No such option: --gps"):
+        check_command(third)
+    with pytest.raises(AssertionError, match="no command simulated"):
+        check_command(["simulated"])
+    with pytest.raises(AttributeError):
+        found("dp.plann")

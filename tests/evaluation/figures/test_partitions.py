@@ -1,0 +1,41 @@
+"""Several foregrounds on one cluster: a panel each, one legend, everything inside."""
+
+import pytest
+
+from deeppool.errors import InvalidValueError
+from deeppool.evaluation import figures
+from tests.figures.records import two_layer_plan
+from tests.figures.test_throughput import shared_cluster
+
+
+def test_each_foreground_has_a_panel_and_all_have_one_legend():
+    small, large = shared_cluster(), shared_cluster(batch=32)
+    figure = figures.partitions(small, large)
+    assert len(figure.data) == 8
+    assert {trace.name for trace in figure.data if trace.showlegend} == {trace.name for trace in figure.data}
+    assert len([trace for trace in figure.data if trace.showlegend]) == 4
+    for shared, axis in ((small, "x"), (large, "x2")):
+        shown = {trace.name: trace for trace in figure.data if trace.xaxis == axis}
+        assert list(shown["burst parallel, collocated"].x) == [point.speedup for point in shared.efficient()]
+        assert list(shown["static partition, data parallel"].y) == [
+            point.throughput for point in shared.data_parallel_partitions
+        ]
+        assert set(shown["background alone on all GPUs"].y) == {shared.background_alone_throughput}
+    assert [note.text for note in figure.layout.annotations] == ["drawn, batch 16", "drawn, batch 32"]
+
+
+def test_axes_start_at_zero_hold_everything_and_have_units():
+    shared = shared_cluster()
+    figure = figures.partitions(shared)
+    for axis, values in ((figure.layout.xaxis, "x"), (figure.layout.yaxis, "y")):
+        assert axis.range[0] == 0
+        assert axis.range[1] >= max(max(trace[values]) for trace in figure.data)
+    assert "(×)" in figure.layout.xaxis.title.text and "(samples/s)" in figure.layout.yaxis.title.text
+    assert figure.layout.title.subtitle.text.startswith("<b>predicted</b> from estimated layer times")
+    assert "no interference modelled" in figure.layout.title.subtitle.text
+
+
+@pytest.mark.parametrize(("given", "what"), [((), "nothing"), ((two_layer_plan(),), "a Plan")])
+def test_something_else_is_refused(given, what):
+    with pytest.raises(InvalidValueError, match=f"partitions cannot draw {what}"):
+        figures.partitions(*given)

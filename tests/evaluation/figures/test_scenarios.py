@@ -1,0 +1,47 @@
+"""Three scenarios as bars: the record's own numbers, one legend, the ceiling inside the picture."""
+
+import dataclasses
+
+import pytest
+
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.errors import InvalidValueError
+from deeppool.evaluation import figures
+from deeppool.evaluation.experiments.scenarios import three_scenarios
+from tests.figures.records import two_layer_plan
+from tests.strategies import make_graph, profile_from_times
+
+PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
+
+
+@pytest.fixture(scope="module")
+def found():
+    return three_scenarios(PROFILE, Cluster(4, inside=Link(1e12, 0.0, "made by hand")), 16)
+
+
+def test_bars_are_the_records_throughputs_a_panel_for_each_model(found):
+    other = dataclasses.replace(found, model="<other>")
+    figure = figures.scenarios(found, other)
+    assert len(figure.data) == 4
+    for trace in figure.data:
+        assert list(trace.x) == ["DP", "BP", "BP + Col"]
+        assert list(trace.y) == [getattr(each, f"{trace.name}_throughput") for each in found.scenarios]
+    assert [trace.showlegend for trace in figure.data] == [True, True, False, False]
+    headings = [note.text for note in figure.layout.annotations]
+    assert any(text.startswith("&lt;other&gt;") for text in headings)
+    assert figure.layout.barmode == "stack"
+
+
+def test_the_ceiling_lies_inside_and_the_subtitle_says_that_it_is_simulated(found):
+    figure = figures.scenarios(found)
+    (line,) = figure.layout.shapes
+    assert line.y0 == found.background_alone_throughput
+    assert figure.layout.yaxis.range[1] > max(line.y0, *(each.throughput for each in found.scenarios))
+    assert "samples/s" in figure.layout.yaxis.title.text
+    assert figure.layout.title.subtitle.text.startswith(f"<b>simulated</b> from {found.provenance} layer times")
+
+
+@pytest.mark.parametrize(("given", "what"), [((), "nothing"), ((two_layer_plan(),), "a Plan")])
+def test_something_else_is_refused(given, what):
+    with pytest.raises(InvalidValueError, match=f"scenarios cannot draw {what}"):
+        figures.scenarios(*given)

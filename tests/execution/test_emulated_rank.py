@@ -1,0 +1,232 @@
+"""One rank that stands for all of a plan's, on a virtual clock: its iterations last as long as the plan's schedule."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.execution.emulated_rank import Emulated
+from deeppool.execution.replay_schedule import turns_of
+from deeppool.execution.stages import stages_of
+from deeppool.execution.trainer import Trainer
+from deeppool.graph.capture.capture import capture
+from deeppool.planning.evaluate.schedule import order_of, schedule
+from deeppool.planning.planner import plan
+from tests.execution import emulated_rank
+from tests.execution.gradient_rank import make_batch, make_model
+from tests.execution.training_rank import Rule, training
+from tests.ranks import run_ranks
+from tests.strategies import (
+    contested_problems,
+    make_graph,
+    problems,
+    profile_from_times,
+    series_parallel_graphs,
+    tangled_graphs,
+)
+
+
+class VirtualClock:
+    """Time passes where a test lets it, and in waits."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, moment: float) -> None:
+        self.now = max(self.now, moment)
+
+
+class VirtualRank:
+    """Asks its peers what a trainer asks them, in the same order; its stages take what it is told."""
+
+    def __init__(self, made, rank):
+        self.plan, self.rank, self.stages = made, rank, stages_of(made)
+        self.clock = VirtualClock()
+        self.idle = 0.0
+        turns = turns_of(made, self.stages, rank)
+        self.peers = Emulated(rank, made.gpus, turns, clock=self.clock, wait=self.clock.wait)
+        self.group = self.peers.group([0, 1])
+
+    def iterate(self, seconds):
+        """Seconds that one iteration takes."""
+        began = self.clock.now
+        self.peers.begin()
+        own = [index for index, stage in enumerate(self.stages) if self.rank in stage.layout.gpus]
+        for index in own:
+            self.compute("forward", index, seconds)
+        for index in reversed(own):
+            self.compute("backward", index, seconds)
+            if not self.plan.overlap_sync:
+                self.sum_up(index)
+        for index in reversed(own):
+            if self.plan.overlap_sync:
+                self.sum_up(index)
+        self.peers.end()
+        return self.clock.now - began
+
+    def compute(self, kind, index, seconds):
+        # Some of what a stage reads comes from others, or nothing does; the wait is as long.
+        receiving = [(torch.empty(2), 1)] if index % 2 else []
+        before = self.clock.now
+        for work in self.peers.exchange(receiving, []):
+            work.wait()
+        self.peers.await_turn(kind, index)
+        self.idle += self.clock.now - before
+        self.peers.enter(kind, index)
+        self.clock.now += seconds(kind, index)
+        self.peers.leave(kind, index)
+
+    def sum_up(self, index):
+        work = self.group.all_reduce(torch.zeros(1))
+        self.peers.enter("sync", index)
+        work.wait()
+        self.peers.leave("sync", index)
+
+
+def predicted(made):
+    """Seconds of a stage, by kind and number."""
+    stages = stages_of(made)
+    return lambda kind, index: sum(getattr(made.layers[layer], kind) for layer in stages[index].layers)
+
+
+@st.composite
+def plans(draw):
+    """The best plan of a problem, or its layers on any GPUs that take any time."""
+    graphs = st.one_of(series_parallel_graphs(max_layers=8), tangled_graphs(max_layers=6))
+    profile, cluster, batch = draw(st.one_of(problems(graphs), contested_problems(graphs)))
+    limit = draw(st.sampled_from([None, 1.5, 3.0]))
+    made = plan(profile, cluster, batch, limit, overlap_sync=draw(st.booleans()))
+    if draw(st.booleans()):
+        return made
+    counts = st.integers(0, 8).map(lambda count: 1e-3 * count)
+    sets = st.sets(st.integers(0, made.gpus - 1), min_size=1).map(lambda found: tuple(sorted(found)))
+    layers = []
+    for layer in made.layers:
+        gpus, times = draw(sets), {name: draw(counts) for name in ("reshard", "forward", "backward", "sync")}
+        layers.append(dataclasses.replace(layer, gpus=gpus, gpu_count=len(gpus), **times))
+    made = dataclasses.replace(made, layers=tuple(layers))
+    return dataclasses.replace(made, iteration_time=oracle(made, made.layers))
+
+
+def oracle(made, layers):
+    """Seconds of an iteration whose layers take other times."""
+    gpus = made.gpu_sets
+    return schedule(order_of(made.tree, gpus), gpus, layers, overlap_sync=made.overlap_sync).iteration_time
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans())
+def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every_rank(made):
+    for rank in range(made.gpus):
+        emulated = VirtualRank(made, rank)
+        for _ in range(2):
+            assert emulated.iterate(predicted(made)) == pytest.approx(made.iteration_time, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans(), st.data())
+def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedule_makes_of_it(made, data):
+    rank = data.draw(st.integers(0, made.gpus - 1))
+    stages, changed, extra = stages_of(made), list(made.layers), {}
+    for index, stage in enumerate(stages):
+        for kind, layer in (("forward", stage.layers[0]), ("backward", stage.layers[-1])):
+            # All of the change is in the layer that this pass meets first: the others follow as predicted.
+            planned = getattr(made.layers[layer], kind)
+            own = rank in stage.layout.gpus
+            extra[kind, index] = data.draw(st.sampled_from([0.0, -planned, 1e-4, 5e-3])) if own else 0.0
+            changed[layer] = dataclasses.replace(changed[layer], **{kind: planned + extra[kind, index]})
+    times = predicted(made)
+    took = VirtualRank(made, rank).iterate(lambda kind, index: times(kind, index) + extra[kind, index])
+    assert took == pytest.approx(oracle(made, changed), rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans(), st.sampled_from([1e-3, 1e-5]))
+def test_what_a_rank_does_between_iterations_delays_others_by_as_much_as_it_is_late(made, pause):
+    """And a rank whose first turn comes later than that, or never, delays nobody."""
+    for rank in range(made.gpus):
+        emulated = VirtualRank(made, rank)
+        emulated.peers.barrier()
+        emulated.iterate(predicted(made))
+        emulated.clock.now += pause
+        stages, seconds = stages_of(made), predicted(made)
+        own = [index for index, stage in enumerate(stages) if rank in stage.layout.gpus]
+        took = pause + emulated.iterate(seconds)
+        if not own:
+            assert took == pytest.approx(max(pause, made.iteration_time), rel=1e-9, abs=1e-12)
+            continue
+        first, changed = stages[own[0]], list(made.layers)
+        gpus = made.gpu_sets
+        times = schedule(order_of(made.tree, gpus), gpus, made.layers, overlap_sync=made.overlap_sync)
+        begins = times.inputs[first.layers[0]] + sum(made.layers[layer].reshard for layer in first.layers) / 2
+        late = max(0.0, pause - begins)
+        layer = first.layers[0]
+        changed[layer] = dataclasses.replace(changed[layer], forward=changed[layer].forward + late)
+        assert took == pytest.approx(max(pause, oracle(made, changed)), rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans())
+def test_stages_follow_the_schedule_and_none_spans_the_begin_or_end_of_lanes(made):
+    stages = stages_of(made)
+    assert sorted(layer for stage in stages for layer in stage.layers) == list(range(len(made.layers)))
+    assert stages[-1].layers[-1] == len(made.layers) - 1
+    gpus = made.gpu_sets
+    times = schedule(order_of(made.tree, gpus), gpus, made.layers, overlap_sync=False)
+    for stage in stages:
+        assert {gpus[layer] for layer in stage.layers} == {stage.layout.gpus}
+        begins = times.inputs[stage.layers[0]]
+        for layer in stage.layers:
+            assert times.inputs[layer] == pytest.approx(begins, rel=1e-9, abs=1e-12)
+            begins += made.layers[layer].reshard / 2 + made.layers[layer].forward
+
+
+def test_what_comes_from_others_is_finite_small_and_the_same_in_every_iteration():
+    made = plan(profile_from_times(make_graph([()]), [lambda b: b]), 2, 16)
+    peers = Emulated(0, 2, turns_of(made, stages_of(made), 0))
+    peers.begin()
+    numbers, tokens = torch.full((4, 3), torch.nan), torch.full((4,), 7)
+    peers.exchange([(numbers[1:3], 1), (tokens, 1)], [])
+    first = numbers.clone()
+    peers.exchange([(numbers[1:3], 1)], [])
+    assert torch.equal(first[1:3], numbers[1:3])
+    assert 0 < float(numbers[1:3].abs().max()) < 0.1
+    assert numbers[0].isnan().all()
+    assert tokens.tolist() == [0] * 4
+
+
+@pytest.mark.processes
+def test_an_emulated_rank_does_what_a_real_one_does_in_the_same_order(tmp_path: Path):
+    run_ranks(emulated_rank.run_rank, (str(tmp_path),), 2)
+    for rank in range(2):
+        real = json.loads((tmp_path / f"spans-{rank}.json").read_text())
+        for overlap_sync, spans in zip((False, True), real, strict=True):
+            captured = emulated_rank.make_captured()
+            made = emulated_rank.make_plan(captured, overlap_sync=overlap_sync)
+            assert emulated_rank.spans_of(captured, made, emulated_rank.emulate(made, rank)) == spans
+            assert {kind for kind, *_ in spans} == {"forward", "backward", "reshard", "sync", "update"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_an_emulated_rank_runs_its_stages_as_cuda_graphs():
+    captured = capture(make_model("branches", torch.float32).cuda(), (3, 6, 6))
+    made = emulated_rank.make_plan(captured, overlap_sync=False)
+    stages = stages_of(made)
+    settle = torch.cuda.current_stream().synchronize
+    peers = Emulated(0, made.gpus, turns_of(made, stages, 0), settle=settle)
+    trainer = Trainer(captured, stages, peers, training(Rule("")))
+    for index, stage in enumerate(stages):
+        assert hasattr(trainer._forwards[index], "func") == (0 not in stage.layout.gpus)
+    inputs, targets = (x.cuda() for x in make_batch("branches", emulated_rank.BATCH, torch.float32))
+    for _ in range(2):
+        trainer.iterate([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])
+    assert {kind for kind, *_ in trainer.spans} == {"forward", "backward", "reshard", "sync", "update"}
+    assert all(bool(parameter.isfinite().all()) for parameter in captured.source.parameters())

@@ -1,0 +1,348 @@
+"""A rank's side of sharing its device: what it does stands on the board, and its governor's orders, while it trains."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from deeppool.base.sharing import POLICIES, Sharing
+from deeppool.collectives.layout import Layout
+from deeppool.execution.communicator import Alone
+from deeppool.execution.foreground_control import GROUP, Governing
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import Trainer
+from deeppool.graph.capture.capture import capture
+from deeppool.processes.shared_page import Board
+from deeppool.scheduling.governor import DENSE, is_alone
+from deeppool.training.training_job import Training
+
+BATCH = 2
+GOVERNED = replace(POLICIES["feedback"], max_slowdown=0.01)
+SPAN = ("sync", 1, "last", 0.0, 0.1)
+
+
+def two_stages() -> Trainer:
+    captured = capture(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), (4,))
+    layers = tuple(range(len(captured.graph.layers)))
+    stages = [Stage("first", layers[:1], Layout((0,), BATCH)), Stage("last", layers[1:], Layout((0,), BATCH))]
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1))
+    return Trainer(captured, stages, Alone(), rule)
+
+
+def samples(chosen: range) -> tuple[torch.Tensor, ...]:
+    return torch.ones(len(chosen), 4), torch.zeros(len(chosen), dtype=torch.int64)
+
+
+class Listener(Board):
+    """A board that keeps what was written on it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 0)
+        self.heard: list[tuple[str, int] | None] = []
+
+    def begin(self, kind: str, stage: int) -> None:
+        super().begin(kind, stage)
+        self.heard.append(self.doing)
+
+    def end(self) -> None:
+        super().end()
+        self.heard.append(self.doing)
+
+
+def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path) -> None:
+    trainer, board, background = two_stages(), Listener(tmp_path), Board(tmp_path, 0)
+    governing = Governing(Sharing(), tmp_path, 0, Alone())
+    governing._board = board
+    governing.begin(trainer)
+    trainer.iterate([samples])
+    parts = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0), ("update", 1)]
+    assert board.heard == [heard for part in parts for heard in (part, None)]
+    governing.rest(trainer)
+    trainer.iterate([samples])
+    assert len(board.heard) == 2 * len(parts)
+    assert background.doing is None
+
+
+def learn(governing: Governing, background: Board, trainer: Trainer, cost: float) -> list[float]:
+    """So many iterations as are dense, each slower by what the background's share costs; its shares."""
+    shares = []
+    for _ in range(DENSE):
+        governing.begin(trainer)
+        may_run, share, _ = background.orders
+        shares.append(share * may_run)
+        governing.end(0.2 * (1 + cost * shares[-1]), [SPAN])
+    return shares
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.5])
+def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    shares = learn(governing, background, trainer, cost)
+    assert [share > 0 for share in shares] == [not is_alone(number) for number in range(DENSE)]
+    found = governing.found(trainer.stages)
+    assert found["slowdown"] == pytest.approx(cost * fmean(share for share in shares if share))
+    governing.begin(trainer)
+    assert (background.orders[1] < 1) is (cost > 0)
+    assert background.orders[1] == governing.found(trainer.stages)["share"]
+    governing.rest(trainer)
+    assert background.orders == (True, 1.0, frozenset())
+
+
+def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    learn(governing, background, trainer, 0.5)
+    governing.start_over()
+    assert governing.found(trainer.stages)["slowdown"] is None
+    governing.begin(trainer)
+    assert background.orders == (not is_alone(0), 1.0, frozenset())
+
+
+def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(Sharing(feedback=0.1), tmp_path, 0, Alone())
+    seen: Sequence[str] = ()
+    for _ in range(2 * DENSE):
+        governing.begin(trainer)
+        beside = background.orders[0] and not background.orders[2]
+        governing.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
+        seen = governing.found(trainer.stages)["banned"] or seen
+    assert seen == ["sync of last"]
+
+
+class Clock:
+    """Times the parts of iterations, as stamps on a GPU do, whoever governs them."""
+
+    def __init__(self) -> None:
+        self.since: dict[tuple[str, int], float] = {}
+
+    def iterate(self, seconds: float) -> None:
+        self.since["sync", 1] = self.since.get(("sync", 1), 0.0) + seconds
+
+    def begin(self, kind: str, stage: int) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def times(self) -> dict[tuple[str, int], float]:
+        found, self.since = self.since, {}
+        return found
+
+
+def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_were_timed_too(tmp_path: Path) -> None:
+    trainer, board, clock = two_stages(), Board(tmp_path, 0), Clock()
+    governing = Governing(Sharing(feedback=0.1), tmp_path, 0, Alone())
+    governing.trust(clock)
+    # A turn of two iterations beside the background, and many alone: a ban needs only some slow ones.
+    for _ in range(2 * DENSE):
+        for _ in range(2):
+            governing.begin(trainer)
+            assert not board.orders[2]
+            clock.iterate(0.1)
+            governing.end(0.2, [])
+        governing.rest(trainer)
+        for _ in range(50):
+            clock.iterate(0.1)
+
+
+def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    learn(governing, background, trainer, 0.5)
+    governing.begin(trainer)
+    before = background.orders[1]
+    assert governing.told() == {"bound": 0.01, "share": before}
+    governing.change_bound(0.05, 1)
+    governing.end(0.2, [SPAN])
+    assert (background.orders[1], governing.number) == (before, 0)
+    assert governing.told() == {"bound": 0.01, "share": before}
+    governing.begin(trainer)
+    assert governing.number == 1
+    assert background.orders[1] == pytest.approx(5 * before)
+    assert governing.told() == {"bound": 0.05, "share": pytest.approx(5 * before)}
+
+
+def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0, Alone())
+    governing.change_bound(0.01, 1)
+    governing.start_over()
+    learn(governing, background, trainer, 0.5)
+    governing.begin(trainer)
+    assert background.orders[1] < 1
+    assert governing.told()["bound"] == 0.01
+
+
+def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Path) -> None:
+    trainer, background = two_stages(), Board(tmp_path, 0)
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    background.wait(0)
+    heard = []
+    for _ in range(DENSE):
+        governing.begin(trainer)
+        heard.append(background.wait(0))
+        governing.end(0.2, [SPAN])
+    assert heard == [number % 4 == 0 for number in range(DENSE)]
+    governing.rest(trainer)
+    governing.begin(trainer)
+    assert background.wait(0)
+
+
+def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_path: Path) -> None:
+    trainer = two_stages()
+    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    governing.begin(trainer)
+    assert governing.told() == {"bound": 0.01, "share": 0.0}
+    ungoverned = Governing(Sharing(), tmp_path, 0, Alone())
+    ungoverned.begin(trainer)
+    assert ungoverned.told() == {"bound": None, "share": None}
+
+
+class Meeting:
+    """What each of two ranks adds to one sum after the other."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        self.changed = threading.Condition()
+
+
+class Two(Alone):
+    """One of two ranks."""
+
+    ranks = 2
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        self.rank, self._meeting = rank, meeting
+
+    def all_reduce(self, tensor: torch.Tensor) -> "Sum":
+        with self._meeting.changed:
+            self._meeting.rows[self.rank].append(tensor.clone())
+            self._meeting.changed.notify_all()
+        return Sum(self._meeting, len(self._meeting.rows[self.rank]) - 1, tensor)
+
+
+class Sum:
+    """Complete once both have added their part."""
+
+    def __init__(self, meeting: Meeting, number: int, tensor: torch.Tensor) -> None:
+        self._meeting, self._number, self._tensor = meeting, number, tensor
+
+    def wait(self) -> None:
+        rows = self._meeting.rows
+        with self._meeting.changed:
+            assert self._meeting.changed.wait_for(lambda: min(map(len, rows)) > self._number, 10), (
+                "the other is not there"
+            )
+        self._tensor.copy_(rows[0][self._number] + rows[1][self._number])
+
+
+def test_a_rank_that_has_ended_an_iteration_waits_for_nobody_before_it_has_ended_the_next_one(tmp_path: Path) -> None:
+    meeting, trainer = Meeting(), two_stages()
+    governing = Governing(GOVERNED, tmp_path, 0, Two(0, meeting))
+    governing.begin(trainer)
+    governing.end(0.2, [SPAN])
+    governing.begin(trainer)
+    with pytest.raises(AssertionError, match="the other is not there"):
+        governing.end(0.2, [SPAN])
+
+
+def train_two(
+    folder: Path, meeting: Meeting, times: Callable[[int, float], Sequence[float]], iterations: int
+) -> list[tuple[Sequence[float], dict[str, Any]]]:
+    """Shares on two ranks that rest after so many iterations, and what each has found by then."""
+    trainer = two_stages()
+
+    def train(rank: int) -> tuple[Sequence[float], dict[str, Any]]:
+        background = Board(folder, rank)
+        governing = Governing(GOVERNED, folder, rank, Two(rank, meeting))
+        shares = []
+        for iteration in range(iterations):
+            governing.begin(trainer)
+            may_run, share, _ = background.orders
+            shares.append(share * may_run)
+            governing.end(times(iteration, shares[-1])[rank], [SPAN])
+        governing.rest(trainer)
+        return shares, governing.found(trainer.stages)
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(train, range(2)))
+
+
+def test_while_a_background_does_no_harm_ranks_tell_each_other_of_several_iterations_at_once(tmp_path: Path) -> None:
+    meeting = Meeting()
+    (_, found), (_, other) = train_two(tmp_path, meeting, lambda iteration, share: (0.1, 0.3), DENSE + 10)
+    assert [len(rows) for rows in meeting.rows[0]] == [1] * DENSE + [GROUP] * 2 + [2]
+    # They were alone for 4 + 4 + 4 iterations, of which the first is not measured.
+    assert found["alone"] == other["alone"] == 9
+    assert found["collocated"] == other["collocated"] == DENSE + 10 - 12
+    assert found["slowdown"] == pytest.approx(0)
+
+
+def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks(tmp_path: Path) -> None:
+    """The first of them is not: it finds no warm caches."""
+    meeting, trainer = Meeting(), two_stages()
+
+    def train(rank: int) -> dict[str, Any]:
+        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        governing.alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
+        governing.alone([5.0])
+        for iteration in range(8):
+            governing.begin(trainer)
+            governing.end(0.25 if iteration >= 4 else 0.2, [SPAN])
+        governing.rest(trainer)
+        return governing.found(trainer.stages)
+
+    with ThreadPoolExecutor(2) as threads:
+        found, other = threads.map(train, range(2))
+    assert found == other
+    assert (found["alone"], found["collocated"]) == (2 + 3, 4)
+    assert found["slowdown"] == pytest.approx(0.25)
+
+
+def test_from_the_first_suspicion_on_they_tell_each_other_of_each(tmp_path: Path) -> None:
+    """Innocent until the fortieth iteration; the fourth after it is the last that is told of with others."""
+    meeting = Meeting()
+
+    def times(iteration: int, share: float) -> Sequence[float]:
+        return [0.1 * (1 + (0.5 * share if iteration >= 40 else 0))] * 2
+
+    (shares, _), (others, _) = train_two(tmp_path, meeting, times, 80)
+    assert shares == others
+    told = [len(rows) for rows in meeting.rows[0]]
+    assert told == [1] * DENSE + [GROUP] * 5 + [1] * 36
+    assert max(shares[-10:]) < 0.05
+
+
+def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(tmp_path: Path) -> None:
+    meeting = Meeting()
+    heard = (DENSE + 1, DENSE + 2)
+    noise = (0.98, 1.02)
+    trainer = two_stages()
+
+    def train(rank: int) -> list[tuple[float, int]]:
+        background = Board(tmp_path, rank)
+        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        found = []
+        for iteration in range(DENSE + 5):
+            if iteration == heard[rank]:
+                governing.change_bound(0.05, 1)
+            governing.begin(trainer)
+            may_run, share, _ = background.orders
+            found.append((share, governing.number))
+            governing.end(0.2 * (1 + 0.5 * share * may_run * noise[rank]), [SPAN])
+        return found
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(train, range(2))
+    assert first == second
+    assert [number for _, number in first] == [0] * (DENSE + 4) + [1]
+    assert first[-1][0] == pytest.approx(5 * first[-2][0])

@@ -1,0 +1,285 @@
+"""Families of models, none of them a special case: captured, and the captured loss against the model's own.
+
+What ``test_capture`` and ``test_real_graphs`` have is not here again; ``benchmarks/capture`` measures and plans all.
+"""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.capture.models import OWN, SMALL, TOKENS, small_language_model
+from deeppool.errors import CaptureError
+from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.extract import example_inputs, extract
+from deeppool.graph.capture.index_ranges import value_count
+from deeppool.graph.capture.losses import classification_loss, token_loss
+from deeppool.graph.inputs import resolve
+from deeppool.graph.layer import Input
+from deeppool.graph.models import libraries
+from deeppool.graph.models.workloads import find_workload
+from deeppool.graph.series_parallel import decompose
+from deeppool.training.synthetic_task import SyntheticTask
+
+BATCH = 4
+IMAGES = {
+    "alexnet": 64, "squeezenet1_1": 32, "googlenet": 32, "mobilenet_v3_small": 32, "shufflenet_v2_x0_5": 32,
+    "efficientnet_b0": 32, "regnet_y_400mf": 32, "convnext_tiny": 32, "swin_t": 64,
+}  # fmt: skip
+RELATED = {
+    "vgg11_bn": 32, "resnext50_32x4d": 32, "mobilenet_v2": 32, "mnasnet0_5": 32, "regnet_x_400mf": 32, "swin_v2_t": 64,
+    "maxvit_t": 224,
+}  # fmt: skip
+"""Made as one of those, or of what two of those have."""
+
+
+def check_loss(captured):
+    """The same data, the same seed: the same dropout, the same stochastic depth, the same loss."""
+    *inputs, target = SyntheticTask(captured, BATCH, seed=0).shard(0, 0, BATCH)
+    names = [given.name for given in captured.graph.inputs]
+    with torch.no_grad():
+        torch.manual_seed(0)
+        found = captured.program(*inputs, target)
+        torch.manual_seed(0)
+        scores = captured.source(**dict(zip(names, inputs, strict=True))) if names[0] else captured.source(*inputs)
+        expected = (token_loss if target.dim() == 2 else classification_loss)(scores, target)
+    torch.testing.assert_close(found, expected)
+    decompose([layer.predecessors for layer in captured.graph.layers])
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [*IMAGES.items(), *(pytest.param(*related, marks=pytest.mark.stress) for related in RELATED.items())],
+)
+def test_classifier_of_torchvision_is_captured_by_its_name(name, size):
+    check_loss(capture(name, (3, size, size)))
+
+
+@pytest.mark.parametrize("architecture", SMALL)
+def test_language_model_is_captured_as_it_is(architecture):
+    torch.manual_seed(0)
+    model, shapes = small_language_model(architecture)
+    captured = capture(model, shapes, input_dtype=torch.int64)
+    assert [given.name for given in captured.graph.inputs] == list(shapes)
+    assert check_loss(captured).shape == (BATCH, *TOKENS)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_model_of_ones_own_is_captured(name):
+    torch.manual_seed(0)
+    build, shape, dtype = OWN[name]
+    check_loss(capture(build(), shape, input_dtype=dtype))
+
+
+# -- tokens, several inputs and outputs ---------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    """Tokens and numbers, by name; scores among other outputs, one of which does not lead with the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.numbers = nn.Embedding(50, 8), nn.Linear(3, 8)
+        self.lstm, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 7)
+
+    def forward(self, tokens, numbers):
+        states, (last, _) = self.lstm(self.embedding(tokens))
+        return self.head(states[:, -1] + self.numbers(numbers)), last
+
+
+def two_inputs():
+    torch.manual_seed(0)
+    shapes, dtypes = {"tokens": (5,), "numbers": (3,)}, {"tokens": torch.int64}
+    return capture(TwoInputs(), shapes, input_dtype=dtypes)
+
+
+def test_model_of_several_inputs_and_outputs_is_captured():
+    captured = two_inputs()
+    assert captured.graph.inputs == (Input("tokens", (5,), "int64"), Input("numbers", (3,), "float32"))
+    check_loss(captured)
+
+
+def test_tokens_and_classes_are_drawn_from_all_that_the_model_knows_and_no_more():
+    captured = two_inputs()
+    counts = [value_count(node) for node in captured.program.graph.nodes if node.op == "placeholder"]
+    assert counts == [50, 2, 7]
+    tokens, numbers, target = SyntheticTask(captured, 200, seed=0).tensors
+    assert (tokens.dtype, numbers.dtype) == (torch.int64, torch.float32)
+    assert sorted(set(tokens.flatten().tolist())) == list(range(50))
+    assert sorted(set(target.tolist())) == list(range(7))
+    # Each class has tokens of its own, so there is something to learn.
+    assert torch.equal(tokens % 7, target[:, None].expand_as(tokens))
+
+
+def test_a_layer_is_measured_on_the_whole_vocabulary():
+    captured = two_inputs()
+    segment = extract(captured, [0])
+    assert [node.name for node in segment.inputs] == ["tokens"]
+    (tokens,) = example_inputs(segment, 200, torch.device("cpu"))
+    assert sorted(set(tokens.flatten().tolist())) == list(range(50))
+
+
+class Shifted(nn.Module):
+    """Decoders shift their input by one: a write into a part of a tensor, twice over."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 20)
+
+    def forward(self, tokens):
+        shifted = tokens.new_zeros(tokens.shape)
+        shifted[:, 1:] = tokens[:, :-1].clone()
+        shifted[:, 0] = 3
+        states = self.embedding(shifted).clone()
+        states[:, :2, 4:] *= 2
+        return self.head(states)
+
+
+def test_writing_a_part_of_a_tensor_is_captured_with_its_gradients():
+    torch.manual_seed(0)
+    captured = capture(Shifted(), (6,), input_dtype=torch.int64)
+    tokens, target = SyntheticTask(captured, BATCH, seed=0).shard(0, 0, BATCH)
+    parameters = list(captured.source.parameters())
+    losses = captured.program(tokens, target), token_loss(captured.source(tokens), target)
+    torch.testing.assert_close(*losses)
+    for found, expected in zip(*(torch.autograd.grad(loss, parameters) for loss in losses), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+class Constants(nn.Module):
+    """A mask that code writes window by window, as Swin's; one that is read, written, and read again."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        mask = x.new_zeros(6)
+        for part, value in ((slice(0, 2), 1.0), (slice(2, 5), 2.0)):
+            mask[part] = value
+        first = x * mask
+        mask[0] = 7.0
+        return self.head(first + mask)
+
+
+def test_numbers_that_code_writes_are_constants_as_they_were_when_read():
+    torch.manual_seed(0)
+    captured = capture(Constants(), (6,))
+    check_loss(captured)
+    assert captured.graph.layers[0].operators[:1] == ("mul",)
+    assert not any("fill" in operator for layer in captured.graph.layers for operator in layer.operators)
+
+
+# -- names ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("efficientnet_b7", (Input("", (3, 600, 600)),)),
+        ("bert_base", (Input("input_ids", (128,), "int64"),)),
+        ("gpt2", (Input("input_ids", (128,), "int64"),)),
+        ("t5_small", (Input("input_ids", (128,), "int64"), Input("decoder_input_ids", (128,), "int64"))),
+    ],
+)
+def test_named_model_knows_its_inputs(name, inputs):
+    assert find_workload(name).inputs == inputs
+
+
+def test_bert_base_is_bert_base():
+    graph = capture("bert_base", (8,), granularity="block").graph
+    # 110 M parameters with the language model's head, 12 layers of 768.
+    assert graph.parameter_bytes == 4 * 109_514_298
+    names = [layer.name for layer in graph.layers]
+    assert [name for name in names if name.startswith("bert.encoder")] == [f"bert.encoder.layer.{i}" for i in range(12)]
+
+
+def test_one_shape_is_for_each_of_a_models_own_inputs_and_names_are_for_one():
+    own = find_workload("t5_small").inputs
+    assert [given.shape for given in resolve(own, "t5_small", (16,), None)] == [(16,), (16,)]
+    found = resolve(own, "t5_small", {"decoder_input_ids": (4,)}, None)
+    assert [given.shape for given in found] == [(128,), (4,)]
+    with pytest.raises(
+        CaptureError, match=r"input_shape names 'labels', which is no input of t5_small: it takes input_"
+    ):
+        resolve(own, "t5_small", {"labels": (4,)}, None)
+
+
+def test_without_transformers_its_models_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(CaptureError, match=r"bert is a model of transformers, which is not installed \(pip install"):
+        find_workload("bert_base")
+    assert libraries.transformers_names() == []
+    assert find_workload("resnet18").inputs == (Input("", (3, 224, 224)),)
+
+
+# -- what cannot be captured -------------------------------------------------------------------------
+
+
+class NoInputs(nn.Module):
+    def forward(self):
+        return torch.zeros(3, 4)
+
+
+class Words(nn.Module):
+    """Returns no tensor."""
+
+    def forward(self, x):
+        return "scores"
+
+
+class Counts(nn.Module):
+    """Its next shape depends on the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(x[x.sum(1) > 0])
+
+
+class WritesState(nn.Module):
+    """A buffer that each forward changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.head(x - self.mean)
+
+
+class ByItem(nn.Module):
+    """Reads a number out of a tensor to decide."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(x * 2 if x.max().item() > 1 else x)
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "error"),
+    [
+        (NoInputs, (8,), r"NoInputs cannot take a sample of shape \(8,\)"),
+        (NoInputs, {}, r"input_shape of NoInputs names no input: a model must take a tensor that has a batch"),
+        (Words, (8,), r"Words returns no tensor of samples first, expected class scores"),
+        (Counts, (8,), r"Counts makes a tensor whose size depends on data, by index: .*mask"),
+        (WritesState, (8,), r"WritesState writes its state mean in place by aten.mul_"),
+        (ByItem, (8,), r"ByItem has control flow that depends on data, at .*test_any_model.py:\d+: .*torch\.where"),
+        (TwoInputs, {"tokens": (5,)}, r"TwoInputs cannot take a sample of tokens shape \(5,\) of int64: .*'numbers'"),
+        (TwoInputs, (5,), r"TwoInputs cannot take a sample of shape \(5,\) of int64: .*'numbers'"),
+    ],
+    ids=lambda value: value.__name__ if inspect.isclass(value) else "",
+)
+def test_what_cannot_be_captured_fails_with_one_line(build, shape, error):
+    with pytest.raises(CaptureError, match=error) as raised:
+        capture(build(), shape, input_dtype=torch.int64 if build is TwoInputs else None)
+    assert "\n" not in str(raised.value)

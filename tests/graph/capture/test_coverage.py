@@ -1,0 +1,140 @@
+"""What a graph holds of its model: counted against the model itself; and what a user is warned of."""
+
+import pytest
+import torch
+from torch import nn
+
+from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.coverage import coverage, structure
+from tests.strategies import make_graph
+
+
+class WithUnused(nn.Module):
+    """A head that forward leaves out, a frozen stem, BatchNorm, and a layer that is tied to another."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(8, 8).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(8)
+        self.body = nn.Linear(8, 8, bias=False)
+        self.again = nn.Linear(8, 8, bias=False)
+        self.again.weight = self.body.weight
+        self.head = nn.Linear(8, 3)
+        self.auxiliary = nn.Linear(8, 100)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x)).relu()
+        return self.head(self.again(self.body(x).relu()))
+
+
+def test_parameters_are_counted_once_and_those_that_nobody_reads_are_named():
+    model = WithUnused()
+    found = coverage(capture(model, (8,)))
+    assert found.parameter_bytes == 4 * sum(x.numel() for x in model.parameters())
+    assert found.frozen_bytes == 4 * (64 + 8)
+    assert found.trained_bytes == 4 * (16 + 64 + 24 + 3)
+    assert found.unread == ("auxiliary",)
+    assert found.share == pytest.approx(1 - 4 * 900 / found.parameter_bytes)
+    (warning,) = [sentence for sentence in found.warnings if "auxiliary" in sentence]
+    assert "no layer reads the parameters of auxiliary: they are not computed" in warning
+
+
+def test_operators_are_those_of_all_layers():
+    captured = capture(WithUnused(), (8,))
+    found = coverage(captured)
+    assert dict(found.operators)["linear"] == 4
+    assert sum(count for _, count in found.operators) == sum(len(layer.operators) for layer in captured.graph.layers)
+    assert str(found).startswith(f"{found.layers} layers ({found.distinct} distinct) of ")
+    assert "frozen" in str(found)
+
+
+def test_a_model_that_is_covered_whole_has_no_warning():
+    found = coverage(capture(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), (8,)))
+    assert (found.share, found.warnings, found.structure) == (1.0, (), "chain")
+    assert "100 % of " in str(found)
+
+
+def test_batch_norm_in_training_is_told_of_and_evaluation_mode_as_well():
+    (sentence,) = coverage(capture(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), (8,))).warnings
+    assert sentence.startswith("1 layer with BatchNorm")
+    assert "synchronise_batch_norm=True" in sentence
+    still = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()
+    (sentence,) = coverage(capture(still, (8,))).warnings
+    assert "evaluation mode" in sentence
+
+
+class Dense(nn.Module):
+    """Each layer reads all before it: no branches, but a knot."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        found = [x.relu()]
+        for layer in self.layers:
+            found.append(layer(torch.stack(found, dim=1).sum(1)))
+        return self.head(torch.stack(found, dim=1).sum(1))
+
+
+def test_what_is_no_series_of_branches_is_told_with_its_ends():
+    found = coverage(capture(Dense(), (8,)))
+    assert found.structure.startswith("a knot of ")
+    (sentence,) = found.warnings
+    assert "are no branches side by side" in sentence
+    assert "granularity 'block'" in sentence
+
+
+class Attends(nn.Module):
+    """Products of attention have sequence or heads first, where no samples can be told apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(0))
+
+
+def test_operators_that_must_stay_together_are_told():
+    captured = capture(Attends(), (4, 8), granularity="operator")
+    joined = [layer for layer in captured.graph.layers if len(layer.operators) > 1]
+    assert joined
+    (sentence,) = [sentence for sentence in coverage(captured).warnings if "several operators" in sentence]
+    assert joined[0].name in sentence
+    assert "several operators" not in " ".join(coverage(capture(Attends(), (4, 8))).warnings)
+
+
+@pytest.mark.parametrize(
+    ("predecessors", "name"),
+    [
+        ([(), (0,), (1,)], "chain"),
+        ([(), (0,), (0,), (1, 2)], "series-parallel"),
+        ([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)], "a knot of 3 layers"),
+    ],
+)
+def test_the_structure_has_a_name(predecessors, name):
+    assert structure(make_graph(predecessors)) == name
+
+
+def test_a_capture_tells_how_far_it_is():
+    told = []
+    capture(nn.Linear(8, 2), (8,), on_progress=lambda what, share: told.append((what, share)))
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert (told[0][0], told[-1]) == ("exporting Linear", ("captured Linear", 1.0))
+
+
+def test_a_capture_that_is_not_wanted_any_more_ends():
+    class UnwantedError(Exception):
+        pass
+
+    def refuse(what, share):
+        if share > 0.5:
+            raise UnwantedError
+
+    with pytest.raises(UnwantedError):
+        capture(nn.Linear(8, 2), (8,), on_progress=refuse)

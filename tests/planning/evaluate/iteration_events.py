@@ -1,0 +1,115 @@
+"""An iteration with overlapping all-reduces, event by event: an oracle that knows no formula for its end.
+
+Lanes are processes that wake one another; each GPU keeps a queue of all-reduces, and one starts when it is
+first in the queues of all its GPUs. Prices come from ``Definition``, nothing from ``deeppool.planning``.
+"""
+
+import heapq
+import math
+from collections import defaultdict, deque
+
+from deeppool.graph.series_parallel import Block, Knot
+
+
+def iteration_with_overlap(definition, places):
+    """Seconds until the last layer and the last all-reduce have ended, and per layer its all-reduce as (start, end)."""
+    return _Iteration(definition, places).run()
+
+
+class _Iteration:
+    def __init__(self, definition, places):
+        self.definition, self.places = definition, places
+        self.now = self.end = 0.0
+        self.events = []
+        self.issued = 0
+        self.queues = defaultdict(deque)
+        self.all_reduces = {}
+
+    def run(self):
+        tree = self.definition.tree
+        self.walk(tree, 1, lambda: self.walk(tree, -1, lambda: None))
+        while self.events:
+            self.now, _, happen = heapq.heappop(self.events)
+            self.end = max(self.end, self.now)
+            happen()
+        assert not any(self.queues.values()), "an all-reduce never started"
+        return self.end, self.all_reduces
+
+    def after(self, seconds, happen):
+        self.issued += 1
+        heapq.heappush(self.events, (self.now + seconds, self.issued, happen))
+
+    def walk(self, part, direction, done):
+        """Runs a part of the model and then calls ``done``."""
+        if part is None:
+            self.after(0.0, done)
+        elif isinstance(part, int):
+            (self.forward if direction > 0 else self.backward)(part, done)
+        elif isinstance(part, Block):
+            lanes = defaultdict(list)
+            for branch in part.branches:
+                lanes[self.places[branch.layers[0]][1]].append(branch)
+            left = len(lanes)
+
+            def lane_done():
+                nonlocal left
+                left -= 1
+                if not left:
+                    done()
+
+            for branches in lanes.values():
+                self.one_by_one(branches[::direction], direction, lane_done)
+        elif isinstance(part, Knot):
+            self.one_by_one(part.layers[::direction], direction, done)
+        else:
+            steps = [step for pair in zip(part.blocks, part.layers, strict=True) for step in pair]
+            self.one_by_one([*steps, part.tail][::direction], direction, done)
+
+    def one_by_one(self, steps, direction, done):
+        if steps:
+            self.walk(steps[0], direction, lambda: self.one_by_one(steps[1:], direction, done))
+        else:
+            done()
+
+    def forward(self, layer, done):
+        self.after(self.moves(layer) / 2 + self.times(layer).forward, done)
+
+    def backward(self, layer, done):
+        def computed():
+            self.request(layer)
+            self.after(self.moves(layer) / 2, done)
+
+        self.after(self.times(layer).backward, computed)
+
+    def request(self, layer):
+        """An all-reduce joins the queues of its GPUs."""
+        count, start = self.places[layer]
+        seconds = self.definition.synchronisation(layer, self.places[layer])
+        if seconds > 0:
+            for gpu in range(start, start + count):
+                self.queues[gpu].append((layer, seconds))
+            self.start_what_can()
+
+    def start_what_can(self):
+        for layer, seconds in {queue[0] for queue in self.queues.values() if queue}:
+            count, start = self.places[layer]
+            queues = [self.queues[gpu] for gpu in range(start, start + count)]
+            if layer not in self.all_reduces and all(queue[0][0] == layer for queue in queues):
+                self.all_reduces[layer] = self.now, self.now + seconds
+                self.after(seconds, lambda queues=queues: self.finish(queues))
+
+    def finish(self, queues):
+        for queue in queues:
+            queue.popleft()
+        self.start_what_can()
+
+    def times(self, layer):
+        definition = self.definition
+        return definition.profile.time(layer, math.ceil(definition.batch / self.places[layer][0]))
+
+    def moves(self, layer):
+        record = self.definition.layers[layer]
+        return sum(
+            self.definition.communication(self.places[source], self.places[layer], size)
+            for source, size in zip(record.predecessors, record.input_bytes, strict=True)
+        )

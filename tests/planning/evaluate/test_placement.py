@@ -1,0 +1,118 @@
+"""Layers on GPUs with prices: rooms worked out by hand, changes against the whole model priced again."""
+
+import random
+
+import pytest
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.costs.communication import Network
+from deeppool.costs.table import price
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.search import search
+from tests.planning.random_problems import SHAPES, random_problem
+from tests.planning.search.test_search import Definition
+from tests.strategies import make_graph, profile_from_times
+
+COUNTS = (1, 2, 4, 8)
+
+
+def placed(edges, options, starts, node=8):
+    profile = profile_from_times(make_graph(edges), [lambda b: 1e-3 * b] * len(edges))
+    costs = price(profile, Network(Cluster(8, gpus_per_node=node)), 16, COUNTS)
+    return Placement(costs, options, starts)
+
+
+# -- by hand ----------------------------------------------------------------------------------------
+
+
+def test_layer_of_a_chain_has_room_on_all_gpus():
+    assert placed([(), (0,)], (0, 3), (0, 0)).rooms == (8, 8)
+
+
+def test_branches_in_one_lane_have_room_on_all_gpus():
+    assert placed([(), (0,), (0,), (1, 2)], (0, 1, 1, 0), (0, 0, 0, 0)).rooms == (8, 8, 8, 8)
+
+
+def test_branch_has_room_up_to_the_lane_beside_it():
+    """Branch 1 on GPUs 0-1 up to GPU 4, where branch 2 starts; that one up to the last GPU; the join all of them."""
+    assert placed([(), (0,), (0,), (1, 2)], (0, 1, 0, 0), (0, 0, 4, 0)).rooms == (8, 4, 4, 8)
+
+
+def test_rooms_of_branches_within_a_branch_end_with_their_lane():
+    """
+    0 ─┬─ 1 ─┬─ 2 ─┬─ 4 ─┬─ 6    Lanes: the branch of 1 to 4 on GPUs 0-3, branch 5 from GPU 4 on.
+       │     └─ 3 ─┘     │       Inside: 2 from GPU 0, 3 from GPU 2.
+       └─ 5 ─────────────┘
+    """
+    edges = [(), (0,), (1,), (1,), (2, 3), (0,), (4, 5)]
+    rooms = placed(edges, (3, 2, 0, 1, 1, 1, 3), (0, 0, 0, 2, 0, 4, 0)).rooms
+    assert rooms == (8, 4, 2, 2, 4, 4, 8)
+
+
+def test_rooms_of_a_tail_end_with_the_lane_of_its_branch():
+    """Branch 1 with the tail 2, 3 on GPUs 0-3, branch 4 from GPU 4 on; the tail's 3 starts on GPU 1."""
+    edges = [(), (0,), (1,), (1,), (0,), (2, 3, 4)]
+    assert placed(edges, (0, 2, 0, 0, 0, 0), (0, 0, 0, 1, 4, 0)).rooms == (8, 4, 1, 3, 4, 8)
+
+
+def test_room_of_a_lane_inside_a_node_ends_with_the_node():
+    """Nodes of 3: GPUs 0-2, 3-5, 6-7. From GPU 2 on, one GPU lies in its node, from GPU 3 on any number."""
+    edges = [(), (0,), (0,), (1, 2)]
+    assert placed(edges, (0, 1, 0, 0), (0, 0, 2, 0), node=3).rooms == (8, 2, 1, 8)
+    assert placed(edges, (0, 1, 0, 0), (0, 0, 3, 0), node=3).rooms == (8, 3, 5, 8)
+
+
+# -- against the definitions ------------------------------------------------------------------------
+
+
+def placements(shape, number):
+    """A plan, and the same with another GPU count for one layer, if that has room for it."""
+    rng = random.Random(f"{shape} {number}")
+    problem = random_problem(rng, 10, 12, most_per_node=4, shape=shape)
+    asked = problem.profile, problem.cluster, problem.global_batch
+    definition = Definition(*asked)
+    costs = price(problem.profile, Network(problem.cluster), problem.global_batch, tuple(definition.gpu_counts))
+    found = search(costs, rng.choice([None, 1.5, 4.0]))
+    made = Placement(costs, found.choices, found.starts)
+    layer = rng.randrange(len(found.choices))
+    fitting = [option for option, count in enumerate(costs.gpu_counts) if count <= made.rooms[layer]]
+    return definition, made, layer, made.with_option(layer, rng.choice(fitting))
+
+
+def places(placement):
+    return [(placement.gpu_count(layer), start) for layer, start in enumerate(placement.starts)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_change_of_one_layer_is_what_the_whole_model_then_takes(shape):
+    changed = 0
+    for number in range(60):
+        definition, made, layer, other = placements(shape, number)
+        before, after = (definition.iteration_time(places(placement)) for placement in (made, other))
+        touched = (layer, *made.readers[layer])
+        assert made.time_change(other, touched) == pytest.approx(after - before, rel=1e-9, abs=1e-12 * after)
+        changed += made != other
+    assert changed > 10
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layers_take_what_the_definitions_say(shape):
+    for number in range(60):
+        definition, made, _, other = placements(shape, number)
+        for placement in (made, other):
+            times = definition.times(places(placement))
+            assert [placement.time(layer) for layer in range(len(times))] == pytest.approx(times, rel=1e-12)
+            work = sum(time * count for time, (count, _) in zip(times, places(placement), strict=True))
+            assert placement.gpu_seconds == pytest.approx(work, rel=1e-12)
+            assert placement.iteration_time == pytest.approx(definition.iteration_time(places(placement)), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layer_with_room_shares_no_gpu_with_a_lane_beside_it(shape):
+    for number in range(60):
+        _, made, layer, other = placements(shape, number)
+        everything = Placement(made.costs, made.options, made.starts)
+        assert everything.rooms == made.rooms
+        # The lanes stay what they were: whatever ran beside the layer still does.
+        assert other.rooms[layer] == made.rooms[layer]
+        assert all(room >= made.gpu_count(index) for index, room in enumerate(made.rooms))

@@ -1,0 +1,129 @@
+"""When layers and all-reduces run: iterations worked out by hand, drawn in each docstring."""
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.costs.communication import Network
+from deeppool.costs.table import price
+from deeppool.graph.series_parallel import decompose
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.evaluate.schedule import Exposed, exposed, held, order_of, schedule
+from deeppool.planning.planner import gpu_counts_to_search
+from tests.planning.evaluate.iteration_events import iteration_with_overlap
+from tests.planning.search.test_search import Definition
+from tests.strategies import contested_problems, series_parallel_graphs, tangled_graphs
+
+
+class Seconds(NamedTuple):
+    forward: float
+    backward: float
+    sync: float
+    reshard: float = 0.0
+
+
+CHAIN = [(), (0,), (1,)]
+
+
+def run(predecessors, gpus, layers, *, overlap_sync=True):
+    gpus = [tuple(used) for used in gpus]
+    return schedule(order_of(decompose(predecessors), gpus), gpus, layers, overlap_sync=overlap_sync)
+
+
+def chain(*layers, gpus=None, overlap_sync=True):
+    return run(CHAIN[: len(layers)], gpus or [range(2)] * len(layers), layers, overlap_sync=overlap_sync)
+
+
+def test_all_reduces_that_fit_under_later_layers_cost_nothing_but_the_last_one():
+    """forward 0 1 2 until 3; backward 2: 3–5, 1: 5–7, 0: 7–9; all-reduce 2: 5–6, 1: 7–8, 0: 9–10."""
+    times = chain(*[Seconds(1, 2, 1)] * 3)
+    assert times.all_reduce == (9, 7, 5)
+    assert times.iteration_time == 10
+    assert chain(*[Seconds(1, 2, 1)] * 3, overlap_sync=False).iteration_time == 12
+
+
+def test_big_all_reduce_of_the_last_backward_is_exposed():
+    """backward ends at 9, and only then can layer 0 sum its gradients."""
+    assert chain(Seconds(1, 2, 7), Seconds(1, 2, 0), Seconds(1, 2, 0)).iteration_time == 9 + 7
+
+
+def test_big_all_reduce_of_the_first_backward_is_hidden():
+    """backward 2: 3–5, then 4 s of backward are left, which hide all of its 4 s."""
+    assert chain(Seconds(1, 2, 0), Seconds(1, 2, 0), Seconds(1, 2, 4)).iteration_time == 9
+    assert chain(Seconds(1, 2, 0), Seconds(1, 2, 0), Seconds(1, 2, 6)).iteration_time == 11
+
+
+def test_all_reduces_of_one_gpu_wait_for_one_another():
+    """all-reduce 2: 5–11, 1: 11–12 although its layer ended at 7, 0: 12–13 although at 9."""
+    times = chain(Seconds(1, 2, 1), Seconds(1, 2, 1), Seconds(1, 2, 6))
+    assert times.all_reduce == (12, 11, 5)
+    assert times.iteration_time == 13
+
+
+def test_all_reduces_without_a_gpu_in_common_run_together():
+    """Layers 1 and 2 on GPUs 0, 2 and on 1, 3: all-reduce 2: 5–11 and 1: 7–13; layer 0 on all waits for both."""
+    layers = Seconds(1, 2, 1), Seconds(1, 2, 6), Seconds(1, 2, 6)
+    times = chain(*layers, gpus=[(0, 1, 2, 3), (0, 2), (1, 3)])
+    assert times.all_reduce == (13, 7, 5)
+    # Neighbouring GPUs, some of which both have.
+    assert chain(*layers, gpus=[(0, 1, 2, 3), (0, 1, 2), (2, 3)]).all_reduce == (17, 11, 5)
+
+
+def test_lanes_have_channels_of_their_own():
+    """0 forks into 1 on GPU 0, 1 and 2 on GPU 2, 3; 3 joins.
+
+    forward until 3; backward 3: 3–5, 1 and 2: 5–7, 0: 7–9. All-reduce 3: 5–6; 1: 7–10 beside 2: 7–11; 0 after both.
+    """
+    layers = [Seconds(1, 2, 1), Seconds(1, 2, 3), Seconds(1, 2, 4), Seconds(1, 2, 1)]
+    times = run([(), (0,), (0,), (1, 2)], [range(4), range(2), range(2, 4), range(4)], layers)
+    assert times.all_reduce == (11, 7, 7, 5)
+    assert times.iteration_time == 12
+
+
+def test_transfers_hide_all_reduces_too():
+    """1: backward 2–4, its gradients travel 4–7, 0: backward 7–9; all-reduce 1: 4–7."""
+    layers = Seconds(0, 2, 0), Seconds(1, 2, 3, reshard=2)
+    times = run([(), (0,)], [range(2)] * 2, layers)
+    assert (times.backward, times.gradients, times.all_reduce[1]) == ((5, 2), (7, 4), 4)
+    assert times.iteration_time == 7
+
+
+def test_exposed_is_what_no_layer_of_that_gpu_covers():
+    """GPU 0 computes 2 and 0, GPU 1 all of them: on GPU 0 the all-reduce of 2, 5–11, shows from 5 to 7."""
+    layers = Seconds(1, 2, 0), Seconds(1, 2, 0), Seconds(1, 2, 6)
+    gpus = [(0, 1), (1,), (0, 1)]
+    times = chain(*layers, gpus=gpus)
+    assert list(exposed(times, layers, [0, 2])) == [Exposed(2, 5, 7), Exposed(2, 9, 11)]
+    assert list(exposed(times, layers, [0, 1, 2])) == [Exposed(2, 9, 11)]
+    # Computing takes 6 GPU-seconds on GPU 0 and 9 on GPU 1.
+    assert held(times, gpus, layers) == (6 + 4) + (9 + 2)
+
+
+def test_nothing_is_hidden_without_overlap():
+    layers = Seconds(1, 2, 1, reshard=1), Seconds(1, 2, 3, reshard=1)
+    gpus = [range(2)] * 2
+    times = schedule((0, 1), gpus, layers, overlap_sync=False)
+    assert times.iteration_time == sum(map(sum, layers))
+    assert held(times, gpus, layers) == 2 * sum(map(sum, layers))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    contested_problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5))),
+    st.randoms(use_true_random=False),
+)
+def test_any_assignment_is_timed_as_its_events_are(problem, random):
+    definition = Definition(*problem)
+    assignments = sorted(map(sorted, definition.assignments(definition.tree, 0, definition.cluster.gpus)))
+    profile, cluster, batch = problem
+    costs = price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
+    for assignment in random.sample(assignments, min(5, len(assignments))):
+        places = [place for _, place in assignment]
+        options = tuple(costs.gpu_counts.index(count) for count, _ in places)
+        placed = Placement(costs, options, tuple(start for _, start in places), overlap_sync=True)
+        end, all_reduces = iteration_with_overlap(definition, places)
+        assert placed.schedule.iteration_time == pytest.approx(end, rel=1e-9)
+        for layer, (start, _) in all_reduces.items():
+            assert placed.schedule.all_reduce[layer] == pytest.approx(start, rel=1e-9)

@@ -1,0 +1,58 @@
+"""The sentences say what the plan's numbers say."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+
+from deeppool.planning.planner import plan
+from deeppool.planning.report.summary import MOST_GROUPS, summarise
+from deeppool.units import format_seconds
+from tests.figures.records import layer, plan_of, two_layer_plan
+from tests.strategies import problems
+
+
+def test_a_small_plan_reads_as_written_by_hand():
+    assert summarise(two_layer_plan()) == (
+        "tiny at global batch 64 on 4 GPUs (dgx-a100) takes 46 ms an iteration, 2.5× one GPU: as fast as data "
+        "parallelism (46 ms), with 76 % of its GPU-seconds. Layers, and their share of the time: 1 (67 %) on "
+        "4 GPUs, 1 (33 %) on 1 GPU. 24 % of all GPU time is left to a background job (no layer spends more than "
+        "2× its GPU-seconds on one GPU; amplification 1, exact)."
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_shares_of_layers_and_of_time_are_whole(problem):
+    text = summarise(plan(*problem))
+    groups = re.search(r"share of the time: (.*?)\. [\d.]+ %", text)[1]
+    counts = [int(found) for found in re.findall(r"(\d+) \(", groups)]
+    shares = [float(found) for found in re.findall(r"\(([\d.]+) %\)", groups)]
+    assert sum(counts) == len(problem[0].graph.layers)
+    assert sum(shares) == pytest.approx(100, abs=1.5)
+    assert "no limit on amplification" in text
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_what_is_compared_with_data_parallelism_has_its_time_and_the_right_direction(problem):
+    made = plan(*problem, 1.2)
+    text = summarise(made)
+    assert f"data parallelism ({format_seconds(made.data_parallel_iteration_time)})" in text
+    ratio = made.data_parallel_iteration_time / made.iteration_time
+    word = "as fast as" if abs(ratio - 1) < 0.005 else "faster than" if ratio > 1 else "slower than"
+    assert word in text
+
+
+def test_rare_gpu_counts_are_told_together():
+    counts = [2**exponent for exponent in range(7)]
+    made = plan_of(*[layer(f"l{count}", count, forward=float(count)) for count in counts], gpus=64)
+    text = summarise(made)
+    assert f"on {len(counts) - MOST_GROUPS} other counts" in text
+    assert text.index("on 64 GPUs") < text.index("on 8 GPUs")
+
+
+def test_a_plan_that_is_much_slower_or_faster_is_told_as_a_multiple():
+    slow = plan_of(layer("conv", 1, forward=9.0), gpus=2)
+    object.__setattr__(slow, "data_parallel_iteration_time", 27.0)
+    assert "3× faster than data parallelism (27 s)" in summarise(slow)

@@ -1,0 +1,107 @@
+"""What the branches of a block take at least: by hand, and against every assignment of GPUs there is."""
+
+import math
+import random
+from collections import defaultdict
+from itertools import product
+
+import numpy as np
+import pytest
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.costs.communication import HOME, Network
+from deeppool.costs.table import price
+from deeppool.graph.series_parallel import INPUT, Block, layers_of
+from deeppool.planning.search.limited_costs import Prices
+from deeppool.planning.search.parallel_block import Crossings
+from deeppool.profiling.table import Measurement
+from tests.planning.random_problems import random_problem
+from tests.planning.search.test_random_graphs import one_pass_problem
+from tests.planning.search.test_search import Definition
+from tests.strategies import BATCH_SIZES, make_graph, make_profile
+
+GRAPHS = 200
+LIMITS = (None, 4.0, 1.5)
+SIZES = ((5, 4), (6, 2), (7, 2), (5, 3))
+"""Layers and the most GPUs; all assignments are some thousands."""
+
+
+def crossing_of(definition, position, limit):
+    """What lies before a layer of the series of the whole model, on all GPUs."""
+    cluster, tree = definition.cluster, definition.tree
+    costs = price(definition.profile, Network(cluster), definition.batch, tuple(definition.gpu_counts))
+    fork = tree.layers[position - 1] if position else INPUT
+    step, _ = Crossings(Prices(costs, limit)).step(
+        tree.blocks[position], fork, tree.layers[position], ((cluster.gpus, HOME),)
+    )
+    return step.crossing(0)
+
+
+def least_seconds(definition, position, limits):
+    """Per limit and GPU counts of fork and join: the least seconds in all, forward and backward, of all assignments."""
+    tree, counts = definition.tree, definition.gpu_counts
+    block, join = tree.blocks[position], tree.layers[position]
+    least = defaultdict(lambda: np.full(3, math.inf))
+    for assignment in definition.assignments(tree, 0, definition.cluster.gpus):
+        places = [place for _, place in sorted(assignment)]
+        seconds = [definition._time(layer, places) for layer in range(len(places))]
+        forward, total = [list(each) for each in zip(*((once, both) for both, once in seconds), strict=True)]
+        backward = [both - once for both, once in zip(total, forward, strict=True)]
+        passes = [definition._walk(block, places, once.__getitem__) + once[join] for once in (forward, backward)]
+        before = counts.index(places[tree.layers[position - 1]][0]) if position else 0
+        amplified = definition.amplifications(places)
+        worst = max(amplified[layer] for layer in (*layers_of(block), join))
+        for limit in limits:
+            if limit is None or worst <= limit * (1 + 1e-9):
+                key = limit, before, counts.index(places[join][0])
+                least[key] = np.minimum(least[key], [sum(passes), *passes])
+    return least
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shape", ["branches", "nested", "tails", "one pass"])
+def test_no_assignment_takes_less_than_its_bounds(shape):
+    raised = 0
+    for number in range(GRAPHS):
+        rng = random.Random(f"bounds {shape} {number}")
+        each = {"shape": shape, "most_per_node": 4}
+        problem = one_pass_problem(number) if shape == "one pass" else random_problem(rng, *rng.choice(SIZES), **each)
+        definition = Definition(problem.profile, problem.cluster, problem.global_batch)
+        for position, block in enumerate(definition.tree.blocks):
+            if not isinstance(block, Block):
+                continue
+            least = least_seconds(definition, position, LIMITS)
+            for limit in LIMITS:
+                crossing = crossing_of(definition, position, limit)
+                first = crossing.lower.copy()
+                crossing.sharpen()
+                assert (crossing.lower >= first).all()
+                raised += (crossing.lower > first * (1 + 1e-9)).any()
+                for before, after in product(*map(range, first.shape)):
+                    bounds = np.array([crossing.lower[before, after], *crossing.passes[:, before, after]])
+                    best = least[limit, before, after]
+                    # A pass is a difference of sums, so it is as exact as the sum is.
+                    assert (bounds <= best + 1e-12 * best[0]).all(), (number, limit, before, after)
+    assert raised > GRAPHS / 20
+
+
+def test_a_branch_that_goes_forward_and_one_that_goes_backward_do_not_pass_each_other():
+    """Two branches on a GPU each: 10 ms forward only, 8 ms backward only. The fork and the join take next to no time.
+
+    The longer one takes 10 ms, and so do both at least. But forward takes 10 ms and then backward 8 ms.
+    One after the other they take as long.
+    """
+    graph = make_graph([(), (0,), (0,), (1, 2)])
+    seconds = [(1e-6, 1e-6), (10e-3, 0.0), (0.0, 8e-3), (1e-6, 1e-6)]
+    constant = [
+        Measurement(layer.signature, *((each,) * len(BATCH_SIZES) for each in times), (0.0,) * len(BATCH_SIZES))
+        for layer, times in zip(graph.layers, seconds, strict=True)
+    ]
+    definition = Definition(make_profile(graph, constant, BATCH_SIZES), Cluster(2), 2)
+    crossing = crossing_of(definition, 1, None)
+    arrangements = crossing.division.arrangements
+    for lanes, first in zip(arrangements, crossing.bounds.time[:, 0, 0], strict=True):
+        assert first == pytest.approx(18e-3 if len(lanes) == 1 else 10e-3, abs=1e-4)
+    crossing.sharpen()
+    assert crossing.bounds.time[:, 0, 0] == pytest.approx(np.full(len(arrangements), 18e-3), abs=1e-4)
+    assert crossing.passes[:, 0, 0] == pytest.approx([10e-3, 8e-3], abs=1e-4)

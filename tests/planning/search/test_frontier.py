@@ -1,0 +1,235 @@
+"""Every efficient plan, against all assignments there are."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.base import serialization
+from deeppool.base.cancellation import Cancellation
+from deeppool.cluster.cluster import Cluster
+from deeppool.errors import RunCancelledError
+from deeppool.planning.planner import frontier, plan
+from deeppool.planning.search import frontier as planning_frontier
+from deeppool.planning.search import labels
+from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.search.pareto import NOTHING, Front, combine, single
+from tests.planning.random_problems import random_problem
+from tests.planning.search.test_search import Definition
+from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
+
+ROUNDING = 1e-9
+
+
+def all_assignments(definition: Definition) -> list[tuple[float, float]]:
+    """(iteration time, GPU-seconds) of every assignment of GPUs to layers."""
+    found = []
+    for assignment in definition.assignments(definition.tree, 0, definition.cluster.gpus):
+        places = [place for _, place in sorted(assignment)]
+        found.append((definition.iteration_time(places), work_of(definition, places)))
+    return found
+
+
+def work_of(definition, places) -> float:
+    return sum(time * count for time, (count, _) in zip(definition.times(places), places, strict=True))
+
+
+def factor(optimality: str) -> float:
+    return 1.0 if optimality == "exact" else float(optimality.removeprefix("bound "))
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))))
+def test_no_assignment_beats_the_frontier(problem):
+    found = frontier(*problem)
+    for time, work in all_assignments(Definition(*problem)):
+        rivals = [point for point in found.points if point.gpu_seconds <= work * (1 + ROUNDING)]
+        assert rivals, "the frontier ends before the least GPU-seconds"
+        assert min(point.iteration_time for point in rivals) <= time * factor(found.optimality) * (1 + ROUNDING)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))))
+def test_every_point_is_what_its_gpu_counts_cost(problem):
+    definition = Definition(*problem)
+    found = frontier(*problem)
+    for point in found.points:
+        places = list(zip(point.gpu_counts, point.first_gpus, strict=True))
+        assert point.iteration_time == pytest.approx(definition.iteration_time(places), rel=1e-9)
+        work = work_of(definition, places)
+        assert point.gpu_seconds == pytest.approx(work, rel=1e-9)
+        assert point.amplification == pytest.approx(work / found.single_gpu_iteration_time, rel=1e-9)
+    assert [point.iteration_time for point in found.points] == sorted(point.iteration_time for point in found.points)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)))
+def test_global_limit_buys_the_fastest_plan_within_it(problem):
+    assignments = all_assignments(Definition(*problem))
+    for limit in (1.0, 1.3, 2.0, None):
+        made = plan(*problem, limit, limit_scope="iteration")
+        budget = np.inf if limit is None else limit * made.single_gpu_iteration_time * (1 + ROUNDING)
+        best = min(time for time, work in assignments if work <= budget)
+        assert made.amplification <= (np.inf if limit is None else limit * (1 + ROUNDING))
+        assert best * (1 - ROUNDING) <= made.iteration_time <= best * factor(made.optimality) * (1 + ROUNDING)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=8)))
+def test_the_fastest_point_is_the_best_plan_of_all(problem):
+    assert frontier(*problem).points[0].iteration_time == pytest.approx(plan(*problem).iteration_time, rel=1e-9)
+
+
+def points_and_assignments(problem):
+    """(seconds, GPU-seconds) of a frontier and of every assignment."""
+    definition = Definition(problem.profile, problem.cluster, problem.global_batch)
+    found = frontier(problem.profile, problem.cluster, problem.global_batch)
+    points = [(point.iteration_time, point.gpu_seconds) for point in found.points]
+    for point, (time, work) in zip(found.points, points, strict=True):
+        places = list(zip(point.gpu_counts, point.first_gpus, strict=True))
+        assert time == pytest.approx(definition.iteration_time(places), rel=1e-9)
+        assert work == pytest.approx(work_of(definition, places), rel=1e-9)
+    assert points == sorted(points)
+    assert [work for _, work in points] == sorted((work for _, work in points), reverse=True)
+    return found, np.array(points), np.array(all_assignments(definition))
+
+
+def small_problem(shape, number):
+    rng = random.Random(f"frontier {shape} {number}")
+    problem = random_problem(rng, *rng.choice([(6, 4), (5, 7), (7, 4), (4, 8)]), most_per_node=4, shape=shape)
+    if number % 2:
+        return problem
+    # Layers that run forward or backward, hardly ever both: side by side each pass counts by itself.
+    none = (0.0,) * len(problem.profile.batch_sizes)
+    measurements = tuple(
+        replace(known, backward=known.forward, forward=none) if rng.random() < 0.5 else replace(known, backward=none)
+        for known in problem.profile.measurements
+    )
+    return replace(problem, profile=replace(problem.profile, measurements=measurements))
+
+
+def shortfall(points, assignments):
+    """By how much the fastest point with no more GPU-seconds than an assignment takes longer, at most."""
+    worst = 0.0
+    for time, work in assignments:
+        worst = max(worst, points[points[:, 1] <= work * (1 + ROUNDING), 0].min() / time)
+    return worst
+
+
+@pytest.mark.parametrize("shape", ["branches", "nested", "tails"])
+def test_frontier_with_branches_is_every_efficient_assignment(shape):
+    beside = 0
+    for number in range(30):
+        found, points, assignments = points_and_assignments(small_problem(shape, number))
+        assert found.optimality == "exact"
+        assert shortfall(points, assignments) <= 1 + ROUNDING
+        # Nor is there a point that an assignment beats in both.
+        for time, work in points:
+            better = (assignments < np.array([time, work]) * (1 - ROUNDING)).all(axis=1)
+            assert not better.any()
+        beside += any(any(point.first_gpus) for point in found.points)
+    assert beside, "no efficient plan ran branches side by side"
+
+
+@pytest.mark.parametrize("ratio", [0.02, 0.3])
+def test_rounded_frontier_says_how_far_from_complete_it_can_be(ratio, monkeypatch):
+    monkeypatch.setattr(planning_frontier, "ATTEMPTS", ((ratio, math.inf),))
+    monkeypatch.setattr(labels, "MOST_UNTHINNED", 0)
+    falls_short = 0
+    for number in range(15):
+        for shape in ("branches", "nested", "tails"):
+            found, points, assignments = points_and_assignments(small_problem(shape, number))
+            worst = shortfall(points, assignments)
+            assert worst <= factor(found.optimality) * (1 + ROUNDING)
+            falls_short += worst > 1 + ROUNDING
+    assert falls_short, "rounding left nothing out"
+
+
+def test_search_that_tries_too_many_ways_rounds(monkeypatch):
+    problem = small_problem("branches", 3)
+    asked = problem.profile, problem.cluster, problem.global_batch
+    assert frontier(*asked).optimality == "exact"
+    monkeypatch.setattr(planning_frontier, "ATTEMPTS", ((0.0, 10), (0.5, math.inf)))
+    monkeypatch.setattr(labels, "MOST_UNTHINNED", 0)
+    assert len(frontier(*asked).points) <= 40
+
+
+def two_layers():
+    graph = make_graph([(), (0,)])
+    return profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 + 1e-4 * b]), Cluster(8), 16
+
+
+def test_a_global_limit_lets_one_layer_spend_what_the_other_saves():
+    # The first layer scales perfectly; the second hardly at all, and no limit per layer below 5 lets it take 8 GPUs.
+    strict, shared = plan(*two_layers(), 1.5), plan(*two_layers(), 1.5, limit_scope="iteration")
+    assert shared.iteration_time < strict.iteration_time
+    assert max(layer.amplification for layer in shared.layers) > 1.5 >= shared.amplification
+
+
+def test_any_point_of_the_frontier_is_a_plan():
+    found = frontier(*two_layers())
+    for point in found.points:
+        made = plan(*two_layers(), max(1.0, point.amplification), limit_scope="iteration")
+        assert made.iteration_time <= point.iteration_time * (1 + ROUNDING)
+        assert found.within(max(1.0, point.amplification)).iteration_time == pytest.approx(made.iteration_time)
+
+
+def test_frontier_read_back_is_the_frontier_written(tmp_path):
+    found = frontier(*two_layers())
+    assert serialization.read(serialization.write(found, tmp_path / "frontier.json"), Frontier) == found
+
+
+def test_thinned_front_keeps_its_promise():
+    curve = [(time, 200.0 / time) for time in np.linspace(1, 20, 500)]
+    dominated = [(time * 1.1, work * 1.1) for time, work in curve]
+    points = [single(*point) for point in (*dominated, *curve)]
+    full = combine([(point, NOTHING) for point in points])
+    thin = combine([(point, NOTHING) for point in points], most=20)
+    assert len(thin) <= 21 < len(full)
+    assert thin.factor > 1
+    for time, work in zip(full.time, full.work, strict=True):
+        assert thin.time[thin.work <= work].min() <= time * thin.factor * (1 + ROUNDING)
+
+
+def test_sum_of_two_fronts_is_every_pair_that_no_pair_beats():
+    left = Front(np.array([1.0, 2.0]), np.array([5.0, 1.0]))
+    right = Front(np.array([1.0, 3.0]), np.array([4.0, 2.0]))
+    both = combine([(left, right)])
+    # (1 + 3, 5 + 2) = (4, 7) loses to (2 + 1, 1 + 4) = (3, 5).
+    assert list(zip(both.time, both.work, strict=True)) == [(2.0, 9.0), (3.0, 5.0), (5.0, 3.0)]
+
+
+def test_a_frontier_says_what_is_uncertain_about_its_times():
+    profile, cluster, _ = two_layers()
+    sure, beyond = frontier(profile, cluster, 16), frontier(profile, cluster, 64)
+    assert sure.caveats == ()
+    assert "caution" not in str(sure)
+    assert [sentence[:31] for sentence in beyond.caveats] == ["the times of 2 layers (layer0 …"]
+    assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}")
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(gpus=(2, 4, 8)))
+def test_data_parallelism_on_fewer_gpus_takes_what_it_takes_on_a_cluster_of_so_many(problem):
+    profile, cluster, batch = problem
+    found = frontier(profile, cluster, batch)
+    assert found.gpu_counts[0] == 1
+    assert found.gpu_counts[-1] == cluster.gpus
+    for count, seconds in zip(found.gpu_counts, found.data_parallel_iteration_times, strict=True):
+        alone = frontier(profile, replace(cluster, gpus=count), batch)
+        assert seconds == pytest.approx(alone.data_parallel_iteration_time)
+    assert found.data_parallel_gpu_seconds[-1] == pytest.approx(cluster.gpus * found.data_parallel_iteration_time)
+
+
+def test_a_long_search_ends_where_it_is_cancelled():
+    problem = random_problem(random.Random(0), 30, 8, shape="branches")
+    profile, cluster, batch = problem.profile, problem.cluster, problem.global_batch
+    cancellation = Cancellation()
+    cancellation.ask()
+    with cancellation.governing(), pytest.raises(RunCancelledError):
+        frontier(profile, cluster, batch)
+    assert frontier(profile, cluster, batch).points

@@ -1,0 +1,40 @@
+"""What the search asks of a cost table."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.costs.communication import HOME, Network
+from deeppool.costs.table import price
+from deeppool.planning.search.limited_costs import Prices
+from tests.strategies import make_graph, profile_from_times
+
+
+def three_layers():
+    """The last two are alike."""
+    graph = make_graph([(), (0,), (1,)], [(), (4096,), (4096,)], [0, 2**20, 2**20])
+    first, second, third = graph.layers
+    graph = replace(graph, layers=(first, second, replace(third, signature=second.signature)))
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b] * 3)
+    return price(profile, Network(Cluster(4)), 16, (1, 2, 4))
+
+
+def test_layers_of_one_signature_are_alike_unless_other_seconds_are_added():
+    costs = three_layers()
+    alike = Prices(costs, None, np.ones((3, 3)))
+    assert alike.shape([1]) == alike.shape([2])
+    assert alike.edge(0, 1, HOME)[0] == pytest.approx(alike.edge(1, 2, HOME)[0])
+    different = Prices(costs, None, np.array([[0.0] * 3, [0.0] * 3, [1.0] * 3]))
+    assert different.shape([1]) != different.shape([2])
+    assert different.edge(1, 2, HOME)[0] == pytest.approx(different.edge(0, 1, HOME)[0] + 1)
+
+
+@pytest.mark.parametrize("limit", [1.5, None])
+def test_transfers_that_count_less_are_permitted_as_before(limit):
+    costs = three_layers()
+    full, half = Prices(costs, limit), Prices(costs, limit, transfers=0.5)
+    assert (np.isfinite(full.edge(0, 1, HOME)[0]) == np.isfinite(half.edge(0, 1, HOME)[0])).all()
+    assert half.move(0, 1) == pytest.approx(full.move(0, 1) / 2)
+    assert half.own == pytest.approx(full.own)

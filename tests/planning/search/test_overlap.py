@@ -1,0 +1,332 @@
+"""Plans whose all-reduces overlap the backward pass, against every assignment there is."""
+
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.base import serialization
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.costs.communication import Network
+from deeppool.costs.table import price
+from deeppool.errors import InvalidValueError
+from deeppool.graph.series_parallel import Block, parts_of
+from deeppool.planning.plan import Plan
+from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.search import flow_shop, overlap
+from deeppool.planning.search.flow_shop import fastest_in_sequence
+from deeppool.planning.search.overlap import BOUND_SHARES, bounding_plan
+from deeppool.profiling.table import Measurement
+from deeppool.simulation.plan.simulate import simulate
+from tests.planning.evaluate.iteration_events import iteration_with_overlap
+from tests.planning.search.test_frontier import factor
+from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
+from tests.strategies import (
+    contested_problems,
+    make_graph,
+    make_profile,
+    problems,
+    series_parallel_graphs,
+    tangled_graphs,
+)
+
+SHARES = (0.0, *BOUND_SHARES)
+ANY_GRAPH = st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))
+LARGER = st.one_of(series_parallel_graphs(max_layers=20), tangled_graphs(max_layers=10))
+SMALL_PROBLEMS = st.one_of(problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), contested_problems(ANY_GRAPH))
+LARGER_PROBLEMS = st.one_of(problems(LARGER), contested_problems(LARGER, gpus=(2, 4, 8)))
+
+
+def optimum(definition, limit):
+    """The least iteration time of all assignments that keep the limit with their all-reduces in full."""
+    best = math.inf
+    for assignment in definition.assignments(definition.tree, 0, definition.cluster.gpus):
+        places = [place for _, place in sorted(assignment)]
+        if limit is None or max(definition.amplifications(places)) <= limit * (1 + ROUNDING):
+            best = min(best, iteration_with_overlap(definition, places)[0])
+    return best
+
+
+def costs_of(profile, cluster, batch):
+    return price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
+
+
+def is_sequence(definition):
+    return not any(isinstance(part, Block) and len(part.branches) > 1 for part in parts_of(definition.tree))
+
+
+def check(problem, limit):
+    """A plan says what its assignment takes, keeps its limit and is as good as it claims."""
+    made, definition = plan(*problem, limit, overlap_sync=True), Definition(*problem)
+    places = places_of(made)
+    assert made.overlap_sync
+    assert made.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=1e-9)
+    for layer, amplification in zip(made.layers, definition.amplifications(places), strict=True):
+        assert layer.amplification == pytest.approx(amplification, rel=1e-12)
+        assert limit is None or amplification <= limit * (1 + ROUNDING), layer.name
+    least = optimum(definition, limit)
+    assert least * (1 - ROUNDING) <= made.iteration_time <= least * factor(made.optimality) * (1 + ROUNDING)
+    return made, definition
+
+
+@settings(max_examples=150, deadline=None)
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
+def test_no_assignment_beats_a_plan_by_more_than_it_states(problem, limit):
+    made, definition = check(problem, limit)
+    assert made.optimality == "exact" or not is_sequence(definition)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
+def test_what_a_plan_states_holds_where_there_are_too_many_labels_to_prove_more(problem, limit):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flow_shop, "MOST_LABELS", 0)
+        check(problem, limit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(contested_problems(LARGER, gpus=(4, 8)))
+def test_data_parallelism_and_one_gpu_are_no_faster_however_little_is_tried(problem):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flow_shop, "MOST_LABELS", 0)
+        patch.setattr(overlap, "SHARES", ())
+        patch.setattr(overlap, "BOUND_SHARES", ())
+        made = plan(*problem, overlap_sync=True)
+    assert made.iteration_time <= made.data_parallel_iteration_time * (1 + 1e-12)
+    assert made.iteration_time <= made.single_gpu_iteration_time * (1 + 1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(contested_problems(ANY_GRAPH), st.sampled_from(LIMITS))
+def test_no_assignment_is_below_a_bound(problem, limit):
+    definition, costs = Definition(*problem), costs_of(*problem)
+    least = optimum(definition, limit)
+    for share in SHARES:
+        _, bound = bounding_plan(costs, definition.tree, limit, share)
+        assert bound <= least * (1 + ROUNDING)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LARGER_PROBLEMS, st.sampled_from(LIMITS))
+def test_overlap_never_slows_the_best_plan(problem, limit):
+    without, overlapping = plan(*problem, limit), plan(*problem, limit, overlap_sync=True)
+    assert overlapping.iteration_time <= without.iteration_time * (1 + 1e-12)
+    assert overlapping.iteration_time <= overlapping.single_gpu_iteration_time * (1 + 1e-12)
+    if limit is None:
+        assert overlapping.iteration_time <= overlapping.data_parallel_iteration_time * (1 + 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LARGER_PROBLEMS, st.sampled_from(LIMITS))
+def test_replay_is_the_plan(problem, limit):
+    made = plan(*problem, limit, overlap_sync=True)
+    result = simulate(made)
+    assert result.iteration_time == pytest.approx(made.iteration_time, rel=1e-12)
+    assert result.timeline.duration == pytest.approx(made.iteration_time, rel=1e-12)
+    assert result.gpu_seconds == pytest.approx(made.gpu_seconds, rel=1e-9)
+    assert result.gpu_seconds + result.idle_gpu_seconds == pytest.approx(made.gpus * made.iteration_time, rel=1e-9)
+    in_full = sum(layer.time * layer.gpu_count for layer in made.layers)
+    assert made.gpu_seconds <= in_full * (1 + 1e-9)
+    assert made.amplification == pytest.approx(made.gpu_seconds / made.single_gpu_iteration_time)
+    for gpu in range(made.gpus):
+        spans = sorted((span for span in result.timeline.spans if span.gpu == gpu), key=lambda span: span.start)
+        assert all(before.end == pytest.approx(after.start, abs=1e-15) for before, after in itertools.pairwise(spans))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SMALL_PROBLEMS)
+def test_gpus_are_held_while_they_compute_move_samples_or_all_reduce(problem):
+    """Counted on a grid of all moments at which anything changes, GPU by GPU."""
+    made, definition = plan(*problem, overlap_sync=True), Definition(*problem)
+    _, all_reduces = iteration_with_overlap(definition, places_of(made))
+    spans = [span for span in simulate(made).timeline.spans if span.kind not in ("idle", "sync")]
+    total = 0.0
+    for gpu in range(made.gpus):
+        stretches = [(span.start, span.end) for span in spans if span.gpu == gpu]
+        stretches += [all_reduces[i] for i, layer in enumerate(made.layers) if gpu in layer.gpus and i in all_reduces]
+        moments = sorted({moment for stretch in stretches for moment in stretch})
+        for start, end in itertools.pairwise(moments):
+            middle = (start + end) / 2
+            total += (end - start) * any(a <= middle <= b for a, b in stretches)
+    assert made.gpu_seconds == pytest.approx(total, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
+def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, limit):
+    made, definition = plan(*problem, limit, overlap_sync=True), Definition(*problem)
+    places = places_of(made)
+    now, _ = iteration_with_overlap(definition, places)
+    for index, layer in enumerate(made.layers):
+        for option in layer.alternatives:
+            changed = [*places[:index], (option.gpu_count, places[index][1]), *places[index + 1 :]]
+            then, _ = iteration_with_overlap(definition, changed)
+            assert option.iteration_time_change == pytest.approx(then - now, rel=1e-9, abs=1e-12 * (now + then))
+
+
+# -- the flow shop ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(contested_problems(tangled_graphs(max_layers=5)), st.sampled_from(LIMITS))
+def test_labels_find_the_best_sequence_there_is_and_nothing_below_it(problem, limit):
+    definition, costs = Definition(*problem), costs_of(*problem)
+    order = range(len(definition.layers))
+    times = {}
+    for options in itertools.product(range(len(costs.gpu_counts)), repeat=len(order)):
+        places = [(costs.gpu_counts[option], 0) for option in options]
+        if limit is None or max(definition.amplifications(places)) <= limit * (1 + ROUNDING):
+            times[options] = sequence_time(definition, places)
+    best = min(times.values())
+    for at_most in (1.000001 * best, 2 * best):
+        assert times[fastest_in_sequence(costs, order, limit, at_most)] == pytest.approx(best, rel=1e-9)
+    assert fastest_in_sequence(costs, order, limit, best * (1 - 1e-9)) is None
+
+
+def sequence_time(definition, places):
+    """Layers in their order, whatever branches there are: one clock, one channel."""
+    events = [definition.profile.time(i, math.ceil(definition.batch / g)) for i, (g, _) in enumerate(places)]
+    moves = [
+        sum(
+            definition.communication(places[source], places[index], size)
+            for source, size in zip(layer.predecessors, layer.input_bytes, strict=True)
+        )
+        for index, layer in enumerate(definition.layers)
+    ]
+    clock = sum(time.forward for time in events) + sum(moves) / 2
+    channel = 0.0
+    for index in reversed(range(len(places))):
+        clock += events[index].backward
+        channel = max(channel, clock) + definition.synchronisation(index, places[index])
+        clock += moves[index] / 2
+    return max(clock, channel)
+
+
+# -- by hand ----------------------------------------------------------------------------------------
+
+
+def two_layers(first_bytes, second_bytes):
+    """Two layers of 1 s forward and 2 s backward for 4 samples on one GPU; they split freely and move nothing.
+
+    A ring over two GPUs sums 10 bytes in a second.
+    """
+    graph = make_graph([(), (0,)], None, [first_bytes, second_bytes])
+    per_sample = [Measurement(x.signature, (0.25, 0.5, 1.0), (0.5, 1.0, 2.0), (0.0,) * 3) for x in graph.layers]
+    link = Link(10.0, 0.0, "made by hand")
+    return make_profile(graph, per_sample, (1, 2, 4)), Cluster(2, "made by hand", 2, link, link), 4
+
+
+def test_an_all_reduce_that_hides_makes_a_split_worth_while():
+    """All-reducing the second layer takes 1.6 s. Splitting it saves 1.5 s, so that costs more than it saves.
+
+    But the first layer's backward, 1 s on two GPUs, hides 1 s of it.
+    """
+    without, overlapping = plan(*two_layers(0, 16)), plan(*two_layers(0, 16), overlap_sync=True)
+    assert (counts_of(without), without.iteration_time) == ((2, 1), 4.5)
+    assert (counts_of(overlapping), overlapping.iteration_time) == ((2, 2), pytest.approx(3.6))
+    assert overlapping.data_parallel_iteration_time == pytest.approx(3.6)
+    assert without.data_parallel_iteration_time == pytest.approx(4.6)
+    assert overlapping.gpu_seconds == pytest.approx(7.2)
+    # What hides still counts in full for the limit: 2 GPUs x (1.5 + 1.6) s against 3 s.
+    assert overlapping.layers[1].amplification == pytest.approx(6.2 / 3)
+    assert counts_of(plan(*two_layers(0, 16), 2.0, overlap_sync=True)) == (2, 1)
+
+
+def test_an_all_reduce_with_nothing_left_to_hide_it_decides_against_a_split():
+    """The first layer's backward is the last one: its 2 s of all-reduce cost more than the 1.5 s that two GPUs save."""
+    made = plan(*two_layers(20, 0), overlap_sync=True)
+    assert (counts_of(made), made.iteration_time, made.optimality) == ((1, 2), 4.5, "exact")
+    assert made.data_parallel_iteration_time == 5.0
+
+
+def test_an_all_reduce_longer_than_what_is_left_is_exposed_by_the_rest():
+    """All on two GPUs: 2 s of forward and of the second backward, then 1 s of backward beside 1.2 s of all-reduce."""
+    made = plan(*two_layers(0, 12), overlap_sync=True)
+    assert made.iteration_time == pytest.approx(3.2)
+    spans = [span for span in simulate(made).timeline.spans if span.kind == "sync"]
+    assert [(span.gpu, span.start, span.end) for span in spans] == [
+        (gpu, pytest.approx(3.0), pytest.approx(3.2)) for gpu in (0, 1)
+    ]
+
+
+def shaped(predecessors, input_bytes, parameter_bytes, forward):
+    """Layers that take ``forward[g]`` on g GPUs, and 100 s on other counts of 1, 2 and 4; backward takes no time.
+
+    A GPU sends 20 bytes in a second, which is also what two of them need to all-reduce 20 bytes.
+    """
+    graph = make_graph(predecessors, input_bytes, parameter_bytes)
+    times = [tuple(float(own.get(4 // batch, 100.0)) for batch in (1, 2, 4)) for own in forward]
+    measurements = [
+        Measurement(layer.signature, own, (0.0,) * 3, (0.0,) * 3)
+        for layer, own in zip(graph.layers, times, strict=True)
+    ]
+    link = Link(20.0, 0.0, "made by hand")
+    return make_profile(graph, measurements, (1, 2, 4)), Cluster(4, "made by hand", 4, link, link), 4
+
+
+def bounds(problem):
+    definition, costs = Definition(*problem), costs_of(*problem)
+    return [bounding_plan(costs, definition.tree, None, share)[1] for share in SHARES]
+
+
+def test_a_transfer_hides_an_all_reduce_in_backward_only():
+    """1 s of transfer forward, and 1 s back beside the last layer's 1 s of all-reduce: every bound is those 2 s."""
+    # All 4 samples are on one GPU, which sends two of them away, 10 bytes each.
+    problem = shaped([(), (0,)], [(), (10,)], [0, 20], [{1: 0.001}, {2: 0.001}])
+    assert check(problem, None)[0].iteration_time == pytest.approx(2.002)
+    assert bounds(problem) == pytest.approx([2.002] * len(SHARES))
+
+
+def test_a_transfer_into_one_lane_is_compared_with_the_other_lane_pass_by_pass():
+    """The same with 1 s of a branch without transfers beside the transfer forward, and nothing beside it backward."""
+    problem = shaped(
+        [(), (0,), (0,), (1, 2)],
+        [(), (10,), (0,), (0, 0)],
+        [0, 0, 0, 20],
+        [{1: 0.001}, {2: 0.001}, {1: 1, 2: 1}, {2: 0.001}],
+    )
+    made, _ = check(problem, None)
+    assert max(bounds(problem)) <= made.iteration_time
+
+
+@pytest.mark.parametrize("heavy", [1, 2])
+def test_lanes_all_reduce_beside_the_layer_before_them(heavy):
+    """A fork and one of its branches all-reduce 10 s each, on GPUs that they do not share if the lanes are right.
+
+    The fork takes 10 s on GPUs 0 and 1, the lanes 10 s, and then both all-reduces run: 30 s. With the heavy branch
+    on the fork's GPUs it would be 40 s, and to count both as one after another would be no bound.
+    """
+    sizes = [200, 0, 0, 0]
+    sizes[heavy] = 200
+    times = [{2: 10, 4: 10}, {2: 10, 4: 10}, {2: 10, 4: 10}, {1: 0.001}]
+    problem = shaped([(), (0,), (0,), (1, 2)], [(), (0,), (0,), (0, 0)], sizes, times)
+    made, definition = check(problem, None)
+    assert optimum(definition, None) == pytest.approx(30.001)
+    assert max(bounds(problem)) <= 30.001 * (1 + ROUNDING)
+    assert made.iteration_time in (pytest.approx(30.001), pytest.approx(40.001))
+
+
+# -- the record -------------------------------------------------------------------------------------
+
+
+def test_plan_says_that_all_reduces_overlap_and_is_read_back_as_written(tmp_path):
+    made = plan(*two_layers(0, 10), overlap_sync=True)
+    assert "all-reduces overlapping the backward pass" in str(made)
+    assert serialization.read(serialization.write(made, tmp_path / "plan.json"), Plan) == made
+    assert "overlapping" not in str(plan(*two_layers(0, 10)))
+
+
+def test_plan_of_a_file_that_does_not_tell_has_no_overlap(tmp_path):
+    document = serialization.to_json(plan(*two_layers(0, 10)))
+    del document["overlap_sync"]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    assert serialization.read(path, Plan).overlap_sync is False
+
+
+def test_overlap_under_a_limit_on_the_iteration_is_refused():
+    with pytest.raises(InvalidValueError, match="overlap_sync needs limit_scope 'layer', got 'iteration'"):
+        plan(*two_layers(0, 10), 2.0, limit_scope="iteration", overlap_sync=True)

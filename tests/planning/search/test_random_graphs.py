@@ -1,0 +1,297 @@
+"""The planner on a hundred thousand random graphs, checked from its plans alone; on small ones against all plans.
+
+Four hundred unless ``DEEPPOOL_RANDOM_GRAPHS`` says otherwise, a third of them against all plans; ``make stress`` checks
+all, and two thousand against all plans. A failure names its problem's number, and ``check(number)`` repeats it.
+"""
+
+import os
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deeppool.graph.series_parallel import Block, Knot, parts_of
+from deeppool.planning import planner
+from deeppool.planning.plan import Plan
+from deeppool.planning.planner import plan
+from deeppool.planning.search import parallel_block
+from deeppool.planning.search.shortest_path import Way
+from deeppool.simulation.plan.simulate import Simulation, simulate
+from tests.planning.random_problems import random_problem
+from tests.planning.search.test_search import Definition, places_of
+
+GRAPHS = min(100_000, int(os.environ.get("DEEPPOOL_RANDOM_GRAPHS", "400")))
+PARTS = 20
+"""Tests among which the graphs are divided."""
+LIMITS = (None, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+MOST_BRANCHES = 5
+"""Of a block that is planned exactly."""
+ROUNDING = 1e-9
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def without_alternatives(monkeypatch):
+    """What a layer's other GPU counts would cost is no part of these checks, and most of a plan's time."""
+    monkeypatch.setattr(planner, "alternatives", lambda *_: ())
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_plan_keeps_what_it_promises(part, without_alternatives):
+    seen = Counter()
+    for number in range(part * GRAPHS // PARTS, (part + 1) * GRAPHS // PARTS):
+        seen.update(check(number))
+    if GRAPHS // PARTS >= 5000:
+        # So many problems hold every kind of graph and of plan.
+        kinds = ("exact", "bound", "knot", "tail", "six branches", "side by side", "odd lane", "several nodes")
+        assert not [kind for kind in kinds if seen[kind] < 10], seen
+    assert seen["given up"] <= 2 + GRAPHS // PARTS // 1000, "few proofs take too long"
+
+
+def check(number):
+    """Plans one problem, checks the plan, and says what was in it."""
+    rng = random.Random(number)
+    # With all counts the search is slower.
+    every = rng.random() < 0.2
+    most_layers, most_gpus = (16, 24) if every else (30, 64)
+    problem = random_problem(rng, min(rng.randint(1, most_layers), rng.randint(1, most_layers)), most_gpus)
+    limit = rng.choice(LIMITS)
+    asked = problem.profile, problem.cluster, problem.global_batch, limit
+    which = "all" if every else "powers"
+    made = plan(*asked, gpu_counts=which)
+    result = simulate(made)
+    check_limit(made, result)
+    check_gpus(made, result)
+    check_clock(made, result)
+    check_baselines(made)
+    seen = kinds_of(made)
+    if not is_exact(made):
+        check_bound(made, asked, which)
+        seen["given up"] = 1
+    return seen
+
+
+@pytest.mark.timeout(1800)
+def test_plan_under_a_limit_on_the_whole_iteration_keeps_what_it_promises(without_alternatives):
+    for number in range(GRAPHS // 200):
+        rng = random.Random(f"iteration {number}")
+        problem = random_problem(rng, rng.randint(1, 10), 16)
+        limit = rng.choice(LIMITS)
+        asked = problem.profile, problem.cluster, problem.global_batch
+        made = plan(*asked, limit, limit_scope="iteration")
+        result = simulate(made)
+        check_gpus(made, result)
+        check_clock(made, result)
+        assert limit is None or made.gpu_seconds <= limit * made.single_gpu_iteration_time * (1 + ROUNDING)
+        assert made.iteration_time <= made.single_gpu_iteration_time * (1 + ROUNDING)
+        # A limit on every layer is one on their sum.
+        each = plan(*asked, limit)
+        assert made.iteration_time <= factor(made) * each.iteration_time * (1 + ROUNDING)
+
+
+def check_limit(made: Plan, result: Simulation) -> None:
+    """No layer holds GPUs for longer than the limit grants, by the timeline's spans."""
+    held = Counter()
+    for span in result.timeline.spans:
+        if span.kind != "idle":
+            held[span.name] += span.duration
+    for layer in made.layers:
+        assert layer.time * layer.gpu_count == pytest.approx(held[layer.name], rel=ROUNDING, abs=1e-15)
+        if made.amplification_limit is not None and layer.name not in made.exempt_layers:
+            assert held[layer.name] <= made.amplification_limit * layer.single_gpu_time * (1 + ROUNDING)
+    assert made.exempt_layers == ()
+
+
+def check_gpus(made: Plan, result: Simulation) -> None:
+    """No GPU is held twice at once, none is outside the cluster, and each layer's lie as its price assumes."""
+    spans = result.timeline.spans
+    gpu, start, end = np.array([(span.gpu, span.start, span.end) for span in spans]).T
+    assert gpu.min() >= 0
+    assert gpu.max() < made.gpus
+    order = np.lexsort((start, gpu))
+    gpu, start, end = gpu[order], start[order], end[order]
+    early = (gpu[1:] == gpu[:-1]) & (start[1:] < end[:-1] - ROUNDING * made.iteration_time)
+    assert not early.any()
+    node = made.cluster.gpus_per_node
+    for layer in made.layers:
+        first, last = layer.gpus[0], layer.gpus[-1]
+        assert layer.gpus == tuple(range(first, last + 1))
+        assert first % node == 0 if layer.gpu_count > node else first // node == last // node
+    for block in parts_of(made.tree):
+        if isinstance(block, Block):
+            check_lanes(made, block)
+
+
+def check_lanes(made: Plan, block: Block) -> None:
+    """Branches that start on different GPUs have none in common."""
+    lanes: dict[int, set[int]] = {}
+    for branch in block.branches:
+        gpus = {gpu for layer in layers_within(branch) for gpu in made.layers[layer].gpus}
+        lanes.setdefault(min(gpus), set()).update(gpus)
+        assert made.layers[branch.layers[0]].gpus[0] == min(gpus)
+    used = [gpu for gpus in lanes.values() for gpu in gpus]
+    assert len(used) == len(set(used))
+
+
+def layers_within(part) -> set[int]:
+    """Every layer below a part of a tree."""
+    return {layer for inner in parts_of(part) if not isinstance(inner, Block) for layer in inner.layers}
+
+
+def check_clock(made: Plan, result: Simulation) -> None:
+    """The replay takes the planned time, and every GPU-second is either held or idle."""
+    assert result.iteration_time == pytest.approx(made.iteration_time, rel=ROUNDING)
+    assert result.gpu_seconds == pytest.approx(made.gpu_seconds, rel=ROUNDING)
+    whole = made.gpus * made.iteration_time
+    assert result.gpu_seconds + result.idle_gpu_seconds == pytest.approx(whole, rel=ROUNDING)
+
+
+def is_exact(made: Plan) -> bool:
+    """Whether a plan claims what it should: the optimum, unless it has a knot or a wide block."""
+    assert 1.0 <= factor(made) < np.inf
+    tangled = any(isinstance(part, Knot) or is_wide(part) for part in parts_of(made.tree))
+    return tangled or made.optimality == "exact"
+
+
+def check_bound(made: Plan, asked, which) -> None:
+    """A plan whose proof was given up lies within its bound of one for which the search tried ten times as hard."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel_block, "MOST_PAIRS", 10 * parallel_block.MOST_PAIRS)
+        better = plan(*asked, gpu_counts=which)
+    assert better.iteration_time <= made.iteration_time * (1 + 1e-12)
+    assert made.iteration_time <= factor(made) * better.iteration_time * (1 + 1e-12)
+
+
+def is_wide(part) -> bool:
+    return isinstance(part, Block) and len(part.branches) > MOST_BRANCHES
+
+
+def factor(made: Plan) -> float:
+    """At most so many times the optimum."""
+    return 1.0 if made.optimality == "exact" else float(made.optimality.removeprefix("bound "))
+
+
+def check_baselines(made: Plan) -> None:
+    """One GPU keeps every limit; data parallelism is a plan too where there is none."""
+    assert made.iteration_time <= made.single_gpu_iteration_time * (1 + ROUNDING)
+    if made.amplification_limit is None:
+        assert made.iteration_time <= made.data_parallel_iteration_time * (1 + ROUNDING)
+
+
+def kinds_of(made: Plan) -> Counter:
+    """What a plan shows of all that there is."""
+    parts = list(parts_of(made.tree))
+    beside = [layer for layer in made.layers if layer.gpus[0]]
+    return Counter(
+        {
+            made.optimality.split()[0]: 1,
+            "knot": any(isinstance(part, Knot) for part in parts),
+            "tail": any(getattr(part, "tail", None) is not None for part in parts),
+            "six branches": any(is_wide(part) for part in parts),
+            "side by side": bool(beside),
+            "odd lane": any(layer.gpu_count & (layer.gpu_count - 1) for layer in beside),
+            "several nodes": made.gpus > made.cluster.gpus_per_node,
+        }
+    )
+
+
+# -- small ones, against every assignment of GPUs there is --------------------------------------------
+
+SMALL_GRAPHS = min(GRAPHS // 3, 2000)
+SMALL_SIZES = ((6, 4), (5, 7), (7, 3), (8, 2), (4, 12), (5, 5))
+"""Layers and the most GPUs; all assignments are some thousands."""
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("which", ["powers", "all"])
+def test_no_assignment_of_gpus_beats_a_small_plan_by_more_than_it_says(which, without_alternatives):
+    seen = Counter()
+    for number in range(SMALL_GRAPHS):
+        problem = small_problem(random.Random(f"{which} {number}"))
+        seen.update(compare(problem, which, is_exact))
+    assert SMALL_GRAPHS < 1000 or (seen["exact"] > 10_000 and seen["bound"] > 100), seen
+
+
+def small_problem(rng, shape=None):
+    return random_problem(rng, *rng.choice(SMALL_SIZES), most_per_node=4, shape=shape)
+
+
+def compare(problem, which="powers", claims=lambda made: True):
+    """Plans under each limit, against the best of all assignments; says what they claim."""
+    asked = problem.profile, problem.cluster, problem.global_batch
+    definition = Definition(*asked, which)
+    optima = definition.optima(LIMITS)
+    seen = Counter()
+    for limit in LIMITS:
+        made = plan(*asked, limit, gpu_counts=which)
+        assert claims(made), made.optimality
+        assert made.iteration_time >= optima[limit] * (1 - 1e-12), (limit, "no such assignment")
+        assert made.iteration_time <= factor(made) * optima[limit] * (1 + 1e-12), (limit, made.optimality)
+        assert made.iteration_time == pytest.approx(definition.iteration_time(places_of(made)), rel=1e-12)
+        seen[made.optimality.split()[0]] += 1
+    return seen
+
+
+# -- layers that run in one pass only: where bounds are loose, and ways trade forward for backward ------
+
+ONE_PASS_GRAPHS = min(GRAPHS // 3, 400)
+
+
+def one_pass_problem(number):
+    """Branches whose layers run forward or backward, hardly ever both; side by side, both passes count."""
+    rng = random.Random(f"one pass {number}")
+    problem = small_problem(rng, rng.choice(["branches", "nested", "tails"]))
+    measurements = tuple(
+        replace(known, backward=known.forward, forward=(0.0,) * len(known.forward)) if rng.random() < 0.5
+        else replace(known, backward=(0.0,) * len(known.forward))
+        for known in problem.profile.measurements
+    )  # fmt: skip
+    return replace(problem, profile=replace(problem.profile, measurements=measurements))
+
+
+@pytest.fixture
+def proofs(monkeypatch):
+    """Counts the calls that trade forward for backward to prove an optimum."""
+    calls = Counter()
+    front = Way.front
+
+    def counted(self, *arguments):
+        calls["begun"] += 1
+        return front(self, *arguments)
+
+    monkeypatch.setattr(Way, "front", counted)
+    return calls
+
+
+@pytest.fixture(params=[True, False], ids=["sharp", "blunt"])
+def sharp(request, monkeypatch):
+    """Whether bounds know passes apart; where they do, hardly anything is left to prove."""
+    if not request.param:
+        monkeypatch.setattr(parallel_block.Crossing, "sharpen", lambda _: None)
+    return request.param
+
+
+@pytest.mark.timeout(600)
+def test_optimum_is_proved_where_ways_trade_forward_for_backward(sharp, proofs, without_alternatives):
+    graphs = 0
+    for number in range(ONE_PASS_GRAPHS):
+        before = proofs["begun"]
+        compare(one_pass_problem(number), claims=is_exact)
+        graphs += proofs["begun"] > before
+    assert sharp or graphs > ONE_PASS_GRAPHS / 20
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("pairs", [0, 10])
+def test_search_that_gives_up_its_proof_says_how_far_from_the_optimum_it_may_be(
+    pairs, sharp, monkeypatch, without_alternatives
+):
+    monkeypatch.setattr(parallel_block, "MOST_PAIRS", pairs)
+    seen = Counter()
+    for number in range(ONE_PASS_GRAPHS):
+        seen.update(compare(one_pass_problem(number)))
+    assert sharp or seen["bound"] > ONE_PASS_GRAPHS / 40

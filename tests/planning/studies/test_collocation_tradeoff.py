@@ -1,0 +1,531 @@
+"""Foreground speed-up against cluster throughput, against all assignments, paused or not, and by hand."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from deeppool.base import serialization
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.errors import InvalidValueError, MissingProfileError, PlanError
+from deeppool.planning.planner import frontier, plan
+from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.studies.collocation_tradeoff import point_of, share
+from deeppool.planning.studies.tradeoff_record import SharedCluster, optimality_factor
+from deeppool.records.files import load
+from deeppool.simulation.plan.simulate import simulate
+from tests.planning.search.test_search import Definition
+from tests.strategies import (
+    chain_graphs,
+    make_graph,
+    problems,
+    profile_from_times,
+    profiles,
+    series_parallel_graphs,
+)
+
+ROUNDING = 1e-9
+SHARES = (1.0, 0.6, 0.0)
+HARVESTS = st.sampled_from(SHARES)
+
+
+def background(sample_time=5e-4):
+    return profile_from_times(make_graph([()]), [lambda batch: sample_time * batch])
+
+
+# -- all assignments, counted GPU by GPU ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Arrays over every assignment of GPU counts to layers on every GPU count that holds it."""
+
+    gpus: int
+    batch: int
+    sample_time: float
+    harvest: float
+    place: np.ndarray
+    """GPUs of the foreground."""
+    time: np.ndarray
+    work: np.ndarray
+
+    def background_gpus(self, period):
+        """GPUs' worth of background with an iteration every ``period`` seconds, which is no less than ``time``.
+
+        Counted where it arises: the GPUs outside, the gaps between layers, and the pause, in which the
+        background has all GPUs.
+        """
+        outside = (self.gpus - self.place) * period
+        gaps = self.harvest * (self.place * self.time - self.work)
+        pause = self.place * (period - self.time)
+        return (outside + gaps + pause) / period
+
+    def throughput(self, period):
+        return self.batch / period + self.background_gpus(period) / self.sample_time
+
+
+def everything(problem, shared):
+    definition = Definition(*problem)
+    entries = []
+    for assignment in definition.assignments(definition.tree, 0, definition.cluster.gpus):
+        places = [place for _, place in sorted(assignment)]
+        time, used = definition.iteration_time(places), max(count + start for count, start in places)
+        work = sum(time * count for time, (count, _) in zip(definition.times(places), places, strict=True))
+        entries += [(k, time, work) for k in definition.gpu_counts if k >= used]
+    place, time, work = np.array(entries, dtype=float).T
+    return Everything(
+        shared.gpus, shared.global_batch, shared.background_sample_time, shared.harvest_of_idle, place, time, work
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS)
+def test_points_of_a_chain_hold_all_plans_that_none_beats_even_with_a_pause(problem, job, harvest):
+    shared = share(*problem, job, harvest_of_idle=harvest)
+    all_plans = everything(problem, shared)
+    assert shared.optimality == "exact"
+    slack = ROUNDING * shared.gpus
+    ours = np.array(
+        [(p.iteration_time, p.background_throughput * shared.background_sample_time) for p in shared.points]
+    )
+    exists = np.stack([all_plans.time, all_plans.background_gpus(all_plans.time)], axis=1)
+    for point in ours:
+        assert np.isclose(exists, point, rtol=ROUNDING, atol=slack).all(axis=1).any(), "no plan is what the point says"
+    for time, left in exists:
+        as_fast = all_plans.time <= time * (1 + ROUNDING)
+        faster = all_plans.time < time * (1 - ROUNDING)
+        # Pausing to this plan's speed, which only takes from the others.
+        others = all_plans.background_gpus(np.maximum(time, all_plans.time))
+        beaten = (others[as_fast] > left + slack).any() or (others[faster] >= left - slack).any()
+        if not beaten:
+            near = np.isclose(ours, (time, left), rtol=10 * ROUNDING, atol=10 * slack).all(axis=1)
+            assert near.any(), "an efficient plan is missing"
+        lost = (shared.gpus - ours[:, 1]) * ours[:, 0]
+        rivals = ours[:, 0] <= time * (1 + ROUNDING)
+        assert (shared.gpus - lost[rivals] / time).max() >= left - slack, "no point can be paused to match this plan"
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0, 1))
+def test_fastest_plan_for_a_background_is_within_its_bound_of_all_plans_and_pauses(problem, job, harvest, part):
+    shared = share(*problem, job, harvest_of_idle=harvest)
+    all_plans = everything(problem, shared)
+    asked = part * shared.points[-1].background_throughput
+    answer = shared.fastest(asked)
+    assert answer.point.background_throughput >= asked * (1 - ROUNDING)
+    # Between running on and pausing for long what is left rises in a straight line over the rate.
+    alone = shared.gpus
+    lost = (alone - all_plans.background_gpus(all_plans.time)) * all_plans.time
+    rate = np.minimum(1 / all_plans.time, (alone - asked * shared.background_sample_time) / lost)
+    best = rate.max() * answer.point.iteration_time
+    assert best * (1 - ROUNDING) <= optimality_factor(answer.optimality) <= max(best + 1e-3, 1) * (1 + ROUNDING)
+    unpaused = all_plans.time[all_plans.background_gpus(all_plans.time) >= asked * shared.background_sample_time]
+    assert not len(unpaused) or unpaused.min() * optimality_factor(answer.optimality) >= answer.point.iteration_time * (
+        1 - ROUNDING
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0.01, 1))
+def test_highest_throughput_is_within_its_bound_of_all_plans_and_pauses(problem, job, harvest, part):
+    shared = share(*problem, job, harvest_of_idle=harvest)
+    all_plans = everything(problem, shared)
+    asked = part * shared.points[0].speedup
+    answer = shared.highest_throughput(asked)
+    assert answer.point.speedup >= asked * (1 - ROUNDING)
+    slowest = shared.single_gpu_iteration_time / asked
+    fast = all_plans.time <= slowest * (1 + ROUNDING)
+    running = all_plans.throughput(all_plans.time)[fast].max()
+    pausing = max(
+        all_plans.throughput(np.maximum(all_plans.time, slowest * part_of_the_way))[fast].max()
+        for part_of_the_way in (0.3, 0.7, 1.0)
+    )
+    best = max(running, pausing) / answer.point.throughput
+    assert best * (1 - ROUNDING) <= optimality_factor(answer.optimality) <= max(best + 1e-3, 1) * (1 + ROUNDING)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0.01, 1)
+)
+def test_answers_of_graphs_with_branches_keep_their_bounds(problem, job, harvest, part):
+    shared = share(*problem, job, harvest_of_idle=harvest)
+    all_plans = everything(problem, shared)
+    asked = part * shared.points[-1].background_throughput
+    answer = shared.fastest(asked)
+    enough = all_plans.background_gpus(all_plans.time) / all_plans.sample_time >= asked
+    if enough.any():
+        factor = optimality_factor(answer.optimality)
+        assert all_plans.time[enough].min() * factor >= answer.point.iteration_time * (1 - ROUNDING)
+    answer = shared.highest_throughput(part * shared.points[0].speedup)
+    as_fast = all_plans.time <= shared.single_gpu_iteration_time / (part * shared.points[0].speedup)
+    if as_fast.any():
+        most = all_plans.throughput(all_plans.time)[as_fast].max()
+        assert most <= answer.point.throughput * optimality_factor(answer.optimality) * (1 + ROUNDING)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(chain_graphs(max_layers=4)), HARVESTS)
+def test_efficient_points_are_those_that_no_other_beats_in_speedup_and_throughput(problem, harvest):
+    shared = share(*problem, background(1e-3), harvest_of_idle=harvest)
+
+    def beaten(point):
+        return any(
+            other.speedup >= point.speedup and other.throughput >= point.throughput and other != point
+            for other in shared.points
+        )
+
+    assert shared.efficient() == tuple(point for point in shared.points if not beaten(point))
+
+
+# -- conservation, order, partitions ----------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=4)), HARVESTS)
+def test_a_point_is_a_plan_whose_idle_time_and_free_gpus_train_its_background(problem, harvest):
+    profile, cluster, batch = problem
+    shared = share(*problem, background(), harvest_of_idle=harvest)
+    for point in shared.points:
+        if point.amplification < 1:
+            continue  # a limit is at least 1
+        made = plan(
+            profile, replace(cluster, gpus=point.gpus), batch, point.amplification_limit, limit_scope="iteration"
+        )
+        assert made.iteration_time <= point.iteration_time * (1 + ROUNDING)
+        if made.iteration_time < point.iteration_time * (1 - ROUNDING):
+            continue  # a faster plan holds as many GPU-seconds, up to the search's tolerance
+        replayed = simulate(made, background_sample_time=shared.background_sample_time)
+        assert replayed.gpu_seconds + replayed.idle_gpu_seconds == pytest.approx(point.gpus * made.iteration_time)
+        trained = point.background_throughput * point.iteration_time * shared.background_sample_time
+        held = point.gpus * point.iteration_time
+        outside = cluster.gpus * point.iteration_time - held
+        assert trained == pytest.approx(outside + harvest * replayed.idle_gpu_seconds, rel=1e-6, abs=ROUNDING * held)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS)
+def test_throughputs_add_up_and_slower_points_leave_more(problem, job, harvest):
+    shared = share(*problem, job, harvest_of_idle=harvest)
+    points = shared.points
+    for point in (*points, *shared.data_parallel_partitions, *shared.burst_parallel_partitions):
+        assert point.throughput == point.foreground_throughput + point.background_throughput
+        assert point.foreground_throughput * point.iteration_time == pytest.approx(shared.global_batch)
+        assert 0 <= point.background_throughput <= shared.background_alone_throughput
+        assert point.speedup * point.iteration_time == pytest.approx(shared.single_gpu_iteration_time)
+    for fast, slow in itertools.pairwise(points):
+        assert fast.iteration_time < slow.iteration_time
+        assert fast.background_throughput < slow.background_throughput * (1 + ROUNDING)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS)
+def test_every_partition_is_matched_by_a_point_that_does_not_pause(problem, job, harvest):
+    shared = share(*problem, job, harvest_of_idle=harvest)
+    assume(shared.optimality == "exact")
+    for still in (*shared.data_parallel_partitions, *shared.burst_parallel_partitions):
+        assert any(
+            point.speedup >= still.speedup * (1 - ROUNDING)
+            and point.background_throughput >= still.background_throughput * (1 - ROUNDING)
+            for point in shared.points
+        )
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(chain_graphs(max_layers=4)), HARVESTS)
+def test_the_most_left_to_the_background_is_all_gpus_but_one(problem, harvest):
+    shared = share(*problem, background(), harvest_of_idle=harvest)
+    all_plans = everything(problem, shared)
+    most = all_plans.background_gpus(all_plans.time).max() / shared.background_sample_time
+    assert shared.points[-1].background_throughput == pytest.approx(most, abs=1e-6)
+    assert most == pytest.approx((shared.gpus - 1) / shared.background_sample_time, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), st.floats(0.1, 1))
+def test_a_faster_background_and_a_better_harvest_never_lower_the_throughput(problem, job, part):
+    slow = share(*problem, job, harvest_of_idle=0.6)
+    halved = [
+        replace(m, forward=tuple(t / 2 for t in m.forward), backward=tuple(t / 2 for t in m.backward))
+        for m in job.measurements
+    ]
+    faster = share(*problem, replace(job, measurements=tuple(halved)), harvest_of_idle=0.6)
+    fuller = share(*problem, job, harvest_of_idle=1.0)
+    asked = part * slow.points[0].speedup
+    now = slow.highest_throughput(asked).point.throughput
+    for better in (faster, fuller):
+        most = better.highest_throughput(asked)
+        assert most.point.throughput * optimality_factor(most.optimality) >= now * (1 - ROUNDING)
+    # Half the time per sample, plan by plan: twice the samples.
+    assert [point.background_throughput for point in faster.points] == pytest.approx(
+        [2 * point.background_throughput for point in slow.points]
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(series_parallel_graphs(max_layers=5)))
+def test_a_burst_parallel_partition_is_the_fastest_plan_on_its_gpus(problem):
+    profile, cluster, batch = problem
+    shared = share(*problem, background())
+    assume(shared.optimality == "exact")
+    for still in shared.burst_parallel_partitions:
+        made = plan(profile, replace(cluster, gpus=still.gpus), batch)
+        assert still.iteration_time == pytest.approx(made.iteration_time)
+        assert still.background_throughput == (cluster.gpus - still.gpus) / shared.background_sample_time
+
+
+def perfect():
+    """1 ms a sample on any number of GPUs; nothing to move or to synchronise."""
+    return profile_from_times(make_graph([()]), [lambda batch: 1e-3 * batch])
+
+
+def test_partitions_of_a_layer_that_scales_perfectly():
+    """k of 4 GPUs: 16 / k ms an iteration, 1000 k samples/s; each other GPU trains 2000 samples/s of 0.5 ms."""
+    shared = share(perfect(), 4, 16, background())
+    for partitions, strategy in (
+        (shared.data_parallel_partitions, "data parallel"),
+        (shared.burst_parallel_partitions, "burst parallel"),
+    ):
+        assert [point.gpus for point in partitions] == [1, 2, 4]
+        for k, point in zip((1, 2, 4), partitions, strict=True):
+            assert (point.strategy, point.collocated) == (strategy, False)
+            assert point.iteration_time == pytest.approx(16e-3 / k)
+            assert point.speedup == pytest.approx(k)
+            assert point.foreground_throughput == pytest.approx(1000 * k)
+            assert point.background_throughput == pytest.approx(2000 * (4 - k))
+            assert point.amplification == pytest.approx(1)
+
+
+def one_layer_scales():
+    """Two layers of 8 ms on one GPU: the first takes 8 / k ms on k of four, the second 8 ms on any. Free transfers."""
+    profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
+    return profile, Cluster(4, inside=Link(1e12, 0.0, "made by hand")), 16
+
+
+def test_a_layer_that_cannot_scale_leaves_its_gpus_to_the_background():
+    """Fastest: 2 + 8 ms, of which three GPUs idle for 8: 24 ms of 0.5 ms a sample are 48 samples, 4800 samples/s.
+
+    Data parallel takes as long and leaves nothing; a partition of one GPU trains 1000 + 6000 samples/s.
+    """
+    shared = share(*one_layer_scales(), background())
+    fastest, slowest = shared.points[0], shared.points[-1]
+    assert fastest.gpus == 4
+    assert fastest.iteration_time == pytest.approx(10e-3)
+    assert fastest.background_throughput == pytest.approx(4800)
+    data_parallel = shared.data_parallel_partitions[-1]
+    assert data_parallel.iteration_time == pytest.approx(10e-3)
+    assert data_parallel.background_throughput == 0
+    assert (slowest.gpus, slowest.iteration_time) == (1, pytest.approx(16e-3))
+    assert slowest.throughput == pytest.approx(7000)
+
+
+def test_a_measured_harvest_concerns_only_the_idle_time_between_layers():
+    """As above, half harvested: 2400 samples/s at 10 ms; the GPUs outside a smaller plan count in full."""
+    shared = share(*one_layer_scales(), background(), harvest_of_idle=0.5)
+    assert shared.points[0].background_throughput == pytest.approx(2400)
+    assert shared.points[-1].background_throughput == pytest.approx(6000)
+    on_two = next(point for point in shared.points if point.gpus == 2)
+    # 4 + 8 ms: two GPUs for 12 ms and one for 8, of which half: 28 ms in 12.
+    assert on_two.background_throughput == pytest.approx(28 / 12 * 2000)
+
+
+def superlinear():
+    """16 samples take 10 ms on one GPU, 8 samples 4 ms: on two GPUs an iteration holds 8 GPU-ms, not 10."""
+    return profile_from_times(make_graph([()]), [lambda b: 10e-3 if b > 8 else 0.5e-3 * b], (8, 16))
+
+
+def test_a_plan_off_the_frontier_is_beaten_only_by_one_that_pauses():
+    """Of two GPUs, the plan on one leaves the other: 2000 samples/s of 0.5 ms. The plan on both leaves none.
+
+    Yet the second is faster with fewer GPU-seconds, so it alone is on the frontier. Pausing to 8 ms an iteration
+    it leaves 16 - 8 GPU-ms of them, one GPU as well, at 10 / 8 of the first one's speed.
+    """
+    assert [point.gpu_counts for point in frontier(superlinear(), 2, 16).points] == [(2,)]
+    shared = share(superlinear(), 2, 16, background())
+    assert [point.gpus for point in shared.points] == [2, 1]
+    assert [point.background_throughput for point in shared.points] == pytest.approx([0, 2000])
+    answer = shared.fastest(2000)
+    assert (answer.point, answer.optimality) == (shared.points[1], "bound 1.250")
+    with pytest.raises(
+        PlanError, match="no plan leaves 2001 samples/s to drawn: beside drawn on one GPU it trains 2000"
+    ):
+        shared.fastest(2001)
+
+
+def test_a_slow_foreground_beside_a_fast_background_would_pay_to_pause():
+    """As above with 0.1 ms a sample: 1600 + 10000 samples/s on one GPU.
+
+    The plan on both at 10 ms an iteration leaves 12 of 20 GPU-ms: 1600 + 12000, 1.1725 times as many.
+    """
+    shared = share(superlinear(), 2, 16, background(1e-4))
+    answer = shared.highest_throughput(1.0)
+    assert (answer.point, answer.optimality) == (shared.points[1], "bound 1.173")
+
+
+def test_comparisons_are_with_plans_that_match_the_partition():
+    shared = share(*one_layer_scales(), background())
+    for match in shared.comparisons():
+        assert match.faster.throughput >= match.partition.throughput * (1 - ROUNDING)
+        assert match.fuller.speedup >= match.partition.speedup * (1 - ROUNDING)
+        assert match.fuller.throughput >= match.partition.throughput * (1 - ROUNDING)
+        assert all(p.throughput < match.partition.throughput for p in shared.points if p.speedup > match.faster.speedup)
+        assert all(
+            p.throughput <= match.fuller.throughput for p in shared.points if p.speedup >= match.partition.speedup
+        )
+        assert (1 + match.speedup_gain) * match.partition.speedup == pytest.approx(match.faster.speedup)
+        assert (1 + match.throughput_gain) * match.partition.throughput == pytest.approx(match.fuller.throughput)
+
+
+# -- edges ------------------------------------------------------------------------------------------
+
+
+def test_one_gpu_leaves_nothing():
+    shared = share(perfect(), 1, 16, background())
+    assert [point.background_throughput for point in (*shared.points, *shared.data_parallel_partitions)] == [0, 0]
+    assert shared.fastest(0).optimality == "exact"
+    with pytest.raises(PlanError, match="on one GPU it trains 0, with the whole cluster to itself 2000 "):
+        shared.fastest(1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(chain_graphs(max_layers=3)), HARVESTS)
+def test_a_plan_that_holds_all_gpus_all_the_time_leaves_zero_not_less(problem, harvest):
+    shared = share(*problem, background(), harvest_of_idle=harvest)
+    assert shared.data_parallel_partitions[-1].background_throughput == 0
+    assert min(point.background_throughput for point in shared.points) >= 0
+
+
+def test_any_gpu_count_may_be_a_partition():
+    shared = share(perfect(), 6, 16, background(), gpu_counts="all")
+    assert [point.gpus for point in shared.data_parallel_partitions] == [1, 2, 3, 4, 6]
+
+
+def test_the_background_takes_the_profiles_largest_batch_unless_told():
+    job = profile_from_times(make_graph([()]), [lambda batch: 1e-3 + 1e-4 * batch])
+    assert share(perfect(), 2, 16, job).background_sample_time == pytest.approx(2.6e-3 / 16)
+    told = share(perfect(), 2, 16, job, background_batch=4)
+    assert (told.background_batch, told.background_sample_time) == (4, pytest.approx(1.4e-3 / 4))
+
+
+def test_shards_above_the_profile_are_named():
+    assert share(perfect(), 4, 32, background()).extrapolated_gpu_counts == (1,)
+    assert share(perfect(), 4, 16, background()).extrapolated_gpu_counts == ()
+
+
+def test_a_bounded_frontier_hands_its_bound_on(monkeypatch):
+    exact = share(perfect(), 4, 16, background())
+
+    def bounded(profile, cluster, *arguments, **options):
+        found: Frontier = frontier(profile, cluster, *arguments, **options)
+        return replace(found, optimality="bound 1.250") if cluster.gpus == 2 else found
+
+    monkeypatch.setattr("deeppool.planning.studies.collocation_tradeoff.frontier", bounded)
+    shared = share(perfect(), 4, 16, background())
+    assert (exact.optimality, shared.optimality) == ("exact", "bound 1.250")
+    # No plan is better by more than the frontier's bound, or than a slower start times that bound.
+    assert exact.fastest(0).optimality == "exact"
+    assert shared.fastest(0).optimality == "bound 1.250"
+    assert optimality_factor(shared.highest_throughput(2.0).optimality) >= 1.25
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "phrase"),
+    [
+        ({"harvest_of_idle": 1.5}, InvalidValueError, "harvest_of_idle must be from 0 to 1, got 1.5"),
+        ({"harvest_of_idle": float("nan")}, InvalidValueError, "harvest_of_idle must be from 0 to 1, got nan"),
+        ({"background_batch": 32}, InvalidValueError, "background_batch must be from 1 to 16, the largest"),
+        ({"background_batch": 0}, InvalidValueError, "background_batch must be from 1 to 16, the largest"),
+    ],
+)
+def test_a_background_out_of_bounds_is_refused(more, error, phrase):
+    with pytest.raises(error, match=phrase):
+        share(perfect(), 4, 16, background(), **more)
+
+
+def test_a_batch_below_the_backgrounds_profile_is_refused():
+    job = profile_from_times(make_graph([()]), [lambda batch: 1e-3], (4, 8))
+    with pytest.raises(MissingProfileError, match="at per-GPU batch 2"):
+        share(perfect(), 4, 16, job, background_batch=2)
+
+
+@pytest.mark.parametrize("change", [{"device_name": "another"}, {"threads": 2}])
+def test_profiles_of_different_devices_are_refused(change):
+    with pytest.raises(
+        InvalidValueError, match=r"the foreground's profile is of drawn \(cpu, 1 thread\), the background's"
+    ):
+        share(perfect(), 4, 16, replace(background(), **change))
+
+
+def test_more_gpus_than_samples_are_refused_by_the_number_asked_for():
+    with pytest.raises(PlanError, match="32 GPUs cannot share a global batch of 16"):
+        share(perfect(), 32, 16, background())
+
+
+@pytest.mark.parametrize("asked", [-1.0, float("nan")])
+def test_a_condition_is_a_number_of_samples(asked):
+    shared = share(perfect(), 4, 16, background())
+    with pytest.raises(InvalidValueError, match="background_throughput must be at least 0"):
+        shared.fastest(asked)
+    with pytest.raises(InvalidValueError, match="speedup must be positive"):
+        shared.highest_throughput(asked)
+
+
+def test_a_speedup_beyond_the_fastest_plan_is_told_with_it():
+    with pytest.raises(PlanError, match="no plan makes drawn 9x as fast as one GPU: the fastest reaches 4x on 4 GPUs"):
+        share(perfect(), 4, 16, background()).highest_throughput(9)
+
+
+def test_record_read_back_is_the_record_written(tmp_path):
+    shared = share(perfect(), Cluster(4), 16, background(), harvest_of_idle=0.5)
+    path = serialization.write(shared, tmp_path / "shared.json")
+    assert serialization.read(path, SharedCluster) == shared
+    assert load(path) == shared
+    assert "in 50 % of its idle time (no interference modelled)" in str(shared)
+
+
+# -- a plan on a shared cluster ----------------------------------------------------------------------
+
+
+def test_a_plan_leaves_the_background_what_it_does_not_hold():
+    """4 GPUs: 8 GPU-ms in 2 ms and 8 ms on one, so 10 ms hold 16 GPU-ms of 40: 2.4 GPUs at 2,000 samples/s."""
+    profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
+    cluster = Cluster(4, inside=Link(1e12, 0.0, "made by hand"))
+    shared = share(profile, cluster, 16, background())
+    point = point_of(shared, plan(profile, cluster, 16, 1.5))
+    assert point.iteration_time == pytest.approx(10e-3)
+    assert point.speedup == pytest.approx(1.6)
+    assert point.background_throughput == pytest.approx(2.4 * 2000)
+    assert point.throughput == pytest.approx(2.4 * 2000 + 16 / 10e-3)
+    assert point in shared.points
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(chain_graphs(4), gpus=(2, 4)), HARVESTS)
+def test_no_plan_is_better_than_an_efficient_one_that_pauses_until_it_is_as_slow(problem, harvest):
+    # Without the pause it would be false: deeppool.planning.studies.tradeoff_record says why.
+    profile, cluster, batch = problem
+    shared = share(profile, cluster, batch, background(), harvest_of_idle=harvest)
+    point = point_of(shared, plan(profile, cluster, batch, 1.5))
+
+    def paused(other):
+        """Background samples per second, where it has every GPU during the pause."""
+        pause = point.iteration_time - other.iteration_time
+        samples = other.background_throughput * other.iteration_time + shared.background_alone_throughput * pause
+        return samples / point.iteration_time
+
+    assert any(
+        other.speedup >= point.speedup * (1 - ROUNDING)
+        and paused(other) >= point.background_throughput * (1 - ROUNDING)
+        for other in shared.points
+    )
+
+
+def test_a_plan_of_another_foreground_is_refused():
+    profile = profile_from_times(make_graph([()]), [lambda b: 1e-3 * b])
+    shared = share(profile, 2, 8, background())
+    for other in (plan(profile, 2, 16), plan(profile, 4, 8)):
+        with pytest.raises(InvalidValueError, match="the cluster trains drawn, batch 8 on up to 2 GPUs"):
+            point_of(shared, other)

@@ -1,0 +1,34 @@
+"""The GPUs that a plan really uses."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import deeppool as dp
+from deeppool.planning.renumber_gpus import on_its_gpus
+from tests.planning.evaluate.test_memory import graphs_that_know_their_memory
+from tests.strategies import profiles
+
+
+@given(profiles(graphs_that_know_their_memory()), st.sampled_from([2, 3, 5]))
+def test_a_plan_on_some_gpus_of_many_is_the_plan_for_so_many(profile, spacing) -> None:
+    plan = dp.plan(profile, 4, 8)
+    used = {gpu for layer in plan.layers for gpu in layer.gpus}
+    expected = on_its_gpus(plan)
+    assert {gpu for layer in expected.layers for gpu in layer.gpus} == set(range(expected.gpus))
+    assert expected.gpus == len(used)
+    # The same on every second, third or fifth GPU of a larger cluster, from number 1 on.
+    spread = dataclasses.replace(
+        plan,
+        gpus=1 + 4 * spacing,
+        layers=tuple(
+            dataclasses.replace(layer, gpus=tuple(1 + spacing * gpu for gpu in layer.gpus)) for layer in plan.layers
+        ),
+        memory=tuple(
+            dataclasses.replace(use, gpus=tuple(1 + spacing * gpu for gpu in use.gpus)) for use in plan.memory
+        ),
+    )
+    assert on_its_gpus(spread) == expected
+    assert on_its_gpus(expected) == expected
+    assert dp.simulate(expected).timeline.duration == dp.simulate(plan).timeline.duration

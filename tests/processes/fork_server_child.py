@@ -1,0 +1,60 @@
+"""A child for tests of the nursery: tells of itself, fails, or starts a process."""
+
+import atexit
+import importlib
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import torch  # noqa: F401  as every real child does
+
+from deeppool.processes.managed_process import Commands
+
+SECONDS = 60.0
+
+
+def main() -> None:
+    commands = Commands()
+    atexit.register(say_goodbye)
+    while (command := commands.next()["command"]) != "exit":
+        if command == "tell":
+            commands.answer("told", **about_me())
+        elif command == "start":
+            commands.answer("started", pid=subprocess.Popen(["sleep", "600"]).pid)
+        else:
+            print("the last words", file=sys.stderr)
+            sys.exit(3)
+
+
+def say_goodbye() -> None:
+    folder = Path(os.environ["DEEPPOOL_TEST_FOLDER"])
+    if folder.is_dir():
+        (folder / "said-goodbye").touch()
+
+
+def about_me() -> dict[str, object]:
+    import numpy as np
+
+    try:
+        only_here = importlib.import_module("only_here").ANSWER
+    except ImportError:
+        only_here = None
+    return {
+        "pid": os.getpid(),
+        "group": os.getpgrp(),
+        "title": " ".join(psutil.Process().cmdline()),
+        "cwd": str(Path.cwd()),
+        "only_here": only_here,
+        "environment": os.environ["DEEPPOOL_TEST_FOLDER"],
+        "drawn": [random.random(), float(np.random.random())],
+        "parent": os.getppid(),
+        "cpu": sum(os.times()[:2]),
+        "open": len(list(Path("/proc/self/fd").iterdir())),
+    }
+
+
+if __name__ == "__main__":
+    main()

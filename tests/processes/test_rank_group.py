@@ -1,0 +1,64 @@
+"""Whom the launcher blames when several ranks end at once: what it hears, in any order."""
+
+import itertools
+import queue
+from typing import Any
+
+import pytest
+
+from deeppool.errors import RankFailedError
+from deeppool.processes.rank_group import RankGroup
+
+LOST = {
+    "event": "failed",
+    "kind": "connection",
+    "doing": "forward of stage x",
+    "text": "lost its connection to another rank",
+    "traceback": "",
+}
+
+
+class Ended:
+    """A rank that is gone before anything is heard of it."""
+
+    def __init__(self, name: str, inbox: queue.SimpleQueue, code: int) -> None:
+        self.name, self.inbox, self.code = name, inbox, code
+
+    def exit_code(self) -> int:
+        return self.code
+
+    def fate(self) -> str:
+        return f"ended with exit code {self.code}"
+
+    def send(self, command: str, **arguments: Any) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self, grace: float = 2.0) -> None: ...
+
+
+class Graveyard:
+    """A place where each rank has ended with an exit code."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = codes
+
+    def start(self, rank: int, module: str, name: str, inbox: queue.SimpleQueue) -> Ended:
+        return Ended(name, inbox, self.codes[rank])
+
+
+# The last that is heard of a rank is its end.
+ORDERS = [x for x in itertools.permutations(["lost", "end 0", "end 1"]) if x.index("lost") < x.index("end 0")]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=", ".join)
+def test_who_leaves_without_a_word_is_blamed_though_its_victim_was_aborted(order: tuple[str, ...]) -> None:
+    with RankGroup(Graveyard(-6, 0)) as group:  # type: ignore[arg-type]
+        victim, leaver = group.start("any"), group.start("any")
+        heard = {"lost": (victim, LOST), "end 0": (victim, None), "end 1": (leaver, None)}
+        for what in order:
+            victim.inbox.put(heard[what])
+        with pytest.raises(
+            RankFailedError, match=r"^rank 1 ended with exit code 0 while .*, missed by rank 0 in forward"
+        ):
+            group.collect("done", 60.0, "while they trained")

@@ -1,0 +1,369 @@
+"""A run over torchrun's processes is the run of one machine, and whatever dies, nothing stays and one line says why."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import deeppool as dp
+from deeppool.errors import RunError
+from deeppool.processes.torchrun.channel import Wire
+from deeppool.processes.torchrun.clock import ClockOffset
+from deeppool.processes.torchrun.host_server import Seat
+from deeppool.processes.torchrun.launcher import LOOPBACK
+from deeppool.processes.torchrun.rendezvous import _gather
+from examples import own_training
+from tests.conftest import CHECKOUT
+from tests.processes.children import gone, runs
+from tests.strategies import profile_from_times
+
+EXAMPLE = "examples.two_branch:two_branch"
+PATIENCE = 100
+"""Seconds for what takes a few on an idle machine."""
+END = 20
+"""Seconds for everything to end: 10 at most on an idle machine."""
+LONG = "100000"
+"""Updates that no test waits for."""
+# A job that a shell put into the background ignores Ctrl-C, and so would its children: these tests may be one.
+TORCHRUN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from torch.distributed.run import main
+main()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+@dataclass
+class Torchrun:
+    """torchrun on one node or two, all of this machine, each "node" with a core of its own."""
+
+    nodes: int
+    per_node: int
+    command: Sequence[str]
+    folder: Path
+    program: Sequence[str] = ("-m", "deeppool.cli")
+    second: Sequence[str] = ()
+    """Starts the second node's torchrun."""
+    started: list[subprocess.Popen] = field(default_factory=list)
+
+    def __enter__(self) -> "Torchrun":
+        port = str(free_port())
+        cores = sorted(os.sched_getaffinity(0))
+        for node in range(self.nodes):
+            own = cores if self.nodes == 1 else [cores[node % len(cores)]]
+            command = [
+                *("taskset", "-c", ",".join(map(str, own)), *(self.second if node else ()), sys.executable, "-c"),
+                *(TORCHRUN, "--nnodes", str(self.nodes), "--node-rank", str(node)),
+                *("--nproc-per-node", str(self.per_node), "--master-addr", LOOPBACK, "--master-port", port),
+                *(*self.program, *self.command),
+            ]
+            out, error = (self.folder / f"{node}.{name}" for name in ("out", "err"))
+            with out.open("w") as stdout, error.open("w") as stderr:
+                environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+                self.started.append(
+                    subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=stdout, stderr=stderr)
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        for process in self.started:
+            process.wait()
+
+    def processes(self) -> list[psutil.Process]:
+        """All that were started, by whomever."""
+        found = []
+        for process in self.started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                own = psutil.Process(process.pid)
+                found += [own, *own.children(recursive=True)]
+        return found
+
+    def agent(self, node: int) -> psutil.Process:
+        """torchrun's process of a node: the launcher on the first."""
+        found = [x for x in psutil.Process(self.started[node].pid).children(True) if "deeppool.cli" in x.cmdline()]
+        return next(x for x in found if "torch.distributed.run" not in " ".join(x.cmdline()))
+
+    def rank(self, node: int) -> psutil.Process:
+        """The process of a node's rank."""
+        return next(x for x in self.agent(node).children(True) if runs(x, "execution.worker"))
+
+    def codes(self, seconds: float = PATIENCE) -> list[int]:
+        """Exit codes, when all have ended."""
+        deadline = time.monotonic() + seconds
+        return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.started]
+
+    def out(self, node: int = 0) -> str:
+        """Standard output of a node."""
+        return (self.folder / f"{node}.out").read_text()
+
+    def errors(self) -> list[str]:
+        """What the command told, on all nodes; torchrun adds a report of its own."""
+        said = "".join((self.folder / f"{node}.err").read_text() for node in range(self.nodes))
+        return [line for line in said.splitlines() if line.startswith("error: ")]
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_plan(tmp_path_factory, own_training.job().capture().graph, 2)
+
+
+@pytest.fixture(scope="module")
+def alone(plan_file: Path) -> list[float]:
+    """Losses of the same training without torchrun."""
+    return [update.loss for update in dp.train(dp.load(plan_file), own_training.job(), steps=4).metrics]
+
+
+def save_plan(tmp_path_factory: pytest.TempPathFactory, graph, gpus: int) -> Path:
+    plan = dp.plan(profile_from_times(graph, [lambda b: 1e-3 * b] * len(graph.layers)), gpus, 32)
+    return dp.save(plan, tmp_path_factory.mktemp("plan") / "plan.json")
+
+
+def train(plan: Path, *options: str) -> list[str]:
+    return ["train", str(plan), "examples.own_training:job", *options]
+
+
+pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
+
+# -- the same training ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (2, 1)])
+def test_torchruns_processes_train_as_one_machine_does(
+    nodes, per_node, plan_file: Path, alone: list[float], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    command = train(plan_file, "--steps", "3", "--checkpoints", str(kept), "--json")
+    with Torchrun(nodes, per_node, command, tmp_path) as run:
+        assert run.codes() == [0] * nodes, run.errors()
+    told = json.loads(run.out())
+    assert [update["loss"] for update in told["metrics"]] == alone[:3]
+    assert [path.name for path in kept.iterdir()] == ["step-000003"]
+    # Rank 0 speaks for all.
+    assert [run.out(node) for node in range(1, nodes)] == [""] * (nodes - 1)
+    assert run.errors() == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_nodes_change_their_plan_through_the_folder_that_they_share(
+    plan_file: Path, alone: list[float], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    program = (str(CHECKOUT / "tests" / "replanning_job.py"),)
+    with Torchrun(2, 1, (str(plan_file), str(kept)), tmp_path, program=program) as run:
+        assert run.codes() == [0, 0], (run.errors(), (tmp_path / "0.err").read_text())
+    told = json.loads(run.out())
+    assert told["switched"]
+    assert [update["loss"] for update in told["metrics"]] == pytest.approx(alone, rel=1e-4)
+    assert [path.name for path in sorted(kept.iterdir())] == ["step-000002", "step-000004"]
+
+
+OTHER_CLOCK = ("unshare", "--time", "--monotonic", "5000", "--fork", "--kill-child")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.root
+def test_a_node_whose_clock_shows_something_else_is_on_the_launchers_timeline(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    if subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine has no namespaces of time")
+    plan_file = save_plan(tmp_path_factory, dp.capture(EXAMPLE).graph, 2)
+    record_file = tmp_path / "run.json"
+    command = ["run", str(plan_file), "--steps", "3", "--background", EXAMPLE, "-o", str(record_file)]
+    with Torchrun(2, 1, command, tmp_path, second=OTHER_CLOCK) as run:
+        assert run.codes() == [0, 0], run.errors()
+    record = dp.load(record_file)
+    # An offset that was not seen would stretch the iteration to more than an hour, or push a rank out of it.
+    assert record.timeline.duration < 10 * record.foreground.iteration_time.p99
+    kinds = [{span.kind for span in record.timeline.spans if span.gpu == gpu} for gpu in range(2)]
+    assert all({"forward", "backward", "background"} <= found for found in kinds)
+    assert all(span.duration >= 0 for span in record.timeline.spans)
+
+
+# -- faults -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def training(plan_file: Path, folder: Path) -> Iterator[Torchrun]:
+    """Two nodes, when the first checkpoint is written."""
+    kept = folder / "kept"
+    command = train(plan_file, "--steps", LONG, "--checkpoints", str(kept), "--checkpoint-every", "5")
+    with Torchrun(2, 1, command, folder) as run:
+        wait_until(lambda: any(kept.glob("step-?????0")) or any(run.errors()), PATIENCE, "a checkpoint")
+        assert run.errors() == []
+        yield run
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("victim", "number", "told"),
+    [
+        (lambda run: run.rank(1), signal.SIGKILL, "rank 1 was killed by signal 9 while it trained"),
+        (lambda run: run.agent(1), signal.SIGKILL, "rank 1 was lost: torchrun's process of rank 1 on "),
+        (lambda run: run.agent(0), signal.SIGKILL, "rank 0 of torchrun is gone; what rank 1 had started was ended"),
+        (lambda run: psutil.Process(run.started[0].pid), signal.SIGINT, "interrupted; every process of the training"),
+    ],
+    ids=["rank", "agent", "launcher", "control-c"],
+)
+def test_whatever_dies_all_end_and_one_line_says_why(victim, number, told, plan_file: Path, tmp_path: Path) -> None:
+    with training(plan_file, tmp_path) as run:
+        everything = run.processes()
+        assert len(everything) >= 6, "two torchruns, two of their processes, two ranks"
+        victim(run).send_signal(number)
+        codes = run.codes(END)
+        wait_until(lambda: all(map(gone, everything)), END, f"the end of {everything}")
+        assert all(codes)
+        (error,) = run.errors()
+        assert told in error
+
+
+@pytest.mark.processes
+def test_a_plan_for_other_ranks_is_refused_once(plan_file: Path, tmp_path: Path) -> None:
+    with Torchrun(1, 3, train(plan_file, "--steps", "1"), tmp_path) as run:
+        assert run.codes() == [1]
+    (error,) = run.errors()
+    assert error.startswith("error: the plan is for 2 ranks, torchrun has started 3 processes (plan with --gpus 3")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.root
+def test_a_folder_that_nodes_do_not_share_is_refused_before_anything_is_trained(
+    plan_file: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    elsewhere = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {kept} && exec "$@"', "sh")
+    if subprocess.run([*elsewhere, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this container may not mount")
+    command = train(plan_file, "--steps", LONG, "--checkpoints", str(kept))
+    with Torchrun(2, 1, command, tmp_path, second=elsewhere) as run:
+        assert all(run.codes())
+    (error,) = run.errors()
+    assert "rank 1 gave up" in error
+    assert f"does not see {kept}/" in error
+    assert "a folder that all nodes share" in error
+    assert list(kept.iterdir()) == []
+
+
+# -- what they are made of --------------------------------------------------------------------------
+
+
+def connected() -> tuple[Wire, Wire]:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    return Wire(one), Wire(other)
+
+
+def test_lines_and_files_come_in_order_and_whole(tmp_path: Path) -> None:
+    here, there = connected()
+    contents = {"empty": b"", "lines": b"a\nb\n", "large": os.urandom(3_000_000)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+
+    def talk() -> None:
+        here.send("first", number=1)
+        for name in contents:
+            here.send_file(tmp_path / name)
+        here.send("last")
+        here.close()
+
+    threading.Thread(target=talk).start()
+    target = tmp_path / "there"
+    target.mkdir()
+    events = []
+    for message in there:
+        events.append(message["event"])
+        if message["event"] == "file":
+            there.receive_file(target / message["name"], message["size"])
+    there.close()
+    assert events == ["first", "file", "file", "file", "last"]
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == contents
+
+
+def test_half_a_line_of_a_killed_process_is_no_message() -> None:
+    here, there = connected()
+    here.send("whole")
+    here._socket.sendall(b'{"event": "ha')
+    here.close()
+    assert [message["event"] for message in there] == ["whole"]
+    there.close()
+
+
+def test_strangers_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed import HashStore
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    store, gathered = HashStore(), []
+    thread = threading.Thread(target=lambda: gathered.append(_gather(store, LOOPBACK)), daemon=True)
+    thread.start()
+    told = json.loads(store.get("launcher"))
+    seat = asdict(Seat(1, local_rank=0, local_ranks=1, node=1, host="there", cores=(0,), memory=1, gpus=0, folder="."))
+    for first in (b"GET / HTTP/1.1\r\n", b"[]\n", json.dumps({"token": "guess", "seat": seat}).encode() + b"\n"):
+        with socket.create_connection((told["address"], told["port"]), timeout=10) as stranger:
+            stranger.sendall(first)
+            assert stranger.recv(1) == b""
+    friend = Wire(socket.create_connection((told["address"], told["port"])))
+    friend.send("hello", token=told["token"], seat=seat)
+    thread.join(PATIENCE)
+    ((rank, agent),) = gathered[0].items()
+    assert (rank, agent.seat.host) == (1, "there")
+    friend.close()
+    agent.close()
+
+
+def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed import HashStore
+
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr("deeppool.processes.torchrun.rendezvous.GATHERING_SECONDS", 0.0)
+    with pytest.raises(RunError, match=r"torchrun's ranks 1, 2, 3 did not reach rank 0 at 127.0.0.1:\d+ within 0 s"):
+        _gather(HashStore(), LOOPBACK)
+
+
+seconds = some.floats(0, 1, allow_nan=False)
+
+
+@given(ahead=some.floats(-1e4, 1e4), trips=some.lists(some.tuples(seconds, seconds), min_size=1, max_size=20))
+def test_an_offset_is_never_further_off_than_its_error(ahead: float, trips: list[tuple[float, float]]) -> None:
+    offset, clock = ClockOffset(), 100.0
+    for out, back in trips:
+        offset.add(clock, clock + out + ahead, clock + out + back)
+        clock += 1
+    assert abs(offset.seconds - ahead) <= offset.error + 1e-9
+    assert offset.error <= min(out + back for out, back in trips[-8:]) / 2 + 1e-9

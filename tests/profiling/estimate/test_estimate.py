@@ -1,0 +1,121 @@
+"""Profiles of GPUs that are not here: valid, marked, planned with, and told when they cannot be."""
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import deeppool as dp
+from deeppool.errors import InvalidValueError
+from deeppool.profiling.estimate.estimate import VIEW, estimate
+
+BATCHES = (1, 2, 8, 64)
+
+
+class NextToken(nn.Module):
+    """The score of the token after the last one."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        return self.model(input_ids=tokens, use_cache=False).logits[:, -1]
+
+
+def gpt2():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=256, n_positions=32, use_cache=False)
+    return dp.capture(NextToken(transformers.GPT2LMHeadModel(config).train()), (16,), input_dtype=torch.int64)
+
+
+MODELS = {
+    "vgg16": lambda: dp.capture("vgg16"),
+    # With its auxiliary head, whose last normalisation sees one number a channel at batch 1.
+    "inception_v3": lambda: dp.capture("inception_v3"),
+    "vit_b_16": lambda: dp.capture("vit_b_16"),
+    "gpt2": gpt2,
+}
+
+
+@cache
+def captured(name):
+    return MODELS[name]()
+
+
+@pytest.mark.parametrize("model", ["vgg16", pytest.param("inception_v3", marks=pytest.mark.slow), "vit_b_16", "gpt2"])
+def test_a_profile_is_estimated_throughout_and_never_gets_faster_with_the_batch(model):
+    found = estimate(captured(model), gpu="a100-40", batch_sizes=BATCHES)
+    assert (found.provenance, found.device, found.device_name) == ("estimated", "cuda", "NVIDIA A100 SXM4 40GB")
+    assert found.batch_sizes == BATCHES
+    assert "estimated on NVIDIA A100 SXM4 40GB" in str(found)
+    for measurement in found.measurements:
+        for times in (measurement.forward, measurement.backward):
+            assert list(times) == sorted(times)
+    for small, large in pairwise(BATCHES):
+        # Never better than in proportion, and always more work: a larger batch shares the launches and the weights.
+        assert found.iteration_time(small) < found.iteration_time(large)
+        assert found.iteration_time(large) <= found.iteration_time(small) * large / small * 1.0001
+
+
+@pytest.mark.parametrize("gpu", ["a100-40", "a100-80", "h100", "h200"])
+def test_sixteen_bits_are_faster_on_large_batches_and_the_method_tells_what_is_known(gpu):
+    model = captured("vgg16")
+    wide, narrow = (estimate(model, gpu=gpu, batch_sizes=[64], precision=p) for p in ("tf32", "bf16"))
+    assert narrow.iteration_time(64) < wide.iteration_time(64)
+    assert ("error unknown" in wide.method) == (gpu != "a100-40")
+    assert "error unknown" in narrow.method
+    assert "median error at most 7 %" in wide.method
+    assert "nothing was run" in wide.method
+
+
+def test_thirty_two_bits_without_tf32_are_slower_and_their_error_is_not_known():
+    model = captured("vit_b_16")
+    plain, fast = (estimate(model, gpu="a100-40", batch_sizes=[64], precision=p) for p in ("fp32", "tf32"))
+    assert fast.iteration_time(64) < plain.iteration_time(64) / 2
+    assert "error unknown" in plain.method
+    assert "products in tf32" in fast.method
+
+
+def test_a_plan_of_estimates_says_so_and_a_saved_profile_is_the_same(tmp_path):
+    found = estimate(captured("vgg16"), gpu="a100-40", batch_sizes=BATCHES, output=tmp_path / "vgg16.json")
+    assert dp.load(tmp_path / "vgg16.json") == found
+    plan = dp.plan(found, cluster=dp.Cluster(gpus=8), global_batch=64, amplification_limit=2.0)
+    assert plan.provenance == "estimated"
+    assert "layer times estimated for NVIDIA A100 SXM4 40GB" in str(plan)
+    assert "layer times estimated" in " ".join(plan.explain().split())
+    assert "estimated layer times" in dp.figures.layers(plan).layout.title.subtitle.text
+
+
+def test_a_layer_that_is_only_a_view_scales_perfectly():
+    class Viewed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.head(x.view(x.shape[0], 8))
+
+    found = estimate(dp.capture(Viewed(), (2, 4)), gpu="h100", batch_sizes=[1, 4])
+    (view,) = (index for index, layer in enumerate(found.graph.layers) if layer.operators == ("view",))
+    assert found.time(view, 1).total == pytest.approx(VIEW)
+    assert found.time(view, 4).total == pytest.approx(4 * VIEW)
+
+
+def test_progress_counts_the_distinct_layers():
+    calls = []
+    model = captured("vgg16")
+    estimate(model, gpu="h200", batch_sizes=[1], on_progress=lambda *call: calls.append(call))
+    distinct = len({layer.signature for layer in model.graph.layers})
+    assert [share for _, share in calls] == pytest.approx([done / distinct for done in range(distinct + 1)])
+    assert {what for what, _ in calls} <= {layer.name for layer in model.graph.layers} | {"done"}
+
+
+def test_wrong_arguments_are_told_in_one_line(tmp_path):
+    with pytest.raises(InvalidValueError, match="no data sheet of the GPU 'tpu'"):
+        estimate("vgg16", gpu="tpu", output=tmp_path / "x.json")
+    with pytest.raises(InvalidValueError, match=r"batch_sizes must be positive numbers, got \[0\]"):
+        estimate("vgg16", gpu="h100", batch_sizes=[0])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,203 @@
+"""The kernels of a layer: FLOPs and bytes worked out by hand, forward and backward."""
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.extract import extract
+from deeppool.profiling.estimate.layer_work import Work, layer_work, trace
+
+FLOAT = 4
+BATCH = 6
+
+
+def work_of(build, *shape, data_gradient=True, autocast=False, forward=None) -> Work:
+    """The kernels of a module on one input of a shape, batch first."""
+    mode = FakeTensorMode()
+    with mode:
+        module = build()
+        data = torch.empty(*shape, requires_grad=data_gradient)
+    run = (lambda: [module(data)]) if forward is None else (lambda: [forward(data)])
+    return trace(run, lambda: [data, *module.parameters()], mode=mode, autocast=autocast)
+
+
+def names(kernels):
+    return [kernel.operator for kernel in kernels]
+
+
+# -- convolutions -----------------------------------------------------------------------------------
+
+
+def test_a_convolution_and_both_halves_of_its_backward_have_the_flops_and_bytes_of_the_closed_form():
+    # 7 x 5 windows of 3 x 5, from 4 to 10 channels, stride 2 and 1: 16 x 9 pixels in.
+    work = work_of(lambda: nn.Conv2d(4, 10, (3, 5), stride=(2, 1), bias=False), BATCH, 4, 16, 9)
+    flops = 2 * BATCH * (7 * 5) * 10 * 4 * (3 * 5)
+    data, output, weight = (FLOAT * n for n in (BATCH * 4 * 16 * 9, BATCH * 10 * 7 * 5, 10 * 4 * 3 * 5))
+    forward, of_data, of_weight = *work.forward, *work.backward
+    assert names((forward, of_data, of_weight)) == [
+        "convolution",
+        "convolution_backward_data",
+        "convolution_backward_weight",
+    ]
+    for kernel in (forward, of_data, of_weight):
+        assert (kernel.kind, kernel.flops, kernel.bytes) == ("convolution", flops, data + output + weight)
+        assert kernel.weight_bytes == weight
+        assert not kernel.pointwise
+    # What is read comes channels first.
+    assert [k.layout_bytes for k in (forward, of_data, of_weight)] == [data, output, data + output]
+    # The results: all output pixels by channels, all input pixels by channels, the weights.
+    assert (forward.rows, forward.columns) == (BATCH * 7 * 5, 10)
+    assert (of_data.rows, of_data.columns) == (BATCH * 16 * 9, 4)
+    assert (of_weight.rows, of_weight.columns) == (10, 4 * 3 * 5)
+
+
+def test_the_first_convolution_of_a_model_computes_no_gradient_of_the_data():
+    work = work_of(lambda: nn.Conv2d(3, 8, 1, bias=False), BATCH, 3, 8, 8, data_gradient=False)
+    assert names(work.backward) == ["convolution_backward_weight"]
+    assert work.forward[0].pointwise
+
+
+def test_a_bias_is_added_by_a_kernel_of_its_own_and_its_gradient_reads_once():
+    work = work_of(lambda: nn.Conv2d(3, 8, 1), BATCH, 3, 8, 8)
+    output = FLOAT * BATCH * 8 * 8 * 8
+    assert [k.bytes for k in work.forward if k.operator == "convolution_bias"] == [2 * output]
+    assert [k.bytes for k in work.backward if k.operator == "convolution_backward_bias"] == [output]
+
+
+def test_groups_share_the_flops_and_a_depthwise_convolution_multiplies_no_matrices():
+    whole, grouped = (work_of(lambda g=g: nn.Conv2d(8, 16, 3, groups=g, bias=False), BATCH, 8, 9, 9) for g in (1, 4))
+    assert grouped.forward[0].count == 4
+    assert grouped.forward[0].flops * 4 == whole.forward[0].flops
+    depthwise = work_of(lambda: nn.Conv2d(8, 8, 3, groups=8, bias=False), BATCH, 8, 9, 9).forward[0]
+    assert (depthwise.kind, depthwise.flops, depthwise.window_reads) == ("window", 0, 9 * BATCH * 8 * 7 * 7)
+
+
+def test_a_transposed_convolution_has_the_flops_of_the_convolution_that_it_turns_round():
+    turned = work_of(lambda: nn.ConvTranspose2d(8, 4, 3, stride=2, bias=False), BATCH, 8, 7, 7)
+    straight = work_of(lambda: nn.Conv2d(4, 8, 3, stride=2, bias=False), BATCH, 4, 15, 15)
+    assert turned.forward[0].flops == straight.forward[0].flops
+    assert (turned.forward[0].rows, turned.forward[0].columns) == (BATCH * 15 * 15, 4)
+
+
+# -- products ---------------------------------------------------------------------------------------
+
+
+def test_a_linear_layer_multiplies_once_forward_and_twice_backward():
+    work = work_of(lambda: nn.Linear(20, 30), BATCH, 20)
+    products = [k for k in (*work.forward, *work.backward) if k.kind == "product"]
+    assert [k.flops for k in products] == [2 * BATCH * 20 * 30] * 3
+    data, output, weight, bias = (FLOAT * n for n in (BATCH * 20, BATCH * 30, 20 * 30, 30))
+    assert [k.bytes for k in products] == [data + output + weight + bias, *[data + output + weight] * 2]
+    assert {(k.rows, k.columns) for k in products} == {(BATCH, 30), (BATCH, 20), (30, 20)}
+    # The gradient of the bias sums over the batch.
+    assert [k.bytes for k in work.backward if k.operator == "sum"] == [output + bias]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_one_kernel_of_two_products_forward_and_five_backward(causal):
+    heads, length, others, size = 3, 16, 24, 8
+
+    def attend(x):
+        read = torch.cat([x, x[:, :, :8]], 2)
+        return functional.scaled_dot_product_attention(x, 2 * read, 3 * read, is_causal=causal)
+
+    work = work_of(nn.Identity, BATCH, heads, length, size, forward=attend)
+    product = 2 * BATCH * heads * length * others * size
+    (forward,) = [k for k in work.forward if k.kind == "product"]
+    (backward,) = [k for k in work.backward if k.kind == "product"]
+    assert (forward.flops, backward.flops) == (2 * product, 5 * product)
+    for kernel in (forward, backward):
+        assert (kernel.rows, kernel.columns, kernel.count) == (length, others, BATCH * heads)
+    query, key, sums = (FLOAT * BATCH * heads * n for n in (length * size, others * size, length))
+    # Query, key, value and result, and a number a row that the backward wants; never the matrix.
+    assert forward.bytes == 2 * query + 2 * key + sums
+    assert backward.bytes == 4 * query + 4 * key + sums
+
+
+# -- everything else --------------------------------------------------------------------------------
+
+
+def test_a_batch_normalisation_passes_three_times_over_its_data_forward_and_five_times_backward():
+    work = work_of(lambda: nn.BatchNorm2d(8), BATCH, 8, 32, 32)
+    data, channel = FLOAT * BATCH * 8 * 32 * 32, FLOAT * 8
+    (forward,) = [k for k in work.forward if "batch_norm" in k.operator]
+    (backward,) = [k for k in work.backward if "batch_norm" in k.operator]
+    assert 3 * data < forward.bytes <= 3 * data + 6 * channel
+    assert 5 * data < backward.bytes <= 5 * data + 7 * channel
+
+
+def test_an_activation_reads_and_writes_forward_and_reads_twice_and_writes_backward():
+    work = work_of(lambda: nn.ReLU(inplace=False), BATCH, 100)
+    assert [k.bytes for k in work.forward] == [2 * FLOAT * BATCH * 100]
+    assert [k.bytes for k in work.backward] == [3 * FLOAT * BATCH * 100]
+
+
+def test_views_launch_nothing():
+    assert work_of(nn.Identity, BATCH, 4, 5, forward=lambda x: x.flatten(1).reshape(-1, 5)[:, None]) == Work((), ())
+
+
+def test_pooling_reads_through_its_windows():
+    (forward,) = work_of(lambda: nn.MaxPool2d(3, stride=2), BATCH, 8, 9, 9).forward
+    assert (forward.kind, forward.window_reads) == ("window", 9 * BATCH * 8 * 4 * 4)
+    # Two reads more for each number to find its windows.
+    (backward,) = work_of(lambda: nn.AvgPool2d(3, stride=1), BATCH, 8, 9, 9).backward
+    assert backward.window_reads == 9 * BATCH * 8 * 7 * 7 + 2 * BATCH * 8 * 9 * 9
+
+
+def test_an_embedding_reads_the_rows_that_it_takes_and_not_its_table():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(1000, 16)
+
+        def forward(self, x):
+            return self.table(x)[:, 0]
+
+    captured = capture(Tokens(), (5,), input_dtype=torch.int64)
+    work = layer_work(extract(captured, [0]), BATCH)
+    assert [k.bytes for k in work.forward if k.operator == "embedding"] == [8 * BATCH * 5 + 2 * FLOAT * BATCH * 5 * 16]
+
+
+def test_dropout_is_one_kernel_as_on_a_gpu():
+    captured = capture(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2)).train(), (8,))
+    found = [
+        name
+        for index in range(len(captured.graph.layers))
+        for name in names(layer_work(extract(captured, [index]), BATCH).forward)
+    ]
+    assert found.count("native_dropout") == 1
+    assert "bernoulli_" not in found
+
+
+def test_autocast_halves_what_products_read_and_counts_the_casts():
+    single, half = (work_of(lambda: nn.Linear(20, 30, bias=False), BATCH, 20, autocast=on) for on in (False, True))
+    (wide,), (narrow,) = ([k for k in work.forward if k.kind == "product"] for work in (single, half))
+    assert (narrow.bytes, narrow.element_size, narrow.flops) == (wide.bytes / 2, 2, wide.flops)
+    casts = [k.bytes for k in half.forward if k.operator == "_to_copy"]
+    assert sorted(casts) == [6 * BATCH * 20, 6 * 20 * 30]
+
+
+def test_the_layers_of_a_model_have_the_flops_that_pytorch_counts_while_the_model_runs():
+    from torchvision.models import resnet18
+
+    model = resnet18()
+    captured = capture(model, (3, 64, 64))
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(BATCH, 3, 64, 64)).sum().backward()
+    works = [layer_work(extract(captured, [index]), BATCH) for index in range(len(captured.graph.layers))]
+    assert sum(k.flops for work in works for k in (*work.forward, *work.backward)) == counter.get_total_flops()
+
+
+def test_a_normalisation_of_one_number_a_channel_has_kernels_too():
+    def normalise(x):
+        # As a captured program has it; torch.nn.functional refuses.
+        mean, variance, scale, shift = (torch.ones(8) for _ in range(4))
+        return torch.ops.aten.batch_norm.default(x, scale, shift, mean, variance, True, 0.1, 1e-3, False)
+
+    work = work_of(nn.Identity, 1, 8, 1, 1, forward=normalise)
+    assert "native_batch_norm" in names(work.forward)
+    assert "native_batch_norm_backward" in names(work.backward)

@@ -1,0 +1,403 @@
+"""Measuring on the CPU at hand: what is measured, what an interruption keeps, what cannot be measured."""
+
+import json
+from importlib import metadata
+
+import pytest
+import torch
+from torch import nn
+
+from deeppool.base import serialization
+from deeppool.device.cpu import usable_cores
+from deeppool.device.cuda import cuda_problem
+from deeppool.errors import DeviceUnavailableError, DocumentError, InvalidValueError, ProfileError
+from deeppool.graph.capture.capture import capture
+from deeppool.profiling.measure import bench, sampling
+from deeppool.profiling.measure import profile as profile_module
+from deeppool.profiling.measure.iteration import Iteration
+from deeppool.profiling.measure.profile import profile, resumable
+from deeppool.profiling.store import MeasurementLog
+from deeppool.profiling.table import Profile
+
+SIZES = (1, 2)
+RUNS = 2
+"""Of each kind, at each batch size; a warm-up comes before."""
+
+
+class Small(nn.Module):
+    """Three layers, none like another: the first needs no gradient of its input, the last ends in the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Deeper(Small):
+    """The same layers and one more."""
+
+    def __init__(self):
+        super().__init__()
+        self.top = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.top(super().forward(x))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return capture(Small(), (8,))
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch):
+    """Few iterations, however unsteady."""
+    monkeypatch.setattr(sampling, "MAXIMUM_RUNS", RUNS)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Batch size, and whether there were stamps between the layers, of each iteration that was kept."""
+    calls = []
+    original = MeasurementLog.add
+
+    def add(self, batch, layered, times):
+        calls.append((batch, layered))
+        original(self, batch, layered, times)
+
+    monkeypatch.setattr(MeasurementLog, "add", add)
+    return calls
+
+
+def interrupt_after(iterations, monkeypatch):
+    """Presses Ctrl-C when so many iterations were kept."""
+    original = MeasurementLog.add
+    left = [iterations]
+
+    def add(self, *measured):
+        original(self, *measured)
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MeasurementLog, "add", add)
+
+
+# -- what is measured -------------------------------------------------------------------------------
+
+
+def test_profile_of_the_cpu_says_how_it_was_measured(model):
+    made = profile(model, device="cpu", batch_sizes=(4, 1, 4, 2))
+    assert made.batch_sizes == (1, 2, 4)
+    assert made.graph is model.graph
+    assert (made.device, made.precision, made.threads, made.provenance) == ("cpu", "fp32", 1, "measured")
+    assert made.method.startswith("whole iterations, eager, with a stamp between the layers")
+    assert [check.batch for check in made.checks] == [1, 2, 4]
+    for check in made.checks:
+        assert check.layers == made.iteration_time(check.batch)
+        assert check.iteration > 0
+        assert check.peak_memory is None
+    assert made.versions["torch"] == metadata.version("torch")  # torch.__version__ may carry a build's label
+    assert made.origin is model
+    for index in range(len(model.graph.layers)):
+        for batch in (1, 2, 4):
+            assert made.time(index, batch).forward > 0
+            assert made.time(index, batch).backward > 0
+
+
+def test_layers_that_are_alike_share_a_measurement_that_keeps_the_sum(monkeypatch):
+    alike = capture(
+        nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(4)], nn.Linear(8, 2)), (8,)
+    )
+    assert len(alike.graph.layers) == 5
+    # One layered iteration a size, its layers forward 1, 2, 3, 4, 5 and backward 10, 20, 30, 40, 50 seconds.
+    run = tuple((float(i), 10.0 * i) for i in range(1, 6))
+    keep = lambda self, batch, layered, _: self._keep(batch, layered, run if layered else ((15.0, 150.0),))  # noqa: E731
+    monkeypatch.setattr(MeasurementLog, "add", keep)
+    made = profile(alike, device="cpu", batch_sizes=(1,))
+    # The first layer reads data, which needs no gradient; the last one ends in the loss; 1.0, 2.0 and 3.0 are one.
+    assert len(made.measurements) == 3
+    assert [made.time(index, 1).forward for index in range(5)] == [1, 3, 3, 3, 5]
+    assert [made.time(index, 1).backward for index in range(5)] == [10, 30, 30, 30, 50]
+    assert made.checks[0].layers == made.checks[0].iteration == 165
+    assert made.checks[0].deviation == 0
+
+
+def test_layers_add_up_to_the_iterations_that_they_were_stamped_in(model, monkeypatch):
+    kept = []
+    original = MeasurementLog.add
+
+    def add(self, batch, layered, times):
+        original(self, batch, layered, times)
+        if layered:
+            kept.append(sum(map(sum, times)))
+
+    monkeypatch.setattr(MeasurementLog, "add", add)
+    made = profile(model, device="cpu", batch_sizes=(2,))
+    assert len(kept) == RUNS
+    assert made.checks[0].layers == pytest.approx(min(kept))
+
+
+@pytest.mark.parametrize(("long", "warm_ups"), [(1e9, len(SIZES)), (0.0, 0)])
+def test_an_iteration_that_is_not_long_has_a_warm_up_that_is_not_kept(model, measured, monkeypatch, long, warm_ups):
+    monkeypatch.setattr(bench, "LONG", long)
+    runs = []
+    original = Iteration.run
+    monkeypatch.setattr(Iteration, "run", lambda *given: runs.append(1) or original(*given))
+    profile(model, device="cpu", batch_sizes=SIZES)
+    assert len(measured) == 2 * RUNS * len(SIZES)
+    assert len(runs) == len(measured) + warm_ups
+
+
+def test_few_seconds_are_few_iterations(model, measured):
+    profile(model, device="cpu", batch_sizes=SIZES, seconds=1e-9)
+    # Two layered ones and a whole one, whatever they take.
+    assert measured == [(batch, layered) for batch in SIZES for layered in (True, False, True)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_seconds_that_are_none_are_refused(model, seconds):
+    with pytest.raises(InvalidValueError, match="seconds must be positive and finite"):
+        profile(model, device="cpu", seconds=seconds)
+
+
+def test_progress_grows_and_ends_in_done(model):
+    seen = []
+    profile(model, device="cpu", batch_sizes=SIZES, on_progress=lambda *step: seen.append(step))
+    shares = [share for _, share in seen]
+    assert shares == sorted(shares)
+    assert (shares[0], seen[-1]) == (0.0, ("done", 1.0))
+    assert {what for what, _ in seen[:-1]} == {f"Small at batch {batch}" for batch in SIZES}
+
+
+def test_threads_are_those_asked_for_and_put_back(model, monkeypatch):
+    seen = set()
+    original = profile_module.Bench.measure
+    note = lambda *given: seen.add(torch.get_num_threads()) or original(*given)  # noqa: E731
+    monkeypatch.setattr(profile_module.Bench, "measure", note)
+    before = torch.get_num_threads()
+    made = profile(model, device="cpu", batch_sizes=SIZES, threads=2)
+    assert seen == {2}
+    assert made.threads == 2
+    assert torch.get_num_threads() == before
+
+
+def test_measuring_changes_no_weight_and_leaves_no_gradient(model):
+    before = {name: value.clone() for name, value in model.source.state_dict().items()}
+    profile(model, device="cpu", batch_sizes=SIZES)
+    torch.testing.assert_close(model.source.state_dict(), before, rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in model.source.parameters())
+
+
+def test_measuring_leaves_running_statistics_alone():
+    # Random activations must not become the statistics of a model that is trained afterwards.
+    normalised = capture(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)), (3, 8, 8)
+    )
+    before = {name: value.clone() for name, value in normalised.source.state_dict().items()}
+    profile(normalised, device="cpu", batch_sizes=SIZES)
+    torch.testing.assert_close(normalised.source.state_dict(), before, rtol=0, atol=0)
+
+
+# -- interruptions ----------------------------------------------------------------------------------
+
+
+def test_interrupted_profile_goes_on_where_it_was(model, measured, tmp_path):
+    file, partial = tmp_path / "small.json", tmp_path / "small.json.partial"
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(3, patch)
+        with pytest.raises(KeyboardInterrupt):
+            profile(model, device="cpu", batch_sizes=SIZES, output=file)
+    assert partial.exists()
+    assert not file.exists()
+    first = list(measured)
+    assert first == [(1, True), (1, False), (1, True)]
+    measured.clear()
+    made = profile(model, device="cpu", batch_sizes=SIZES, output=file)
+    assert measured == [(1, False), (2, True), (2, False), (2, True), (2, False)]
+    assert not partial.exists()
+    assert serialization.read(file, Profile) == made
+
+
+def interrupted(model, file, iterations, **arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(iterations, patch)
+        with pytest.raises(KeyboardInterrupt):
+            profile(model, device="cpu", batch_sizes=SIZES, output=file, **arguments)
+
+
+def test_continued_profile_may_add_batch_sizes(model, measured, tmp_path):
+    file = tmp_path / "small.json"
+    interrupted(model, file, 2 * RUNS)
+    measured.clear()
+    profile(model, device="cpu", batch_sizes=(1, 2, 4), output=file)
+    assert {batch for batch, _ in measured} == {2, 4}
+
+
+def test_what_another_model_left_is_not_reused(model, measured, tmp_path):
+    file = tmp_path / "small.json"
+    interrupted(model, file, 5)
+    measured.clear()
+    profile(capture(Deeper(), (8,)), device="cpu", batch_sizes=SIZES, output=file)
+    assert len(measured) == 2 * RUNS * len(SIZES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"threads": 2},
+        {"precision": "bf16"},
+        pytest.param(
+            {"ranks": 2},
+            marks=[
+                pytest.mark.processes,
+                pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores"),
+            ],
+        ),
+    ],
+)
+def test_what_was_measured_otherwise_is_not_reused(model, measured, tmp_path, other):
+    file = tmp_path / "small.json"
+    interrupted(model, file, 5)
+    measured.clear()
+    profile(model, device="cpu", batch_sizes=SIZES, output=file, **other)
+    assert len(measured) == 2 * RUNS * len(SIZES)
+
+
+def test_what_would_be_reused_is_known_beforehand(model, tmp_path):
+    file = tmp_path / "small.json"
+    assert resumable(file, device="cpu") is None
+    interrupted(model, file, 5)
+    kept = resumable(file, model.graph, device="cpu")
+    assert kept is not None
+    assert kept.iterations == {1: 4, 2: 1}
+    assert str(kept) == "5 finished iterations (4 at batch 1, 1 at batch 2)"
+    assert resumable(file, device="cpu") == kept
+    assert resumable(file, capture(Deeper(), (8,)).graph, device="cpu") is None
+    assert resumable(file, model.graph, device="cpu", precision="bf16") is None
+    assert resumable(file, model.graph, device="cpu", threads=2) is None
+    profile(model, device="cpu", batch_sizes=SIZES, output=file)
+    assert resumable(file, model.graph, device="cpu") is None
+
+
+def test_a_log_that_is_not_ours_is_nothing_to_go_on_from(tmp_path):
+    (tmp_path / "small.json.partial").write_text("something\n[1, true, [[1, 2]]]\n")
+    assert resumable(tmp_path / "small.json", device="cpu") is None
+
+
+@pytest.mark.parametrize("cut", [1, 10])
+def test_line_cut_short_by_the_interruption_is_measured_again(model, measured, tmp_path, cut):
+    file, partial = tmp_path / "small.json", tmp_path / "small.json.partial"
+    interrupted(model, file, 3)
+    text = partial.read_text()
+    partial.write_text(text.rstrip("\n")[:-cut])
+    measured.clear()
+    interrupted(model, file, 1)
+    assert measured == [(1, True)]
+    # The log is whole again, for the interruption after this one.
+    assert len([json.loads(line) for line in partial.read_text().splitlines()]) == 1 + 3
+
+
+def test_progress_begins_with_the_capture_of_a_model_that_is_not_captured_yet():
+    told = []
+    profile(Small(), (8,), device="cpu", batch_sizes=(1,), on_progress=lambda *news: told.append(news))
+    assert told[0] == ("exporting Small", 0.0)
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert told[-1] == ("done", 1.0)
+
+
+def test_without_an_output_nothing_is_kept(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    interrupted(model, None, 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+def test_cuda_is_refused_where_there_is_none(model):
+    problem = cuda_problem()
+    if problem is None:
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(DeviceUnavailableError, match=r"cuda was asked for, .*use --device cpu, or see: deeppool env"):
+        profile(model, device="cuda", batch_sizes=SIZES)
+
+
+def test_unknown_device_is_refused(model):
+    with pytest.raises(InvalidValueError, match="device must be auto, cpu or cuda, got 'tpu'"):
+        profile(model, device="tpu")
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 1), (-2,)])
+def test_batch_sizes_that_are_none_are_refused(model, sizes):
+    with pytest.raises(InvalidValueError, match="batch_sizes must be positive numbers"):
+        profile(model, device="cpu", batch_sizes=sizes)
+
+
+def test_output_that_cannot_be_written_is_refused_before_measuring(model, measured, tmp_path):
+    with pytest.raises(DocumentError, match="there is no folder"):
+        profile(model, device="cpu", batch_sizes=SIZES, output=tmp_path / "nowhere" / "small.json")
+    assert measured == []
+
+
+class _Fails(torch.autograd.Function):
+    """Runs out of memory in its backward."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError(OUT_OF_MEMORY)
+
+
+OUT_OF_MEMORY = "out of memory: tried to allocate 1.00 GiB\nand much more text"
+
+
+def fails_at_two(x, weight, bias):
+    """Runs out of memory in its forward."""
+    if x.shape[0] == 2:
+        raise RuntimeError(OUT_OF_MEMORY)
+    return nn.functional.linear(x, weight, bias)
+
+
+def fails_backward_at_two(x, weight, bias):
+    result = nn.functional.linear(x, weight, bias)
+    return _Fails.apply(result) if x.shape[0] == 2 else result
+
+
+@pytest.mark.parametrize("failing_linear", [fails_at_two, fails_backward_at_two])
+def test_layer_that_cannot_run_at_a_batch_is_named(failing_linear):
+    failing = capture(Small(), (8,))
+    (node,) = [node for node in failing.nodes[1] if node.target is torch.ops.aten.linear.default]
+    node.target = failing_linear
+    phrase = (
+        r"layer 'body\.2' of Small cannot run at batch 2: out of memory: tried .* 1\.00 GiB \(try other --batch-sizes\)"
+    )
+    with pytest.raises(ProfileError, match=phrase):
+        profile(failing, device="cpu", batch_sizes=SIZES)
+
+
+def test_what_cannot_fit_is_refused_before_it_is_tried(model, measured, monkeypatch):
+    monkeypatch.setattr("deeppool.device.cpu.CpuDevice.free_memory", lambda self: 1000)
+    with pytest.raises(ProfileError, match=r"an iteration of Small at batch 2 keeps .*, and 1000 B are free on"):
+        profile(model, device="cpu", batch_sizes=SIZES)
+    assert measured == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        ({"precision": "tf32"}, "precision tf32 needs an NVIDIA GPU, got device cpu"),
+        ({"graphs": True}, "graphs are CUDA graphs, got device cpu"),
+    ],
+)
+def test_what_only_a_gpu_has_is_refused_on_a_cpu(model, measured, arguments, phrase):
+    with pytest.raises(InvalidValueError, match=phrase):
+        profile(model, device="cpu", batch_sizes=SIZES, **arguments)
+    assert measured == []

@@ -1,0 +1,371 @@
+"""Real ranks that measure one another over gloo: what they find, and what is left when one of them dies."""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+import deeppool as dp
+from deeppool.cli import main
+from deeppool.cluster.cluster import Cluster, find_cluster
+from deeppool.device.common import find_device
+from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
+from deeppool.profiling.network import measure, patterns
+from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, Seat, group_sizes, is_known
+from tests.processes.children import gone, in_order, runs
+from tests.strategies import make_graph, measured_network, profile_from_times
+
+ROOT = Path(__file__).resolve().parents[3]
+LONG = 100
+"""Seconds that no test waits for: a measurement of this length is ended by its fault."""
+SIZES = (4, 2**16, 2**22)
+
+
+@pytest.fixture(autouse=True)
+def not_under_torchrun(monkeypatch):
+    for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+# -- what is measured -------------------------------------------------------------------------------
+
+
+def test_patterns_of_one_node_are_a_transfer_and_all_reduces():
+    found = Seat(0, 3, 3).patterns()
+    assert found == [Pattern("transfer", (0, 1)), Pattern("all-reduce", (0, 1)), Pattern("all-reduce", (0, 1, 2))]
+
+
+def test_patterns_of_several_nodes_have_a_transfer_inside_and_one_between():
+    pairs = [x.ranks for x in Seat(5, 8, 4).patterns() if x.kind == "transfer"]
+    assert pairs == [(0, 1), (0, 4)]
+    assert [x.ranks for x in Seat(0, 2, 1).patterns()] == [(0, 1), (0, 1)]
+
+
+def test_groups_are_few_and_hold_a_node_and_one_rank_more():
+    assert group_sizes(5, 5) == (2, 3, 4, 5)
+    assert group_sizes(40, 20) == (2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 21, 24, 32, 40)
+    assert len(group_sizes(1024, 8)) < 25
+
+
+def test_a_median_is_known_once_its_interval_is_narrow():
+    noisy = [1.0, 2.0] * MINIMUM_RUNS
+    assert not is_known([1.0] * (MINIMUM_RUNS - 1))
+    assert is_known([1.0] * MINIMUM_RUNS)
+    assert not is_known(noisy)
+    # Quartiles of 1 and 2, median 1.5: the interval is 1.57 / √n of it.
+    enough = math.ceil((1.57 / 1.5 / BOUND) ** 2)
+    assert not is_known([1.0, 2.0] * (enough // 2 - 2))
+    assert is_known([1.0, 2.0] * (enough // 2 + 2))
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("transfer", 1.5), ("all-reduce", 3.0)])
+def test_a_transfer_counts_for_half_a_round_trip_and_the_warm_up_for_nothing(kind, seconds, monkeypatch):
+    ticks, used = iter([0.0, 100.0, 200.0, 203.0, 300.0, 303.0]), iter([0.0, 9.0, 20.0, 21.5, 30.0, 33.1])
+    clocks = SimpleNamespace(perf_counter=lambda: next(ticks), process_time=lambda: next(used))
+    monkeypatch.setattr(patterns, "time", clocks)
+    monkeypatch.setattr(patterns._Member, "_there_and_back", lambda *_: None)
+    monkeypatch.setattr(patterns._Member, "_all_reduce", lambda *_: None)
+    member = patterns._Member(Pattern(kind, (0, 1)), Seat(0, 2, 2), None, find_device("cpu"), (4, 8))
+    # Other threads may add to what is used.
+    assert member._run(1, 2) == [(seconds, 0.5), (seconds, 1.0)]
+
+
+# -- real ranks -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[Cluster, list[tuple[str, float]]]:
+    told = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        cluster = dp.measure_network(
+            3, backend="gloo", sizes=SIZES, seconds=0.3, name="mine", on_progress=lambda *what: told.append(what)
+        )
+    return cluster, told
+
+
+@pytest.mark.processes
+def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
+    cluster, _ = measured
+    measure = cluster.measured
+    assert (cluster.name, cluster.gpus, cluster.gpus_per_node, cluster.memory) == ("mine", 3, 3, None)
+    assert (measure.backend, measure.ranks, measure.between) == ("gloo", 3, None)
+    assert [group.gpus for group in measure.all_reduce] == [2, 3]
+    for curve in (measure.inside, *(group.curve for group in measure.all_reduce)):
+        assert curve.sizes == SIZES
+        assert min(curve.runs) >= MINIMUM_RUNS
+        assert curve.seconds[2] > curve.seconds[0], "4 MiB take longer than 4 B"
+        # Nobody moves bytes without a core, and nobody has more than one.
+        assert all(0 < share <= 1 for share in curve.computing)
+    assert cluster.inside.latency == measure.inside.line.latency
+    assert cluster.inside.bandwidth == 1 / measure.inside.line.seconds_per_byte
+    assert "measured between two ranks" in cluster.inside.source
+    assert "not measured, there was one node" in cluster.between.source
+
+
+@pytest.mark.processes
+def test_progress_names_each_pattern_and_only_rises(measured):
+    _, told = measured
+    assert list(dict.fromkeys(what for what, _ in told)) == [
+        "starting",
+        "transfers between ranks 0 and 1",
+        "all-reduces of 2 ranks",
+        "all-reduces of 3 ranks",
+    ]
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert 0.5 < shares[-1] <= 1
+
+
+@pytest.mark.processes
+def test_the_planner_takes_the_file(measured, tmp_path):
+    cluster, _ = measured
+    place = find_cluster(str(dp.save(cluster, tmp_path / "mine.json")), gpus=2)
+    profile = profile_from_times(make_graph([()], None, [SIZES[1]]), [lambda b: 1e-1 * b])
+    plan = dp.plan(profile, place, 16)
+    assert (plan.network_model, plan.layers[0].gpu_count) == ("measured", 2)
+    assert plan.layers[0].sync == cluster.measured.all_reduce[0].curve.seconds[1]
+
+
+# -- refusals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "phrase"),
+    [
+        ({"ranks": 1}, InvalidValueError, "a network needs at least 2 ranks, got 1"),
+        ({"sizes": [4]}, InvalidValueError, r"sizes must be at least two multiples of 4 bytes, got \[4\]"),
+        ({"sizes": [4, 6]}, InvalidValueError, "multiples of 4 bytes"),
+        ({"sizes": [0, 4]}, InvalidValueError, "multiples of 4 bytes"),
+        ({"seconds": 0}, InvalidValueError, "seconds must be positive and finite, got 0"),
+        ({"backend": "mpi"}, InvalidValueError, "backend must be one of auto, gloo, nccl, got 'mpi'"),
+        ({"sizes": [4, 2**50]}, RunError, "2 ranks with buffers of 1024.0 TiB need about"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_process_starts(arguments, error, phrase, monkeypatch):
+    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    with pytest.raises(error, match=phrase):
+        dp.measure_network(**{"ranks": 2, "backend": "gloo", **arguments})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_nccl_without_a_gpu_is_refused():
+    with pytest.raises(DeviceUnavailableError, match="cuda was asked for"):
+        dp.measure_network(2, backend="nccl")
+
+
+@pytest.mark.gpu
+@pytest.mark.processes
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_nccl_ranks_are_measured_on_a_gpu_each():
+    cluster = dp.measure_network(2, backend="nccl", sizes=(4, 2**20, 2**26), seconds=2)
+    assert cluster.measured.backend == "nccl"
+    assert cluster.memory == torch.cuda.get_device_properties(0).total_memory
+    assert cluster.inside.bandwidth > 1e9
+
+
+# -- faults -----------------------------------------------------------------------------------------
+
+
+def ranks_below(launcher: int | None = None) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process(launcher).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if runs(process, "profiling.network_rank"):
+                found.append(process)
+    return in_order(found)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_ends_the_measurement_and_is_named(victim, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    everything: list[psutil.Process] = []
+
+    def kill(what: str, share: float) -> None:
+        if what.startswith("transfers") and not everything:
+            everything.extend(ranks_below())
+            everything[victim].send_signal(signal.SIGKILL)
+
+    with pytest.raises(RankFailedError, match=f"rank {victim} was killed by signal 9 while the network") as error:
+        dp.measure_network(2, backend="gloo", sizes=SIZES, seconds=LONG, on_progress=kill)
+    assert "\n" not in str(error.value)
+    assert len(everything) == 2
+    assert all(map(gone, everything))
+
+
+@pytest.mark.processes
+def test_a_stopped_rank_ends_the_measurement_and_is_named(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("deeppool.processes.hang_detector.MUTE_SECONDS", 4.0)
+    monkeypatch.setattr("deeppool.processes.hang_detector.LATE_SECONDS", 3.0)
+    everything: list[psutil.Process] = []
+
+    def stop(what: str, share: float) -> None:
+        if what.startswith("transfers") and not everything:
+            everything.extend(ranks_below())
+            everything[1].send_signal(signal.SIGSTOP)
+
+    with pytest.raises(
+        RankFailedError,
+        match=r"rank 1 hangs: it has given no sign of life for \d+ s .* waited for by rank 0 in measuring",
+    ):
+        dp.measure_network(2, backend="gloo", sizes=SIZES, seconds=LONG, on_progress=stop)
+    assert len(everything) == 2
+    assert all(map(gone, everything))
+
+
+COMMAND = """
+import signal
+# A job that a shell put into the background ignores Ctrl-C, and so would its children: these tests may be one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import contextlib, sys
+from deeppool.cli import main
+@contextlib.contextmanager
+def told():
+    yield lambda what, share: print(what, flush=True)
+sys.modules["deeppool.cli.network"].progress = told
+main()
+"""
+
+
+@contextlib.contextmanager
+def measuring(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[psutil.Process]]]:
+    """``deeppool network`` that has begun to measure, and its ranks."""
+    command = [sys.executable, "-c", COMMAND, "network", "--ranks", "2", "--backend", "gloo", "--seconds", str(LONG)]
+    with subprocess.Popen(
+        [*command, "-o", str(folder / "mine.json")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
+    ) as launcher:
+        try:
+            assert any(line.startswith("transfers") for line in launcher.stdout)
+            yield launcher, ranks_below(launcher.pid)
+        finally:
+            launcher.kill()
+
+
+@pytest.mark.processes
+def test_control_c_ends_every_process_and_saves_nothing(tmp_path):
+    with measuring(tmp_path) as (launcher, everything):
+        os.killpg(launcher.pid, signal.SIGINT)
+        _, error = launcher.communicate(timeout=15)
+    assert (launcher.returncode, len(everything)) == (1, 2)
+    assert error == "error: interrupted; every process was ended, nothing was saved\n"
+    assert all(map(gone, everything))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.processes
+def test_ranks_do_not_outlive_a_killed_command(tmp_path):
+    with measuring(tmp_path) as (launcher, everything):
+        launcher.kill()
+    deadline = time.monotonic() + 15
+    while not all(map(gone, everything)):
+        assert time.monotonic() < deadline, everything
+        time.sleep(0.05)
+    assert len(everything) == 2
+    assert not (tmp_path / "mine.json").exists()
+
+
+# -- the command, and torchrun ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def deeppool(capfd, monkeypatch, tmp_path):
+    """Runs the command in this process: exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["deeppool", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        output = capfd.readouterr()
+        return int(end.value.code or 0), output.out, output.err
+
+    return run
+
+
+def test_people_get_a_table_and_the_next_command(deeppool, monkeypatch):
+    asked = []
+    made = Cluster(4, "mine", measured=measured_network({2: (1e-4, 1e-3, 1e-2), 4: (1e-3, 1e-2, 1e-1)}))
+    monkeypatch.setattr(measure, "measure_network", lambda *of, **options: asked.append((of, options)) or made)
+    code, out, _ = deeppool("network", "--ranks", "4", "--sizes", "8,4", "--seconds", "5", "-o", "mine.json")
+    assert (code, dp.load("mine.json")) == (0, made)
+    assert made.measured.table() in out
+    assert out.endswith("Plan with it: deeppool plan PROFILE … --cluster mine.json\n")
+    (of, options) = asked[0]
+    assert (of, options["sizes"], options["seconds"], options["name"]) == ((4,), (8, 4), 5.0, "mine")
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(deeppool, monkeypatch):
+    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    code, out, error = deeppool("network", "--ranks", "2", "-o", "nowhere/mine.json")
+    assert (code, out) == (1, "")
+    assert error.startswith("error: cannot write nowhere/mine.json: there is no folder nowhere")
+
+
+def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, output: Path, *more: str):
+    """One rank's process, with the environment that torchrun gives it."""
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(per_node),
+        "LOCAL_RANK": str(rank % per_node),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-m", "deeppool.cli", "network", "--backend", "gloo", "--sizes", "4,65536,33554432"]
+    return subprocess.Popen(
+        [*command, "--seconds", "0.3", "-o", str(output), *more],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.processes
+def test_under_torchrun_on_two_nodes_rank_0_saves_both_links(tmp_path):
+    port, output = free_port(), tmp_path / "mine.json"
+    # Two "nodes" of this machine, of one rank and the next of one: what matters is who talks to whom.
+    started = [start_as_torchrun_does(rank, 2, 1, port, output, "--json") for rank in range(2)]
+    said = [process.communicate(timeout=100) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert said[1][0] == ""
+    assert json.loads(said[0][0])["format"] == "deeppool/cluster"
+    cluster = find_cluster(str(output), 2)
+    assert (cluster.gpus_per_node, cluster.measured.inside) == (1, None)
+    assert cluster.between.latency == cluster.measured.between.line.latency
+    assert "between ranks of two nodes" in cluster.between.source
+
+
+def test_under_torchrun_the_number_of_ranks_is_torchruns(tmp_path):
+    process = start_as_torchrun_does(0, 2, 2, free_port(), tmp_path / "mine.json", "--ranks", "2")
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error.startswith("error: --ranks 2 was given, but torchrun")) == (1, True)

@@ -1,0 +1,98 @@
+"""Which layers changed between two profiles, and which only seem to."""
+
+from dataclasses import replace
+
+import pytest
+
+from deeppool.base import serialization
+from deeppool.errors import InvalidValueError
+from deeppool.graph.layer import LayerGraph
+from deeppool.profiling.comparison import ProfileComparison, compare_profiles
+from deeppool.profiling.table import Measurement
+from tests.strategies import make_graph, make_profile
+
+SPREAD = 0.04
+
+
+def profile_of(times, sizes=(1, 2), spread=SPREAD):
+    """Three layers of which the last two are alike; ``times`` of both kinds, a third forward, at each size."""
+    first, second, third = make_graph([(), (0,), (1,)]).layers
+    graph = LayerGraph("drawn", (3,), (first, second, replace(third, signature=second.signature)), 0)
+    measurements = [
+        Measurement(
+            f"signature{index}",
+            tuple(time / 3 for time in row),
+            tuple(2 * time / 3 for time in row),
+            (spread,) * len(sizes),
+        )
+        for index, row in enumerate(times)
+    ]
+    return make_profile(graph, measurements, sizes)
+
+
+BEFORE = profile_of([(1.0, 2.0), (3.0, 6.0)])
+
+
+def test_a_profile_has_not_changed_from_itself():
+    found = compare_profiles(BEFORE, BEFORE)
+    assert found.changes == ()
+    assert found.compared == 4
+    assert found.iteration_before == found.iteration_after == (7.0, 14.0)
+    assert str(found).startswith("drawn: 0 of 4 layer times changed beyond noise")
+
+
+def test_layers_that_changed_beyond_both_spreads_are_told_heaviest_first():
+    # Noise of both: 4 % of each, 8 % and a little. 7 % slower is noise; 20 % faster, 50 % slower are not.
+    after = profile_of([(0.8, 2.14), (4.5, 6.0)])
+    found = compare_profiles(BEFORE, after)
+    assert [(change.layers, change.batch) for change in found.changes] == [(("layer1", "layer2"), 1), (("layer0",), 1)]
+    slower, faster = found.changes
+    assert (slower.before, slower.after) == (pytest.approx(3.0), pytest.approx(4.5))
+    assert slower.change == pytest.approx(0.5)
+    assert slower.weight == pytest.approx(3.0)
+    assert slower.noise == pytest.approx(SPREAD + SPREAD * 1.5)
+    assert faster.weight == pytest.approx(-0.2)
+    assert found.iteration_after == (pytest.approx(9.8), pytest.approx(14.14))
+
+
+@pytest.mark.parametrize(("after", "changed"), [(1.079, False), (1.09, True), (0.93, False), (0.92, True)])
+def test_noise_is_the_spread_of_both(after, changed):
+    found = compare_profiles(BEFORE, profile_of([(after, 2.0), (3.0, 6.0)]))
+    assert bool(found.changes) == changed
+
+
+def test_only_sizes_that_both_measured_are_compared():
+    found = compare_profiles(BEFORE, profile_of([(9.0, 2.0), (9.0, 6.0)], sizes=(4, 2)[::-1]))
+    assert found.batch_sizes == (2,)
+    assert {change.batch for change in found.changes} == {2}
+
+
+def test_profiles_of_different_models_are_not_compared():
+    other = make_profile(make_graph([()]), [Measurement("signature0", (1.0,), (1.0,), (0.0,))], (1,))
+    phrase = (
+        r"different models: drawn on 3 \(3 layers, \w+\) and drawn on 3x8x8 \(1 layers, \w+\) \(compare profiles of"
+    )
+    with pytest.raises(InvalidValueError, match=phrase):
+        compare_profiles(BEFORE, other)
+
+
+def test_profiles_without_a_common_size_are_not_compared():
+    with pytest.raises(InvalidValueError, match=r"share no batch size: \[1, 2\] and \[4, 8\] \(profile again"):
+        compare_profiles(BEFORE, profile_of([(1.0, 2.0), (3.0, 6.0)], sizes=(4, 8)))
+
+
+def test_comparison_prints_and_is_saved(tmp_path):
+    found = compare_profiles(BEFORE, profile_of([(1.0, 2.0), (4.5, 6.0)]))
+    text = found.explain()
+    assert "batch 1: 7 s → 10 s (+42.9 %)" in text
+    (row,) = [line.strip() for line in text.splitlines() if "layer1" in line]
+    assert row.split("  ")[0] == "layer1 and 1 like it"
+    assert "+50.0 %" in row
+    assert row.endswith("+3 s")
+    assert serialization.read(serialization.write(found, tmp_path / "comparison.json"), ProfileComparison) == found
+
+
+def test_long_tables_are_cut_and_say_so():
+    found = compare_profiles(BEFORE, profile_of([(2.0, 4.0), (6.0, 12.0)]))
+    assert len(found.changes) == 4
+    assert found.explain(rows=1).endswith("… and 3 more (--json has all)")

@@ -1,0 +1,47 @@
+"""How many turns the conditions of a run take."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.runs.interleaved_measurement import alike, divided
+
+
+@pytest.mark.parametrize(
+    ("total", "seconds", "shares"),
+    [
+        (2, 0.1, [1, 1]),
+        (10, 0.125, [4, 3, 3]),  # three rounds at least
+        (62, 0.05, [11, 11, 10, 10, 10, 10]),  # ten iterations are half a second
+        (20, 1.0, [4, 4, 4, 4, 4]),  # four iterations at least, however long they take
+    ],
+)
+def test_a_longer_run_has_more_rounds_and_not_longer_ones(total: int, seconds: float, shares: list[int]) -> None:
+    assert divided(total, seconds) == shares
+
+
+def test_a_background_whose_steps_are_long_has_long_turns() -> None:
+    """Each turn's end waits for the step under way."""
+    assert divided(60, 0.1, step=1.0) == [20, 20, 20]
+    assert divided(60, 0.1, step=0.1) == divided(60, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "seconds", "together"),
+    [
+        (30, 60.0, 4),  # rounds of two seconds
+        (60, 30.0, 16),  # of half a second
+        (7, 70.0, 1),
+        (4, 2.0, 1),  # three stretches at least
+        (30, 15.0, 10),
+    ],
+)
+def test_rounds_within_eight_seconds_count_together(rounds: int, seconds: float, together: int) -> None:
+    assert alike(rounds, seconds) == together
+
+
+@given(st.integers(1, 10**6), st.floats(1e-5, 1e3))
+def test_rounds_are_as_long_as_one_another_and_leave_out_nothing(total: int, seconds: float) -> None:
+    shares = divided(total, seconds)
+    assert sum(shares) == total
+    assert 0 < max(shares) <= min(shares) + 1

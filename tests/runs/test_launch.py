@@ -1,0 +1,302 @@
+"""A live run's record: its numbers agree with each other and with the plan, and it really trains."""
+
+import dataclasses
+import itertools
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+import deeppool as dp
+from deeppool.base.live_sample import LiveSample
+from deeppool.base.sharing import POLICIES
+from deeppool.cluster.cluster import find_cluster
+from deeppool.errors import CaptureError, InvalidValueError
+from deeppool.planning.plan import Plan
+from deeppool.records.run_record import ForegroundResult, RunRecord, summarise
+from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
+from deeppool.units import format_percent
+from tests.figures.records import two_layer_plan
+
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
+EXAMPLE = "examples.two_branch:two_branch"
+GLOBAL_BATCH = 4
+STEPS = 5
+FOREGROUND = ("forward", "backward", "reshard", "sync", "update")
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Two ranks; the second one does nothing in the middle of the model."""
+    profile = dp.profile(EXAMPLE, device="cpu", batch_sizes=[2, 4])
+    found = dp.plan(profile, find_cluster("loopback", 2), GLOBAL_BATCH)
+    middle = range(len(found.layers) // 3, 2 * len(found.layers) // 3)
+    layers = [
+        dataclasses.replace(layer, gpus=(0,), gpu_count=1)
+        if index in middle
+        else dataclasses.replace(layer, gpus=(0, 1), gpu_count=2)
+        for index, layer in enumerate(found.layers)
+    ]
+    # All share GPU 0, so none run side by side, whatever the search had found for them.
+    return dataclasses.replace(found, layers=tuple(layers), iteration_time=sum(layer.time for layer in layers))
+
+
+SAMPLES: list[LiveSample] = []
+"""Of that run."""
+
+
+@pytest.fixture(scope="module")
+def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
+    """A run beside a background job, with all that a policy has, and its progress."""
+    progress: list[tuple[str, float]] = []
+    record = dp.launch(
+        plan,
+        background=EXAMPLE,
+        policy="feedback",
+        max_slowdown=0.05,
+        background_batch=2,
+        steps=STEPS,
+        on_sample=SAMPLES.append,
+        on_progress=lambda *report: progress.append(report),
+    )
+    return record, progress
+
+
+@pytest.fixture(scope="module")
+def alone(plan: Plan) -> ForegroundResult:
+    """What the governor learns from and the three phases with a foreground are as many iterations."""
+    return dp.launch(plan, steps=DENSE + 3 * STEPS).foreground
+
+
+# -- numbers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_the_foreground_is_measured_as_often_as_was_asked_in_every_condition(collocated) -> None:
+    front = collocated[0].foreground
+    for phase in (front, front.alone, front.alone_asleep):
+        assert phase.iteration_time.count == STEPS
+        assert 0 < phase.iteration_time.p50 <= phase.iteration_time.p99
+        assert phase.throughput == pytest.approx(GLOBAL_BATCH / phase.iteration_time.mean)
+        assert len(phase.idle_share) == 2
+        assert all(0 <= share <= 1 for share in phase.idle_share)
+    assert front.slowdown == pytest.approx(front.iteration_time.mean / front.alone.iteration_time.mean - 1)
+    # Of three rounds.
+    assert front.slowdown_margin > 0 and front.alone.iteration_time.margin > 0
+    assert f"slowdown {format_percent(front.slowdown)} ± " in str(collocated[0])
+
+
+@pytest.mark.processes
+def test_the_foreground_computes_the_same_numbers_beside_a_background_as_alone(collocated, alone) -> None:
+    """Bit by bit."""
+    beside = collocated[0].foreground
+    assert (beside.first_loss, beside.last_loss) == (alone.first_loss, alone.last_loss)
+
+
+@pytest.mark.processes
+def test_every_iteration_is_told_with_its_condition_and_bound(collocated) -> None:
+    def told(condition: str) -> list[LiveSample]:
+        return [one for one in SAMPLES if one.condition == condition and one.seconds is not None]
+
+    front = collocated[0].foreground
+    for condition, phase in (("awake", front.alone), ("asleep", front.alone_asleep), ("collocated", front)):
+        assert summarise([one.seconds for one in told(condition)]) == dataclasses.replace(
+            phase.iteration_time, margin=None
+        )
+    assert len(told("learning")) == DENSE
+    beside = told("learning") + told("collocated")
+    assert {one.bound for one in beside} == {0.05}
+    assert [one.share == 0 for one in beside] == [is_alone(number) for number in range(DENSE + STEPS)]
+    assert {(one.bound, one.share) for one in told("awake") + told("asleep")} == {(None, None)}
+    assert any(one.condition == "background alone" and one.iteration is None for one in SAMPLES)
+    numbers = [one.iteration for one in SAMPLES if one.iteration is not None]
+    assert numbers == list(range(1, len(numbers) + 1))
+    times = [one.time for one in SAMPLES]
+    assert times == sorted(times)
+    for before, after in itertools.pairwise(SAMPLES):
+        assert [job.rank for job in after.background] == [0, 1]
+        assert all(a.samples <= b.samples for a, b in zip(before.background, after.background, strict=True))
+    assert all(job.samples > 0 and job.samples == 2 * job.steps for job in SAMPLES[-1].background)
+
+
+@pytest.mark.processes
+def test_a_background_in_the_ranks_own_processes_is_measured_alike_and_changes_no_number(plan: Plan, alone) -> None:
+    """As on a GPU, where the two are told apart by their streams; here they share a core and an interpreter."""
+    sharing = dataclasses.replace(POLICIES["feedback"], priority="normal", max_slowdown=0.5, home="thread")
+    record = dp.launch(plan, background=EXAMPLE, policy=sharing, background_batch=2, steps=STEPS)
+    front, back = record.foreground, record.background
+    assert (front.first_loss, front.last_loss) == (alone.first_loss, alone.last_loss)
+    assert (back.home, back.priority, back.ended) == ("thread of the rank", "the rank's own priority", "stopped")
+    assert (record.policy, record.sharing) == ("custom", sharing)
+    assert back.alone_throughput > 0
+    assert back.throughput >= 0
+    assert math.isfinite(back.first_loss)
+    assert math.isfinite(back.last_loss)
+    assert all(governor.collocated for governor in record.governors)
+    assert all(0 <= share <= 1 for share in front.idle_share)
+    assert "(thread of the rank)" in str(record)
+
+
+@pytest.mark.processes
+def test_each_rank_says_what_its_governor_found(collocated) -> None:
+    record, _ = collocated
+    assert record.sharing == dataclasses.replace(POLICIES["feedback"], max_slowdown=0.05)
+    assert len(record.governors) == record.ranks == 2
+    beside = range(DENSE + STEPS)
+    # Of three phases alone with two, two and one iterations.
+    phases = 1 + 1 + 0
+    for governor in record.governors:
+        # The first of a block, and of a phase, alone does not count.
+        assert governor.alone == sum(is_alone(number) and number % BLOCK > 0 for number in beside) + phases
+        assert governor.collocated == sum(not is_alone(number) for number in beside)
+        assert governor.error > 0
+        assert 0 < governor.share <= 1
+    assert "governor     rank 1: slowdown " in str(record)
+    assert "feedback 0.1, max_slowdown 0.05)" in str(record)
+
+
+@pytest.mark.processes
+def test_the_harvest_is_what_the_background_did_of_what_it_does_alone(collocated) -> None:
+    record, _ = collocated
+    back, alone = record.background, record.foreground.alone
+    assert back.ended == "stopped"
+    assert (back.model, back.batch) == (EXAMPLE, 2)
+    assert back.alone_throughput > 0
+    assert back.throughput >= 0
+    assert back.harvest == pytest.approx(back.throughput / back.alone_throughput)
+    assert back.harvest_of_idle == pytest.approx(back.harvest / (sum(alone.idle_share) / 2))
+    assert math.isfinite(back.first_loss)
+    assert math.isfinite(back.last_loss)
+
+
+@pytest.mark.processes
+def test_stages_cover_the_plan(collocated, plan: Plan) -> None:
+    stages = collocated[0].stages
+    assert [stage.gpus for stage in stages] == [(0, 1), (0,), (0, 1)]
+    assert sum(stage.layers for stage in stages) == len(plan.layers)
+    assert sum(stage.predicted for stage in stages) == pytest.approx(plan.iteration_time)
+    for stage in stages:
+        assert stage.forward > 0
+        assert stage.backward > 0
+        assert stage.reshard >= 0
+        # Batches are split between two, so their gradients are summed; one rank has nobody to sum with.
+        assert (stage.sync > 0) == (len(stage.gpus) > 1)
+
+
+@pytest.mark.processes
+def test_the_timeline_is_one_iteration_of_every_rank(collocated) -> None:
+    record, _ = collocated
+    timeline = record.timeline
+    assert (timeline.provenance, timeline.gpus) == ("measured", 2)
+    assert timeline.duration <= 2 * record.foreground.iteration_time.p99
+    for gpu in range(2):
+        own = [span for span in timeline.spans if span.gpu == gpu and span.kind in FOREGROUND]
+        assert {span.kind for span in own} >= {"forward", "backward", "reshard", "sync", "update"}
+        assert sum(span.kind == "update" for span in own) == 1
+        assert all(before.end <= after.start for before, after in itertools.pairwise(own))
+    for span in timeline.spans:
+        assert 0 <= span.start <= span.end <= timeline.duration
+    assert record.plan_timeline.provenance == "predicted"
+    assert record.plan_timeline.duration == pytest.approx(record.plan_iteration_time)
+
+
+@pytest.mark.processes
+def test_the_loss_is_a_number(collocated) -> None:
+    front = collocated[0].foreground
+    # Ten classes and no training to speak of: about log 10.
+    assert 1 < front.first_loss < 4
+    assert 1 < front.last_loss < 4
+
+
+@pytest.mark.processes
+def test_progress_never_goes_back(collocated) -> None:
+    whats, shares = zip(*collocated[1], strict=True)
+    assert whats[0] == "starting"
+    assert whats[-1] == "done"
+    assert list(shares) == sorted(shares)
+    assert shares[-1] == 1
+
+
+@pytest.mark.processes
+def test_a_record_is_a_file_and_says_what_it_ran_on(collocated, tmp_path: Path) -> None:
+    record, _ = collocated
+    assert dp.load(dp.save(record, tmp_path / "run.json")) == record
+    assert (record.policy, record.ranks, record.device, record.backend) == ("feedback", 2, "cpu", "gloo")
+    assert "BatchNorm" in " ".join(record.notes)
+    text = str(record)
+    for part in (
+        EXAMPLE,
+        "slowdown",
+        "harvest",
+        "SCHED_IDLE" if hasattr(os, "SCHED_IDLE") else "nice 19",
+    ):
+        assert part in text
+
+
+@pytest.mark.processes
+def test_training_learns(plan: Plan) -> None:
+    record = dp.launch(plan, steps=40, learning_rate=0.02)
+    front = record.foreground
+    assert front.last_loss < 0.5 * front.first_loss
+    assert (record.policy, record.background, front.alone_asleep) == ("none", None, None)
+    assert (front.slowdown, front.iteration_time) == (0, front.alone.iteration_time)
+
+
+@pytest.mark.processes
+def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
+    """It owns no parameter, and no transfer keeps it in step with the other one."""
+    layers = [dataclasses.replace(layer, gpus=(0,), gpu_count=1) for layer in plan.layers]
+    record = dp.launch(dataclasses.replace(plan, layers=tuple(layers)), steps=20)
+    assert record.foreground.idle_share[1] > 0.9 > record.foreground.idle_share[0]
+    assert {span.gpu for span in record.timeline.spans} == {0}
+    assert record.timeline.duration <= 2 * record.foreground.iteration_time.p99
+
+
+# -- arguments --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        (
+            {"policy": "wild", "background": EXAMPLE},
+            "policy must be one of none, naive, nice, priority, paced, feedback, or a Sharing, got 'wild'",
+        ),
+        ({"max_slowdown": 0.01}, "max_slowdown 0.01 binds a background, and policy 'none' has none"),
+        (
+            {"max_slowdown": -1.0, "background": EXAMPLE},
+            "max_slowdown must be more than 0 and finite, got -1: it is how much slower the foreground may become",
+        ),
+        ({"background_batch": 0, "background": EXAMPLE}, "background_batch must be at least 1"),
+        ({"background_batch": 2}, "background_batch must be at least 1 and is for a background"),
+        ({"policy": "priority"}, "policy 'priority' needs a background job"),
+        ({"seconds": 3.0, "steps": 2}, "give seconds or steps, not both: got 3 s and 2 steps"),
+        ({"seconds": 0.0}, "seconds must be positive"),
+        ({"seconds": math.nan}, "seconds must be positive"),
+        ({"seconds": math.inf}, "seconds must be positive"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
+    arguments: dict, phrase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    with pytest.raises(InvalidValueError) as caught:
+        dp.launch(two_layer_plan(), **arguments)
+    assert phrase in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"background": "vgg99"}])
+def test_an_unknown_model_is_refused_before_anything_starts(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    with pytest.raises(CaptureError, match="unknown model"):
+        dp.launch(two_layer_plan(), **arguments)
+
+
+def test_times_are_summarised_by_median_99th_percentile_and_mean() -> None:
+    summary = summarise([4.0, 1.0, 2.0, 3.0, 10.0])
+    assert (summary.p50, summary.mean, summary.count) == (3.0, 4.0, 5)
+    # 0.99 x 4 intervals above the smallest: 96 % of the way from 4 to 10.
+    assert summary.p99 == pytest.approx(9.76)

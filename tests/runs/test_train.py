@@ -1,0 +1,321 @@
+"""A training of the user's own: it is the same however it was interrupted and whatever plan went on with it."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import deeppool as dp
+from deeppool.cli import app
+from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, RunError
+from deeppool.execution.checkpoint import latest, load_weights
+from deeppool.planning.plan import Plan
+from deeppool.processes.launcher import ThisMachine
+from deeppool.profiling.table import Profile
+from deeppool.training.data import Order, ShardReader
+from examples import own_training
+from tests.processes.children import runs
+from tests.strategies import profile_from_times
+
+# Every training starts its ranks anew, which takes long on a busy machine.
+pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
+BATCH = 6
+
+
+class Net(nn.Module):
+    """Convolution, BatchNorm, dropout, and a dense layer that gains nothing from more GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # BatchNorm takes a bias away again: its gradient would be noise, which AdamW makes large.
+        self.stem = nn.Conv2d(3, 4, 3, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(0.2)
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.norm(self.stem(x)))
+        return self.head(self.dropout(x.flatten(1)))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net()
+
+
+def dataset() -> torch.utils.data.Dataset:
+    generator = torch.Generator().manual_seed(3)
+    classes = torch.arange(20) % 5
+    images = torch.randn(5, 3, 6, 6, generator=generator)[classes]
+    return torch.utils.data.TensorDataset(images + 0.1 * torch.randn(20, 3, 6, 6, generator=generator), classes)
+
+
+def broken_dataset() -> torch.utils.data.Dataset:
+    images, classes = dataset().tensors
+    return torch.utils.data.TensorDataset(images * torch.inf, classes)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.02)
+
+
+def decay(optimizer):
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+
+def make_job(**changes) -> dp.TrainingJob:
+    choices = {"optimizer": adamw, "schedule": decay, "clip_norm": 1.0, "accumulation": 2, "dataset": dataset} | changes
+    return dp.TrainingJob(model=net(), input_shape=(3, 6, 6), synchronise_batch_norm=True, seed=5, **choices)
+
+
+def make_profile() -> Profile:
+    """The convolution gains from more GPUs, the dense layer does not."""
+    graph = make_job().capture().graph
+    times = [(lambda b: 1e-3 * b) if "stem" in layer.name else (lambda b: 1e-3) for layer in graph.layers]
+    return profile_from_times(graph, times)
+
+
+def make_plan(gpus: int) -> Plan:
+    """The convolution on all GPUs, the dense layer on one."""
+    return dp.plan(make_profile(), gpus, BATCH)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory):
+    """Six updates without interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    return dp.train(make_plan(2), make_job(), steps=6, checkpoints=folder), load_weights(latest(folder))
+
+
+def losses(record) -> list[float]:
+    return [metrics.loss for metrics in record.metrics]
+
+
+@pytest.mark.processes
+def test_going_on_from_a_checkpoint_is_bit_equal_to_never_having_stopped(whole, tmp_path: Path) -> None:
+    expected, state = whole
+    first = dp.train(make_plan(2), make_job(), steps=3, checkpoints=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
+    second = dp.train(make_plan(2), make_job(), steps=6, checkpoints=tmp_path)
+    assert second.resumed_from.endswith("step-000003")
+    assert losses(first) + losses(second) == losses(expected)
+    assert [m.learning_rate for m in (*first.metrics, *second.metrics)] == [m.learning_rate for m in expected.metrics]
+    assert all(torch.equal(value, state[name]) for name, value in load_weights(latest(tmp_path)).items())
+
+
+@pytest.mark.processes
+def test_another_plan_on_other_ranks_goes_on_with_the_same_training(whole, tmp_path: Path) -> None:
+    expected, state = whole
+    for gpus, steps in ((2, 2), (3, 4), (1, 6)):
+        record = dp.train(make_plan(gpus), make_job(), steps=steps, checkpoints=tmp_path, checkpoint_every=1)
+        assert losses(record) == pytest.approx(losses(expected)[steps - 2 : steps], rel=1e-4)
+    # The default keeps two.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000005", "step-000006"]
+    fresh = net()
+    fresh.load_state_dict(load_weights(latest(tmp_path)), strict=False)
+    for name, value in state.items():
+        if value.is_floating_point():
+            assert torch.allclose(fresh.state_dict()[name], value, rtol=1e-3, atol=1e-5), name
+    assert losses(expected)[-1] < losses(expected)[0]
+
+
+@pytest.mark.processes
+def test_a_killed_rank_costs_what_came_after_the_last_checkpoint_and_no_more(whole, tmp_path: Path) -> None:
+    expected, _ = whole
+    killed = threading.Event()
+
+    def kill_one(metrics) -> None:
+        if metrics.update == 3 and not killed.is_set():
+            killed.set()
+            os.kill(ranks()[-1].pid, signal.SIGKILL)
+
+    record = dp.train(
+        make_plan(2), make_job(), steps=6, checkpoints=tmp_path, checkpoint_every=2, restarts=1, on_metrics=kill_one
+    )
+    assert record.restarts == 1
+    assert losses(record) == losses(expected)
+    assert not ranks()
+
+
+@pytest.mark.processes
+def test_a_training_that_is_told_to_changes_its_plan_and_nothing_else(whole) -> None:
+    expected, _ = whole
+    graph = make_job().capture().graph
+    # A plan made as if nothing gained from a second GPU; the profile knows better.
+    cautious = dp.plan(profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers)), 2, BATCH)
+    assert {layer.gpu_count for layer in cautious.layers} == {1}
+    seen = []
+    record = dp.train(
+        cautious,
+        make_job(),
+        steps=6,
+        replan_after=3,
+        profile=make_profile(),
+        on_proposal=lambda found: seen.append(found) or True,
+    )
+    (found,) = seen
+    assert max(layer.gpu_count for layer in found.after.layers) == 2
+    assert record.switched
+    assert record.proposal == str(found)
+    assert record.stages[0].gpus == (0, 1)
+    assert losses(record) == pytest.approx(losses(expected), rel=1e-4)
+
+
+@pytest.mark.processes
+def test_without_a_restart_left_the_error_names_the_rank_and_the_checkpoint(tmp_path: Path) -> None:
+    def kill_one(metrics) -> None:
+        if metrics.update == 2:
+            os.kill(ranks()[-1].pid, signal.SIGKILL)
+
+    with pytest.raises(RankFailedError, match=r"rank \d was killed by signal 9 .*the last checkpoint is .*step-000001"):
+        dp.train(make_plan(2), make_job(), steps=9, checkpoints=tmp_path, checkpoint_every=1, on_metrics=kill_one)
+    assert not ranks()
+
+
+@pytest.mark.processes
+def test_a_loss_that_is_no_number_ends_the_training_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunError, match=r"the loss is nan after update 1 of Net, on rank \d.*; there is no checkpoint .*learning rate"
+    ):
+        dp.train(make_plan(2), make_job(dataset=broken_dataset), steps=3, checkpoints=tmp_path / "new")
+    assert not ranks()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_process(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this container may not mount")
+    try:
+        dp.train(make_plan(2), make_job(), steps=1, checkpoints=disk / "runs")
+        (disk / "filler").write_bytes(b"x" * 30_000)
+        with pytest.raises(RankFailedError, match=r"rank \d .*cannot write .*rank-\d.pt: .*the last checkpoint is"):
+            dp.train(make_plan(2), make_job(), steps=9, checkpoints=disk / "runs", checkpoint_every=1, keep=9)
+        assert load_weights(latest(disk / "runs"))
+        assert not ranks()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def ranks() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if runs(child, "execution.worker")]
+
+
+# -- without processes ------------------------------------------------------------------------------
+
+
+def test_each_epoch_shows_every_sample_once_in_an_order_of_its_own() -> None:
+    order = Order(20, 6, seed=1)
+    epochs = [[order.positions(3 * epoch + batch) for batch in range(3)] for epoch in range(2)]
+    for epoch in epochs:
+        seen = [position for batch in epoch for position in batch]
+        assert len(set(seen)) == 18 == len(seen)
+    assert epochs[0] != epochs[1]
+    assert Order(20, 6, seed=1).positions(4) == epochs[1][1]
+
+
+def test_shards_of_a_batch_are_the_batch() -> None:
+    data, order = dataset(), Order(20, 6, seed=1)
+    readers = [ShardReader(data, 6, 1, 0) for _ in range(2)]
+    for iteration in range(5):
+        parts = [reader.shard(iteration, part) for reader, part in zip(readers, (range(4), range(4, 6)), strict=True)]
+        again = readers[0].shard(iteration, range(4))
+        assert torch.equal(again[0], parts[0][0])
+        inputs, targets = zip(*(data[position] for position in order.positions(iteration)), strict=True)
+        assert torch.equal(torch.cat([part[0] for part in parts]), torch.stack(inputs))
+        assert torch.equal(torch.cat([part[1] for part in parts]), torch.stack(targets))
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 1, "keep": 0}, "keep must be at least 1, got 0"),
+        ({"steps": 1, "restarts": -1}, "restarts must be at least 0, got -1"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_before_anything_starts(changes, phrase) -> None:
+    with pytest.raises(InvalidValueError, match=phrase):
+        dp.train(make_plan(2), make_job(), **changes)
+
+
+def test_a_dataset_smaller_than_a_batch_and_one_without_positions_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="the dataset has 20 samples, a global batch is 30"):
+        ShardReader(dataset(), 30, 0, 0)
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(InvalidValueError, match="the dataset is a Stream, expected one with a length"):
+        ShardReader(Stream(), 1, 0, 0)
+
+
+@pytest.mark.processes
+def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(whole, tmp_path: Path) -> None:
+    dp.train(make_plan(2), make_job(), steps=1, checkpoints=tmp_path)
+    with pytest.raises(InvalidValueError, match="has made 1 updates already, steps is 1"):
+        dp.train(make_plan(2), make_job(), steps=1, checkpoints=tmp_path)
+    (latest(tmp_path) / "rank-1.pt").write_bytes(b"no archive")
+    with pytest.raises(DocumentError, match=r"cannot read .*rank-1.pt: .*use an earlier checkpoint"):
+        load_weights(latest(tmp_path))
+    with pytest.raises(RankFailedError, match=r"cannot read .*rank-1.pt"):
+        dp.train(make_plan(2), make_job(), steps=2, checkpoints=tmp_path)
+    assert not ranks()
+
+
+# -- from the shell ---------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_the_shell_trains_the_example_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = own_training.job().capture().graph
+    times = [lambda b: 1e-3 * b] * len(graph.layers)
+    plan = dp.save(dp.plan(profile_from_times(graph, times), 2, 32), tmp_path / "plan.json")
+    command = ["train", str(plan), "examples.own_training:job", "--checkpoints", str(tmp_path / "kept")]
+    for steps, updates in ((2, [1, 2]), (3, [3])):
+        with pytest.raises(SystemExit) as ended:
+            app([*command, "--steps", str(steps), "--json"])
+        assert ended.value.code == 0
+        told = json.loads(capsys.readouterr().out)
+        assert [metrics["update"] for metrics in told["metrics"]] == updates
+
+
+@pytest.mark.parametrize(
+    ("job", "phrase"),
+    [
+        ("examples.own_training", "JOB must be package.module:callable"),
+        ("examples.own_training:jub", "cannot make job 'examples.own_training:jub': AttributeError"),
+        ("examples.own_training:dataset", "returned a TensorDataset, expected a deeppool.TrainingJob"),
+    ],
+)
+def test_what_is_no_job_is_told_in_one_line(job: str, phrase: str, tmp_path: Path) -> None:
+    plan = dp.save(make_plan(2), tmp_path / "plan.json")
+    with pytest.raises(InvalidValueError, match=phrase):
+        app(["train", str(plan), job, "--steps", "1"])
+
+
+def test_machines_without_a_common_folder_are_told_at_the_start_that_they_cannot_change_their_plan() -> None:
+    elsewhere = ThisMachine("cpu", 2)
+    elsewhere.same_files = False
+    with pytest.raises(InvalidValueError, match="change their plan through a checkpoint, and there is no folder"):
+        dp.train(
+            make_plan(2),
+            make_job(),
+            steps=6,
+            replan_after=3,
+            profile=make_profile(),
+            place=elsewhere,
+            on_proposal=lambda found: True,
+        )

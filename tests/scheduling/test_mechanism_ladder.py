@@ -1,0 +1,25 @@
+"""Each rung is the one before it and one mechanism more."""
+
+from dataclasses import asdict, replace
+from itertools import pairwise
+
+from deeppool.base.sharing import Sharing
+from deeppool.scheduling.mechanism_ladder import ladder
+
+
+def test_each_rung_keeps_the_mechanisms_of_the_one_before() -> None:
+    rungs = list(ladder().values())
+    assert rungs[0].sharing == Sharing(priority="normal")
+    for before, after in pairwise(rungs):
+        assert after != before
+        kept = {name: value for name, value in asdict(before.sharing).items() if value and name != "priority"}
+        assert kept.items() <= asdict(after.sharing).items()
+        assert after.batch <= before.batch
+
+
+def test_batches_and_the_bound_are_those_asked_for() -> None:
+    found = ladder(batch=8, smaller_batch=2, bound=0.03)
+    assert [rung.batch for rung in found.values()] == [8, 8, 8, 8, 2, 2]
+    last = list(found)[-1]
+    assert last == "+ bound 3 %"
+    assert found[last].sharing == replace(found["+ smaller batch"].sharing, max_slowdown=0.03)

@@ -1,0 +1,108 @@
+"""One workload by every strategy."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.errors import PlanError
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from deeppool.planning.planner import plan
+from deeppool.planning.studies.collocation_tradeoff import share
+from deeppool.records import files
+from deeppool.simulation.cluster import job_costs
+from deeppool.simulation.cluster.comparison import compare_strategies
+from deeppool.simulation.cluster.simulate import simulate_cluster
+from deeppool.simulation.cluster.workload import TraceJob, beside_one_foreground, poisson_trace
+from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.plan.simulate import simulate
+from tests.strategies import contested_problems, make_graph, profile_from_times
+
+LINK = Link(1e9, 1e-5, "made by hand")
+CLUSTER = Cluster(4, "by hand", 4, LINK, LINK, None)
+PROFILE = profile_from_times(
+    make_graph([(), (0,)], [[], [4096]], [2**20, 2**20]), [lambda b: 1e-3 * b, lambda b: 8e-3 + 1e-5 * b]
+)
+SOURCES = {"net": PROFILE}
+STEADY = beside_one_foreground("net", 4, 16, iterations=10, amplification_limit=1.5)
+
+
+def test_every_strategy_is_there_with_the_partitions_of_the_paper(tmp_path):
+    told = []
+    found = compare_strategies(
+        STEADY, CLUSTER, sources=SOURCES, amplification_limits=(1.0, 4.0), on_progress=lambda *x: told.append(x)
+    )
+    assert [result.label for result in found.results] == [
+        "data-parallel",
+        "partition, 1 for foregrounds",
+        "partition, 2 for foregrounds",
+        "partition, 4 for foregrounds",
+        "burst-parallel",
+        "collocated",
+        "collocated, limit 1",
+        "collocated, limit 4",
+    ]
+    assert told[0] == ("data-parallel", 0.0) and told[-1] == ("done", 1.0)
+    assert files.load(files.save(found, tmp_path / "comparison.json")) == found
+    assert all(result.label in str(found) for result in found.results)
+
+
+def test_static_partitions_are_those_of_the_analytic_model():
+    analytic = share(PROFILE, CLUSTER, 16, PROFILE)
+    found = compare_strategies(STEADY, CLUSTER, sources=SOURCES)
+    simulated = [result for result in found.results if result.strategy == "partition"]
+    for point, result in zip(analytic.data_parallel_partitions, simulated, strict=True):
+        assert result.foreground_gpus == point.gpus
+        assert result.speedup == pytest.approx(point.speedup)
+        assert result.foreground_throughput == pytest.approx(point.foreground_throughput)
+        assert result.background_throughput == pytest.approx(point.background_throughput)
+
+
+def test_a_limit_for_all_is_as_if_the_trace_had_it():
+    found = compare_strategies(STEADY, CLUSTER, sources=SOURCES, amplification_limits=(1.1,)).results[-1]
+    alone = simulate_cluster(
+        beside_one_foreground("net", 4, 16, iterations=10, amplification_limit=1.1), CLUSTER, sources=SOURCES
+    )
+    assert found.completion_time == alone.mean_completion_time()
+    assert found.background_throughput == alone.background_throughput
+
+
+def test_each_distinct_combination_is_simulated_once(monkeypatch):
+    asked = []
+    real = job_costs.simulate_beside
+
+    def counting(plan, work, *rest, **options):
+        asked.append((id(plan), work.gpus, id(rest[1]), rest[2]))
+        return real(plan, work, *rest, **options)
+
+    monkeypatch.setattr(job_costs, "simulate_beside", counting)
+    pairs = tuple(Beside(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
+    kinds = [
+        TraceJob(name="f", role="foreground", source="net", iterations=20, gpus=4, batch=16, amplification_limit=1.5),
+        TraceJob(name="b", role="background", source="net", iterations=30),
+        TraceJob(name="c", role="background", source="net", iterations=30, batch=4),
+    ]
+    drawn = poisson_trace(kinds, jobs=40, interval=0.05, seed=1)
+    simulate_cluster(drawn, CLUSTER, sources=SOURCES, interference=measured)
+    assert len(asked) == len(set(asked))
+    assert 1 < len(asked) <= 2 * len({work for _, work, _, _ in asked})
+
+
+@settings(deadline=None, max_examples=60)
+@given(contested_problems(gpus=(1, 2, 3, 4)), st.booleans())
+def test_data_parallelism_is_a_plan_that_takes_what_every_plan_says_it_takes(problem, overlap):
+    profile, cluster, batch = problem
+    made = data_parallel_plan(profile, cluster, batch, overlap_sync=overlap)
+    assert {layer.gpus for layer in made.layers} == {tuple(range(cluster.gpus))}
+    searched = plan(profile, cluster, batch, overlap_sync=overlap)
+    assert made.iteration_time == pytest.approx(searched.data_parallel_iteration_time)
+    once = simulate(made)
+    assert once.iteration_time == pytest.approx(made.iteration_time)
+    assert once.gpu_seconds == pytest.approx(made.gpu_seconds)
+    assert once.idle_gpu_seconds == pytest.approx(0, abs=1e-12)
+
+
+def test_data_parallelism_needs_a_sample_for_each_gpu():
+    with pytest.raises(PlanError, match="4 GPUs cannot share a global batch of 3"):
+        data_parallel_plan(PROFILE, CLUSTER, 3)

@@ -1,0 +1,85 @@
+"""A background beside every GPU of a plan."""
+
+from dataclasses import replace
+
+import pytest
+
+from deeppool.base.sharing import POLICIES, Sharing
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.planning.planner import plan
+from deeppool.records import files
+from deeppool.simulation.device.idle_harvest import Waits
+from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.plan.collocated_plan import simulate_collocated_plan
+from deeppool.simulation.plan.simulate import simulate
+from tests.strategies import make_graph, profile_from_times, waiting
+
+BATCH = 16
+
+
+def made(gpus=2, first=lambda b: 0.5e-3 * b):
+    """A layer that scales unless told otherwise, and one that does not and runs on one GPU."""
+    profile = profile_from_times(make_graph([(), (0,)]), [first, lambda b: 8e-3])
+    cluster = Cluster(gpus, inside=Link(1e12, 1e-4, "made by hand"))
+    return plan(profile, cluster, BATCH, amplification_limit=1.5), profile
+
+
+def same_for_all(foreground, background):
+    arrangements = tuple(Beside(name, ((foreground,),), ((background,),)) for name in ("normal", "nice", "lowest"))
+    return Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), arrangements)
+
+
+@pytest.mark.parametrize("network", [lambda made: made, waiting])
+def test_a_background_that_is_preempted_gets_what_the_replay_gives_it(network):
+    foreground, background = made()
+    foreground = network(foreground)
+    found = simulate_collocated_plan(foreground, background, same_for_all(1.0, 0.0), Sharing(), iterations=20)
+    replayed = simulate(foreground, background_sample_time=found.background_sample_time)
+    assert found.slowdown == pytest.approx(0, abs=1e-9)
+    assert [one.alone_time for one in found.gpus] == pytest.approx([foreground.iteration_time] * 2)
+    in_an_iteration = found.background_throughput * foreground.iteration_time
+    assert in_an_iteration == pytest.approx(replayed.background_samples)
+    assert replayed.background_samples > 0
+
+
+def test_a_background_gets_less_of_short_waits_and_inside_transfers():
+    foreground = waiting(made()[0])
+    background = made()[1]
+    whole = simulate_collocated_plan(foreground, background, same_for_all(1.0, 0.0), Sharing(), iterations=20)
+    # Beside these, rounding leaves "gaps" of no length between what lies end to end.
+    waits = Waits((1e-4, 1e-3, 1.0), (0.0, 0.4, 0.4), in_transfers=0.4)
+    short = replace(same_for_all(1.0, 0.0), waits=waits)
+    part = simulate_collocated_plan(foreground, background, short, Sharing(), iterations=20)
+    assert [one.harvest for one in part.gpus] == pytest.approx([0.4 * one.harvest for one in whole.gpus], rel=1e-6)
+    assert [one.iteration_time for one in part.gpus] == pytest.approx([one.iteration_time for one in whole.gpus])
+    # A background of equal priority is not sent away.
+    naive = [
+        simulate_collocated_plan(foreground, background, one, POLICIES["naive"], iterations=20).background_throughput
+        for one in (same_for_all(1.0, 0.0), short)
+    ]
+    assert naive[0] == naive[1]
+
+
+def test_the_gpu_that_suffers_most_holds_up_the_plan():
+    foreground, background = made()
+    found = simulate_collocated_plan(foreground, background, same_for_all(0.5, 0.5), POLICIES["naive"], iterations=20)
+    busy = [1 - one.idle_share for one in found.gpus]
+    # Each operator takes twice as long.
+    assert [one.slowdown for one in found.gpus] == pytest.approx(busy)
+    assert found.slowdown == max(one.slowdown for one in found.gpus)
+    assert "slowdown" in str(found) and "a device" in str(found)
+
+
+def test_it_comes_back_from_a_file(tmp_path):
+    foreground, background = made()
+    found = simulate_collocated_plan(
+        foreground, background, same_for_all(0.9, 0.5), POLICIES["feedback"], iterations=20
+    )
+    assert files.load(files.save(found, tmp_path / "priced.json")) == found
+
+
+def test_gpus_that_the_plan_never_uses_are_left_out():
+    foreground, background = made(gpus=4, first=lambda b: 8e-3)
+    found = simulate_collocated_plan(foreground, background, same_for_all(1.0, 0.0), Sharing(), iterations=5)
+    assert {gpu for layer in foreground.layers for gpu in layer.gpus} == {0}
+    assert len(found.gpus) == 1

@@ -1,0 +1,231 @@
+"""Plans on GPUs of unlike speed and slow links, against a calculation GPU by GPU."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.errors import InvalidValueError
+from deeppool.planning.planner import plan
+from deeppool.profiling.iteration_check import IterationCheck
+from deeppool.profiling.measure.sampling import spread, typical
+from deeppool.records import files
+from deeppool.simulation.plan.conditions import Conditions, profiled_conditions
+from deeppool.simulation.plan.simulate import simulate
+from tests.figures.records import layer, plan_of, two_layer_plan
+from tests.simulation.cluster.lone_gpus import iteration_time
+from tests.strategies import chain_graphs, contested_problems, make_graph, problems, profile_from_times
+
+
+def noisy_profile(*spreads, runs=9):
+    checks = tuple(IterationCheck(2**index, 1.0, 1.0, spread, runs) for index, spread in enumerate(spreads))
+    return replace(profile_from_times(make_graph([()]), [lambda b: 0.01]), checks=checks)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_gpus_under_the_noise_of_a_profile_would_be_profiled_as_it_was(noise):
+    """What a profile says of iterations, said of those that are drawn: the times and their spread."""
+    conditions = profiled_conditions(noisy_profile(noise / 2, 3 * noise / 2), 3, seed=4)
+    drawn = conditions.slowness(20_000, 3)
+    for gpu in range(3):
+        assert typical(drawn[:, gpu]) == pytest.approx(1, rel=noise / 50)
+        assert spread(drawn[:, gpu]) == pytest.approx(noise, rel=0.03)
+    assert conditions.seed == 4
+
+
+def test_a_profile_without_noise_is_as_planned_and_one_that_knows_none_is_refused():
+    assert profiled_conditions(noisy_profile(0.0), 2).as_planned
+    with pytest.raises(InvalidValueError, match=r"knows no noise.*deeppool profile"):
+        profiled_conditions(noisy_profile(), 2)
+
+
+def test_two_iterations_say_nothing_of_noise():
+    known, unknown = noisy_profile(0.1), noisy_profile(0.5, 0.4, runs=2)
+    with pytest.raises(InvalidValueError, match=r"no batch size has more than 2 .* noise shows in 5 .*--seconds"):
+        profiled_conditions(unknown, 2)
+    both = replace(known, checks=(*known.checks, *unknown.checks))
+    assert profiled_conditions(both, 2) == profiled_conditions(known, 2)
+
+
+def spans_of(simulation):
+    return sorted((x.gpu, x.kind, x.name, round(x.start, 12), round(x.end, 12)) for x in simulation.timeline.spans)
+
+
+@settings(deadline=None, max_examples=60)
+@given(contested_problems(), st.booleans())
+def test_conditions_as_planned_change_nothing(problem, overlap):
+    profile, cluster, batch = problem
+    made = plan(profile, cluster, batch, overlap_sync=overlap)
+    planned, found = simulate(made), simulate(made, conditions=Conditions())
+    assert found.iteration_time == pytest.approx(planned.iteration_time, rel=1e-12)
+    assert found.gpu_seconds == pytest.approx(planned.gpu_seconds, rel=1e-9)
+    assert len(found.iteration_times) == 1
+    wide = [x for x in spans_of(planned) if x[4] - x[3] > 1e-9]
+    assert [x for x in spans_of(found) if x[4] - x[3] > 1e-9] == wide
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(chain_graphs()), st.data())
+def test_a_chain_takes_as_long_as_gpu_by_gpu(problem, data):
+    profile, cluster, batch = problem
+    cluster = replace(cluster, gpus_per_node=cluster.gpus)
+    made = plan(profile, cluster, batch)
+    speeds = tuple(data.draw(st.sampled_from([0.25, 0.5, 0.8, 1.0, 2.0])) for _ in range(made.gpus))
+    bandwidth = data.draw(st.sampled_from([0.1, 0.5, 1.0]))
+    found = simulate(made, conditions=Conditions(speeds=speeds, inside_bandwidth=bandwidth))
+    assert found.iteration_time == pytest.approx(iteration_time(made, [1 / x for x in speeds], bandwidth))
+
+
+@settings(deadline=None, max_examples=40)
+@given(contested_problems(), st.booleans(), st.integers(0, 3))
+def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
+    profile, cluster, batch = problem
+    made = plan(profile, cluster, batch, overlap_sync=overlap)
+    found = simulate(made, conditions=Conditions(jitter=0.3, straggling=0.2, seed=seed), iterations=20)
+    assert found.gpu_seconds + found.idle_gpu_seconds == pytest.approx(made.gpus * found.iteration_time)
+    per_gpu = {gpu: sum(x.duration for x in found.timeline.spans if x.gpu == gpu) for gpu in range(made.gpus)}
+    assert list(per_gpu.values()) == pytest.approx([found.iteration_time] * made.gpus)
+
+
+@settings(deadline=None, max_examples=40)
+@given(contested_problems(), st.booleans(), st.data())
+def test_no_iteration_is_faster_where_a_gpu_is_slower(problem, overlap, data):
+    profile, cluster, batch = problem
+    made = plan(profile, cluster, batch, overlap_sync=overlap)
+    speeds = [data.draw(st.sampled_from([0.5, 1.0])) for _ in range(made.gpus)]
+    slower = data.draw(st.integers(0, made.gpus - 1))
+    before = simulate(made, conditions=Conditions(speeds=tuple(speeds))).iteration_time
+    speeds[slower] *= 0.5
+    after = simulate(made, conditions=Conditions(speeds=tuple(speeds))).iteration_time
+    assert before * (1 - 1e-12) <= after <= 2 * before * (1 + 1e-12)
+
+
+def test_a_fast_gpu_waits_for_a_slow_one_where_their_gradients_meet():
+    made = plan_of(layer("conv", 2, forward=1.0, backward=2.0, sync=0.5), gpus=2)
+    found = simulate(made, conditions=Conditions(speeds=(1.0, 0.5)))
+    assert found.iteration_time == pytest.approx(6.5)
+    spans = [(x.gpu, x.kind, x.start, x.end) for x in found.timeline.spans]
+    assert spans == [
+        (0, "forward", 0.0, 1.0),
+        (0, "backward", 1.0, 3.0),
+        (0, "idle", 3.0, 6.0),
+        (0, "sync", 6.0, 6.5),
+        (1, "forward", 0.0, 2.0),
+        (1, "backward", 2.0, 6.0),
+        (1, "sync", 6.0, 6.5),
+    ]
+
+
+def test_samples_that_move_between_the_same_gpus_are_waited_for_too():
+    made = plan_of(layer("a", 2, forward=1.0), layer("b", 2, forward=1.0, reshard=1.0), gpus=2)
+    found = simulate(made, conditions=Conditions(speeds=(1.0, 0.5)))
+    fast = [(x.kind, x.start, x.end) for x in found.timeline.spans if x.gpu == 0 and x.kind != "idle"]
+    assert fast == [("forward", 0.0, 1.0), ("reshard", 2.0, 2.5), ("forward", 2.5, 3.5), ("reshard", 3.5, 4.0)]
+    assert found.iteration_time == pytest.approx(5.0)
+
+
+def test_a_gpu_that_no_layer_uses_may_be_as_slow_as_it_likes():
+    made = plan_of(layer("fc", 1, forward=1.0, backward=2.0), gpus=2)
+    found = simulate(made, conditions=Conditions(speeds=(1.0, 0.01)))
+    assert found.iteration_time == pytest.approx(3.0)
+    assert found.idle_gpu_seconds == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_node", "inside", "between", "slower"),
+    [
+        (4, 0.5, 1.0, 2.0),
+        (4, 1.0, 0.5, 1.0),
+        (2, 1.0, 0.25, 4.0),
+        (2, 0.5, 1.0, 1.0),
+        (2, 0.01, 1.0, 50.0),
+    ],
+    ids=[
+        "a node's own link",
+        "links between nodes that nothing crosses",
+        "links between nodes",
+        "a node's own link, still as fast as those between",
+        "a node's own link, now the slowest",
+    ],
+)
+def test_transfers_take_longer_on_slow_links_and_computing_does_not(gpus_per_node, inside, between, slower):
+    made = plan_of(
+        layer("conv", 4, forward=1.0, backward=1.0, sync=1.0), layer("fc", 1, forward=1.0, reshard=1.0), gpus=4
+    )
+    links = Link(2e9, 0.0, "by hand"), Link(1e9, 0.0, "by hand")
+    found = simulate(
+        replace(made, cluster=Cluster(4, "by hand", gpus_per_node, *links)),
+        conditions=Conditions(inside_bandwidth=inside, between_bandwidth=between),
+    )
+    assert found.iteration_time == pytest.approx(3.0 + 2.0 * slower)
+
+
+def test_iterations_of_one_seed_are_the_same_and_of_another_differ():
+    made = two_layer_plan()
+    conditions = Conditions(jitter=0.1, straggling=0.1, seed=7)
+    first, again = (simulate(made, conditions=conditions, iterations=50) for _ in range(2))
+    assert first == again
+    assert len(set(first.iteration_times)) == 50
+    other = simulate(made, conditions=replace(conditions, seed=8), iterations=50)
+    assert other.iteration_times != first.iteration_times
+
+
+def test_the_iteration_shown_is_the_one_of_median_length():
+    found = simulate(two_layer_plan(), conditions=Conditions(jitter=0.2), iterations=101)
+    assert found.iteration_time == np.median(found.iteration_times) == found.timeline.duration
+
+
+def test_stragglers_are_as_frequent_and_as_slow_as_asked():
+    drawn = Conditions(straggling=0.25, delay=3.0, seed=1).slowness(4000, 8)
+    late = drawn[drawn > 1]
+    assert late.size / drawn.size == pytest.approx(0.25, abs=0.02)
+    assert late.mean() == pytest.approx(4.0, rel=0.05)
+    jitter = np.log(Conditions(jitter=0.2, speeds=(0.5,), seed=1).slowness(4000, 2))
+    assert jitter.std(axis=0) == pytest.approx([0.2, 0.2], rel=0.05)
+    assert jitter.mean(axis=0) == pytest.approx([math.log(2), 0], abs=0.02)
+
+
+def test_more_gpus_find_more_stragglers():
+    conditions = Conditions(straggling=0.05)
+    means = [
+        simulate(
+            plan_of(layer("conv", gpus, forward=1.0), gpus=gpus), conditions=conditions, iterations=2000
+        ).summary.mean
+        for gpus in (1, 8, 64)
+    ]
+    # The largest of n: one exponential delay, with probability 1 - 0.95 ** n at least.
+    assert means[0] == pytest.approx(1.05, abs=0.02)
+    assert means[0] < means[1] < means[2]
+
+
+def test_it_comes_back_from_a_file_and_says_what_was_slow(tmp_path):
+    found = simulate(two_layer_plan(), conditions=Conditions(speeds=(1, 0.5), jitter=0.1), iterations=10)
+    assert files.load(files.save(found, tmp_path / "slow.json")) == found
+    assert "speed of GPU 1 at 0.5, jitter 0.1; seed 0: mean" in str(found)
+    assert "p99" in str(found) and "against the plan" in str(found)
+    assert str(Conditions()) == "as planned"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"speeds": (1.0, 0.0)}, "speeds must be positive, got 0 "),
+        ({"inside_bandwidth": -1.0}, "inside_bandwidth must be positive, got -1 "),
+        ({"jitter": -0.1}, "jitter must not be negative, got -0.1"),
+        ({"straggling": 1.5}, "straggling is a probability, from 0 to 1, got 1.5"),
+    ],
+)
+def test_conditions_that_cannot_be_are_refused(wrong, told):
+    with pytest.raises(InvalidValueError, match=told):
+        Conditions(**wrong)
+
+
+def test_conditions_of_another_cluster_are_refused():
+    with pytest.raises(InvalidValueError, match="have 5 speeds, the plan has 4 GPUs"):
+        simulate(two_layer_plan(), conditions=Conditions(speeds=(1, 1, 1, 1, 0.5)))
+    with pytest.raises(InvalidValueError, match="iterations must be at least 1, got 0"):
+        simulate(two_layer_plan(), conditions=Conditions(jitter=0.1), iterations=0)
