@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from deeppool.graph.models.torchvision_operators import define_missing_operators
+
+# Before any test module imports torchvision.
+define_missing_operators()
+
 CHECKOUT = Path(__file__).parents[1]
 COSTS = {"slow": 100, "processes": 50}
 """Roughly, of a test with a mark, where others cost 1."""

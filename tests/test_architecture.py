@@ -15,19 +15,16 @@ PACKAGE = Path(deeppool.__file__).parent
 # under deeppool) imports from the rows below, and in its own row from what stands left of a "<".
 # Between units joined by "|" there are no imports in either direction.
 ROWS = (
-    # vocabulary
-    "errors < units < documents | network < cluster | timeline | sharing | live_sample < steering < job"
-    " | margin < run_record < training_record | run_comparison | device | bell < env | telemetry"
-    " | cancellation | cradle < nursery < child | under_way | board < vigil"
-    " | pulse < blame < place < rank_group < torchrun",
-    "graph < profiling | collectives < costs",  # facts
+    "errors < units < job",  # vocabulary
+    "base",
+    "cluster | device < telemetry | processes",  # platform
+    "records",
+    "graph < training < collectives < profiling < costs",  # facts
     "planning < scheduling",  # decisions
     "simulation | execution < collocation < interleaving",  # systems
     "figures",  # views
-    # live runs; the coordinator starts them where it has room
-    "files < catalogue | rounds | attempts < session | training_run | live_run < coordinator",
-    "widgets",  # views with controls: they start runs
-    "evaluation < cli",  # surfaces
+    "runs < coordinator",
+    "widgets < evaluation < cli",  # surfaces
 )
 HEIGHTS = {
     unit.strip(): (row, step)

@@ -21,16 +21,16 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
 from deeppool.cluster.cluster import find_cluster
-from deeppool.evaluation.experiments.half_and_half_plan import halved_plan
+from deeppool.evaluation.experiments.half_and_half_plan import half_and_half_plan
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import RunRecord
-from deeppool.scheduling.mechanism_ladder import Rung, ladder
+from deeppool.scheduling.mechanism_ladder import Rung, mechanism_ladder
 
 BATCH, SMALLER = 4, 1
 EQUAL = Sharing(priority="normal")
 
 
-LADDER = ladder(BATCH, SMALLER)
+LADDER = mechanism_ladder(BATCH, SMALLER)
 # By itself: the background has the foreground's priority, but for nice.
 ALONE = {
     "nice": Rung(Sharing(priority="nice"), BATCH),
@@ -136,7 +136,7 @@ def make_plan() -> Plan:
     The same on every machine: a rank works, waits for the other one at the end, and helps.
     """
     profile = dp.profile("resnet18", (3, 64, 64), device="cpu", batch_sizes=[4, 8])
-    return halved_plan(profile, find_cluster("loopback", 2), global_batch=8)
+    return half_and_half_plan(profile, find_cluster("loopback", 2), global_batch=8)
 
 
 def table(runs: dict[str, list[RunRecord]]) -> str:

@@ -28,13 +28,13 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import POLICIES
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.foreground_phases import Phases
+from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.device.common import Device, find_device
 from deeppool.execution.communicator import Alone
-from deeppool.execution.foreground_control import Governing
+from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import Work, synthetic_work
+from deeppool.execution.training_task import TrainingTask, synthetic_work
 from deeppool.job import Job
 
 EVERYTHING = replace(POLICIES["feedback"], max_slowdown=0.01)
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def iterations(
-    work: Work, batch: int, stages: int, device: Device, folder: Path
+    work: TrainingTask, batch: int, stages: int, device: Device, folder: Path
 ) -> Callable[[bool], tuple[float, float]]:
     """A training whose iterations run with the engine or without; each tells its seconds, and those of the engine."""
     count = len(work.captured.graph.layers)
@@ -115,10 +115,10 @@ def iterations(
     stream = device.stream("high")
     with stream.current():
         trainer = Trainer(work.captured, parts, Alone(), work.training)
-    governing = Governing(EVERYTHING, folder, 0, Alone(), device.torch_device())
-    watcher: Phases | None = None
+    governing = ForegroundControl(EVERYTHING, folder, 0, Alone(), device.torch_device())
+    watcher: ForegroundPhases | None = None
     if device.kind == "cuda":
-        watcher = Phases(device)
+        watcher = ForegroundPhases(device)
         governing.trust(watcher)
 
     def iterate(engine: bool) -> tuple[float, float]:

@@ -27,9 +27,9 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import find_cluster
 from deeppool.device.cpu import pin_to_core
-from deeppool.evaluation.experiments.half_and_half_plan import halved_plan
+from deeppool.evaluation.experiments.half_and_half_plan import half_and_half_plan
 from deeppool.execution.communicator import ProcessGroup
-from deeppool.execution.foreground_control import Governing
+from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training_task import synthetic_work
@@ -58,7 +58,7 @@ def main() -> None:
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         profile = dp.profile(MODEL, SHAPE, device="cpu", batch_sizes=[BATCH // 2, BATCH])
-        plan = halved_plan(profile, find_cluster("loopback", 2), BATCH)
+        plan = half_and_half_plan(profile, find_cluster("loopback", 2), BATCH)
         serialization.write(plan, Path(folder) / PLAN)
         mp.spawn(rank, (Path(folder), 3 if arguments.quick else arguments.pairs), nprocs=plan.gpus)
         off, on = json.loads((Path(folder) / FOUND).read_text())
@@ -100,7 +100,7 @@ def blocks(plan: Plan, number: int, folder: Path) -> Callable[[bool], float]:
     peers = ProcessGroup()
     work = synthetic_work(Job(MODEL, SHAPE, plan.global_batch), torch.device("cpu"), folder, plan)
     trainer = Trainer(work.captured, stages_of(plan), peers, work.training)
-    governing = Governing(EVERYTHING, folder, number, peers)
+    governing = ForegroundControl(EVERYTHING, folder, number, peers)
 
     def block(engine: bool) -> float:
         started = ended = time.perf_counter()

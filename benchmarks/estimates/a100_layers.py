@@ -24,8 +24,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deeppool.errors import DocumentError
+from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.profiling.estimate.kernels import Kernel
-from deeppool.profiling.estimate.layer_work import Work, trace
+from deeppool.profiling.estimate.layer_work import LayerWork, trace
 
 MODELS = {
     "VGG-16": "vgg16",
@@ -62,7 +63,7 @@ def read_layers(folder: Path, model: str, batches: Collection[int] | None = None
         DocumentError: a file is missing, or has a layer that is not known.
     """
     samples = []
-    known: dict[tuple[str, int], Work] = {}
+    known: dict[tuple[str, int], LayerWork] = {}
     for index, entries in _groups(_document(folder, {**MODELS, BLOCKS: BLOCKS}[model])["layers"]):
         if model == BLOCKS and entries[0]["op"] != "ResnetBottleneck":
             continue
@@ -77,7 +78,7 @@ def read_layers(folder: Path, model: str, batches: Collection[int] | None = None
     return samples
 
 
-def _samples(sample: Sample, cells: list[dict[str, float]], work: Work) -> list[Sample]:
+def _samples(sample: Sample, cells: list[dict[str, float]], work: LayerWork) -> list[Sample]:
     """Forward and backward beside both, where the file has them apart."""
     total = sum(cell["total_ms"] for cell in cells) / 1e3
     both = replace(sample, seconds=total, kernels=work.forward + work.backward)
@@ -108,7 +109,7 @@ def _groups(entries: list[dict[str, Any]]) -> Iterator[tuple[int, list[dict[str,
         yield index, [entry, *(x for x in after if x["op"].startswith("ReLU"))]
 
 
-def work_of(entries: list[dict[str, Any]], batch: int, data_gradient: bool) -> Work:
+def work_of(entries: list[dict[str, Any]], batch: int, data_gradient: bool) -> LayerWork:
     """The kernels of some rows, one after another."""
     mode = FakeTensorMode()
     with mode:
@@ -137,6 +138,7 @@ def build(entry: dict[str, Any], bias: bool) -> nn.Module:
 
 
 def _bottleneck(given: dict[str, Any]) -> nn.Module:
+    define_missing_operators()
     from torchvision.models.resnet import Bottleneck
 
     outside, stride = 4 * given["planes"], given.get("stride", 1)
@@ -150,7 +152,7 @@ def _tuple(value: int | list[int]) -> int | tuple[int, ...]:
     return value if isinstance(value, int) else tuple(value)
 
 
-def accumulate(work: Work) -> Work:
+def accumulate(work: LayerWork) -> LayerWork:
     """Adds to the backward what it costs to add to gradients that are there already."""
     weights = [kernel for kernel in work.backward if kernel.operator == "convolution_backward_weight"]
     sizes = [kernel.weight_bytes for kernel in weights]

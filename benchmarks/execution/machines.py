@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from deeppool.processes.launcher import Slot, ThisMachine
-from deeppool.processes.managed_process import Child
+from deeppool.processes.launcher import LocalLauncher, WorkerSpec
+from deeppool.processes.managed_process import ManagedProcess
 
 PREFIX = "deeppool-"
 BRIDGE = "deeppool0"
@@ -22,19 +22,19 @@ PERIOD_US = 10_000
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-class Machines(ThisMachine):
+class Machines(LocalLauncher):
     """A place with a machine per rank."""
 
     def __init__(self, count: int) -> None:
         super().__init__("cpu", count)
 
-    def slot(self, rank: int) -> Slot:
+    def slot(self, rank: int) -> WorkerSpec:
         """Ranks meet at the first machine; each has its index as core, so that those of one core are neighbours."""
-        return Slot(str(self._folder), f"tcp://{SUBNET}.1:{PORT}", INTERFACE, rank, None)
+        return WorkerSpec(str(self._folder), f"tcp://{SUBNET}.1:{PORT}", INTERFACE, rank, None)
 
     def start(self, rank, module, name, inbox=None):
         """In the namespace and the cgroup of a machine."""
-        return Child(module, name, inbox, launcher=launcher(rank))
+        return ManagedProcess(module, name, inbox, launcher=launcher(rank))
 
 
 def launcher(machine: int) -> tuple[str, ...]:

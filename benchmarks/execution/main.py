@@ -24,7 +24,7 @@ from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.execution.measurements import iteration_spans
 from deeppool.planning.plan import Plan
-from deeppool.processes.launcher import Place, ThisMachine
+from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ def data_parallel(plan: Plan) -> Plan:
     return replace(plan, layers=layers, iteration_time=time, gpu_seconds=plan.gpus * time)
 
 
-def compare(plan: Plan, place: Place, rounds: int, iterations: int) -> dict[str, object]:
+def compare(plan: Plan, place: Launcher, rounds: int, iterations: int) -> dict[str, object]:
     """Both ways, by turns, on the ranks of a place."""
     with private_folder() as folder, RankGroup(place) as group:
         serialization.write(plan, folder / "plan.json")
@@ -101,7 +101,7 @@ def loopback(rounds: int, iterations: int) -> list[dict[str, object]]:
     for model, shape, batch in LOOPBACK:
         profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch])
         plan = dp.plan(profile, find_cluster("loopback", 2), batch, overlap_sync=True)
-        rows.append(compare(data_parallel(plan), ThisMachine("cpu", 2), rounds, iterations))
+        rows.append(compare(data_parallel(plan), LocalLauncher("cpu", 2), rounds, iterations))
         print(json.dumps(rows[-1]), file=sys.stderr)
     return rows
 

@@ -21,7 +21,7 @@ from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.models.workloads import load_model
 from deeppool.planning.plan import Plan
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 from deeppool.training.synthetic_task import SyntheticTask
 from deeppool.training.training_job import Training
 
@@ -95,7 +95,7 @@ class Comparison:
 
 
 def main():
-    commands = Commands()
+    commands = CommandChannel()
     comparison = Comparison(commands.next())
     commands.answer("ready")
     while (message := commands.next())["command"] != "exit":

@@ -19,13 +19,13 @@ from torch import nn
 import deeppool as dp
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collocation.captured_step import CapturedStep
-from deeppool.collocation.piece_launcher import Lane, Piece, timed
+from deeppool.collocation.piece_launcher import LaunchedPiece, PieceLauncher, timed
 from deeppool.device.common import Device, Launch, Precision, Stream
 from deeppool.device.sm_share import sm_share
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.models.workloads import find_workload
-from deeppool.scheduling.background_limits import FREE, Operator, Orders
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 from deeppool.scheduling.governor import Governor
 from deeppool.training.synthetic_task import SyntheticTask
@@ -136,7 +136,7 @@ class Foreground:
         operators = {operator: launch.seconds() for operator, launch in self._launches}
         return last.device.seconds(first.start, last.end), operators
 
-    def look(self) -> tuple[Orders, Operator | None]:
+    def look(self) -> tuple[BackgroundLimits, Operator | None]:
         """For a lane: the orders, and the first operator that the device has not done."""
         return self.orders, next((operator for operator, launch in self._launches if not launch.done()), None)
 
@@ -145,8 +145,8 @@ class Foreground:
 class Background:
     """A rung's."""
 
-    pieces: tuple[Piece, ...]
-    lane: Lane
+    pieces: tuple[LaunchedPiece, ...]
+    lane: PieceLauncher
     governor: Governor
     batch: int
     samples_alone: float
@@ -255,14 +255,14 @@ class Climb:
         """A rung's, measured alone first."""
         job, problem = self.job(sharing, smaller)
         pieces = timed(job.works, job.stream, self.device)
-        alone = Lane(job.stream, Gate(Sharing(pieces=2)), lambda: (FREE, None))
+        alone = PieceLauncher(job.stream, Gate(Sharing(pieces=2)), lambda: (FREE, None))
         started = time.perf_counter()
         with alone.running(pieces):
             time.sleep(self.setting.alone_seconds)
         if alone.error is not None:
             raise RunError(f"alone: {alone.error}") from alone.error
         samples = alone.finished / len(pieces) * job.batch / (time.perf_counter() - started)
-        lane = Lane(job.stream, Gate(sharing), foreground.look)
+        lane = PieceLauncher(job.stream, Gate(sharing), foreground.look)
         return Background(pieces, lane, Governor(sharing), job.batch, samples, problem)
 
 

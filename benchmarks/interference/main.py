@@ -15,7 +15,7 @@ from pathlib import Path
 import deeppool as dp
 from deeppool import figures
 from deeppool.base import serialization
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.units import format_seconds
 
 QUICK = {"matrices": [128], "durations": [2e-4, 2e-3], "waits": [2e-2], "seconds": 0.05, "rounds": 1}
@@ -44,7 +44,7 @@ def main() -> None:
     print(found, *(table(found, beside) for beside in found.arrangements), sep="\n\n")
 
 
-def table(found: Interference, beside: Beside) -> str:
+def table(found: Interference, beside: Arrangement) -> str:
     """Foreground, percent of alone; rows are foreground kernels."""
     names = [f"{intensity:.2g}, {format_seconds(time)}" for intensity in found.intensities for time in found.durations]
     rows = [f"| {beside.name} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]

@@ -12,7 +12,7 @@ from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork, fit_line
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
-from deeppool.processes.launcher import ThisMachine
+from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
 from deeppool.profiling.network.measure import SIZES
 
@@ -85,7 +85,7 @@ def reshards(cluster: Cluster, rounds: int) -> list[dict[str, object]]:
     """Measured with the runtime's own exchange, predicted by the planner's prices."""
     ranks = cluster.gpus
     cases = [(*sets, BATCH, size) for sets in RESHARDS[ranks] for size in SAMPLE_BYTES]
-    with private_folder() as folder, RankGroup(ThisMachine("cpu", ranks)) as group:
+    with private_folder() as folder, RankGroup(LocalLauncher("cpu", ranks)) as group:
         for rank in range(ranks):
             group.start("reshard_rank").send(
                 "setup", rank=rank, ranks=ranks, cases=cases, rounds=rounds, rendezvous=str(folder / "rendezvous")

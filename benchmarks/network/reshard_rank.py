@@ -10,18 +10,18 @@ import torch.distributed as dist
 from deeppool.collectives.layout import Layout
 from deeppool.device.common import find_device
 from deeppool.execution.communicator import ProcessGroup
-from deeppool.execution.exchange import Exchange, Move
-from deeppool.processes.managed_process import Commands
+from deeppool.execution.exchange import Exchange, SampleCopy
+from deeppool.processes.managed_process import CommandChannel
 
 
 def move(exchange, shard, source, destination, like):
     """As a stage does that needs the value at once."""
-    (arrival,) = exchange.start([Move(shard, source, destination, like)])
+    (arrival,) = exchange.start([SampleCopy(shard, source, destination, like)])
     return arrival.wait() if exchange.rank in destination.gpus else None
 
 
 def main():
-    commands = Commands()
+    commands = CommandChannel()
     setup = commands.next()
     rank = setup["rank"]
     device = find_device("cpu")

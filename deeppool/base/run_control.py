@@ -17,7 +17,7 @@ DECIDED_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBound:
+class BoundInterval:
     """The part of a run under one bound, where that was changed while it ran."""
 
     bound: float | None
@@ -44,7 +44,7 @@ class HeldBound:
         )
 
 
-class Steering:
+class RunControl:
     """The way into a run: one thread changes, the run's own thread takes notice between two iterations."""
 
     def __init__(self) -> None:

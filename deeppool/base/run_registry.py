@@ -42,7 +42,7 @@ _ANNOUNCED: ContextVar[bool] = ContextVar("announced", default=False)
 
 
 @dataclass(frozen=True, slots=True)
-class RunUnderWay:
+class RegisteredRun:
     """A run as it stood a moment ago. It prints itself in a line."""
 
     KIND: ClassVar[str] = "run-under-way"
@@ -87,7 +87,7 @@ class RunUnderWay:
         return f"{self.name}: {self.what}: {told}, by {self.where} in {self.folder}"
 
 
-def running() -> tuple[RunUnderWay, ...]:
+def running() -> tuple[RegisteredRun, ...]:
     """Runs of this user that are under way on this machine, in any notebook, script or command; the oldest first.
 
         for run in dp.running():
@@ -100,7 +100,7 @@ def running() -> tuple[RunUnderWay, ...]:
     found = []
     for path in folder().glob("*.json"):
         try:
-            told = serialization.read(path, RunUnderWay)
+            told = serialization.read(path, RegisteredRun)
         except DocumentError:  # it has ended in this moment, or another deeppool wrote it
             continue
         if told.host != platform.node() or told.boot == _boot():
@@ -113,7 +113,7 @@ def running() -> tuple[RunUnderWay, ...]:
     return tuple(sorted(found, key=lambda run: run.started))
 
 
-def announced(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def registered(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A call that takes ``on_progress`` is seen by :func:`running` until it returns, and can be asked to end."""
 
     @functools.wraps(function)
@@ -141,7 +141,7 @@ class _Announcement:
         self._cancellation = cancellation
         self._changing = threading.Lock()
         self._base: Path | None = None
-        self._told = RunUnderWay(
+        self._told = RegisteredRun(
             name=f"{os.getpid()}-{next(_NUMBERS)}",
             what=what,
             where=_where(),

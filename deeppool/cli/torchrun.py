@@ -4,24 +4,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from deeppool.processes.fork_server_client import nursery
+from deeppool.processes.fork_server_client import fork_server
 
 if TYPE_CHECKING:
-    from deeppool.processes.torchrun.rendezvous import Crew
+    from deeppool.processes.torchrun.rendezvous import WorkerGroup
 
 
 @contextmanager
-def crew() -> Iterator["Crew | None"]:
+def crew() -> Iterator["WorkerGroup | None"]:
     """torchrun's processes, where it started this one: those that are not rank 0 serve it in here, and exit."""
     from deeppool.processes.torchrun import started_by_torchrun
 
     # While this process reads its files and loads torch, another loads what the ranks will need.
-    if (ready := nursery()) is not None:
+    if (ready := fork_server()) is not None:
         ready.prepare("deeppool.execution.worker")
     if not started_by_torchrun():
         yield None
         return
-    from deeppool.processes.torchrun.rendezvous import gathered
+    from deeppool.processes.torchrun.rendezvous import rendezvous
 
-    with gathered() as found:
+    with rendezvous() as found:
         yield found

@@ -161,12 +161,15 @@ def find_background(
 
 def _call(reference: str) -> Any:
     """What ``package.module:callable`` returns."""
+    from deeppool.graph.models.torchvision_operators import define_missing_operators
+
     module, colon, attribute = reference.partition(":")
     if not colon:
         raise InvalidValueError(f"JOB must be package.module:callable, got '{reference}'")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
+        define_missing_operators()
         return getattr(importlib.import_module(module), attribute)()
     except Exception as error:  # the user's module may raise anything
         raise InvalidValueError(

@@ -18,8 +18,8 @@ import numpy as np
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import Span
 from deeppool.collocation.job_queue import BackgroundJob
-from deeppool.processes.launcher import Place
-from deeppool.processes.managed_process import ChildDiedError, Message, Process, close_all, receive
+from deeppool.processes.launcher import Launcher
+from deeppool.processes.managed_process import Message, ProcessDiedError, ProcessHandle, close_all, receive
 
 START_SECONDS = 300.0
 SWITCH_SECONDS = 60.0
@@ -27,7 +27,7 @@ SWITCH_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Work:
+class WorkDone:
     """What the background jobs got done in the phases of one kind."""
 
     steps: float = 0.0
@@ -41,7 +41,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BackgroundReport:
     """What one of the jobs last said of itself."""
 
     clock: float
@@ -52,13 +52,13 @@ class Told:
     """How it died."""
 
 
-class Neighbours:
+class BackgroundGroup:
     """One background process per core. Leaving its ``with`` block ends them all."""
 
     def __init__(
         self,
         job: BackgroundJob,
-        place: Place,
+        place: Launcher,
         ranks: int,
         sharing: Sharing,
         work: Mapping[str, Any],
@@ -84,12 +84,14 @@ class Neighbours:
         self.ended = "stopped"
         self.step_seconds = 0.0
         """That a step holds its core or GPU, alone; of the slowest job."""
-        self.told: dict[int, Told] = {rank: Told(time.perf_counter(), 0, 0) for rank in range(ranks)}
+        self.told: dict[int, BackgroundReport] = {
+            rank: BackgroundReport(time.perf_counter(), 0, 0) for rank in range(ranks)
+        }
         """Per rank, as of the last :meth:`look`."""
         self._tells = tells
-        self._cuts: list[tuple[Work, float, dict[int, float]]] = []
+        self._cuts: list[tuple[WorkDone, float, dict[int, float]]] = []
         """Parts of the present phase that are over: whose work it was, until when, and CPU seconds by then."""
-        self._living: dict[int, Process] = {}
+        self._living: dict[int, ProcessHandle] = {}
         try:
             for rank in range(ranks):
                 child = place.start(rank, "deeppool.collocation.background_process", f"background job of rank {rank}")
@@ -122,7 +124,7 @@ class Neighbours:
                 self.priority = message["priority"]
                 self.step_seconds = max(self.step_seconds, message["step"])
         if not self._living:
-            raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
+            raise ProcessDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
 
     def begin(self) -> None:
         """All that live train from now on."""
@@ -145,18 +147,18 @@ class Neighbours:
 
     def _note(self, rank: int, message: Message) -> None:
         if message["event"] == "progress":
-            self.told[rank] = Told(message["clock"], message["updates"], message["samples"])
+            self.told[rank] = BackgroundReport(message["clock"], message["updates"], message["samples"])
 
     def _bury(self, rank: int, how: str) -> None:
         self.ended = how
         self.told[rank] = replace(self.told[rank], clock=time.perf_counter(), ended=how)
         self._living.pop(rank).kill()
 
-    def cut(self, work: Work) -> None:
+    def cut(self, work: WorkDone) -> None:
         """From here on the present training phase counts for something else; up to here, for ``work``."""
         self._cuts.append((work, time.perf_counter(), self._cpu()))
 
-    def measure(self, work: Work, started: float) -> None:
+    def measure(self, work: WorkDone, started: float) -> None:
         """Ends a training phase that began at ``started``; adds what was done since the last cut to ``work``."""
         self.cut(work)
         parts, self._cuts = self._cuts, []
@@ -184,7 +186,7 @@ class Neighbours:
                 self._note(rank, message)
             # It says why it failed, and then ends with the same words.
             return receive(child, timeout) if message["event"] == "failed" else message
-        except ChildDiedError as error:
+        except ProcessDiedError as error:
             self._bury(rank, str(error))
             return None
 
@@ -196,7 +198,7 @@ class Neighbours:
         """Ends all that live."""
         close_all(list(self._living.values()), grace=1.0)
 
-    def __enter__(self) -> "Neighbours":
+    def __enter__(self) -> "BackgroundGroup":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -206,9 +208,9 @@ class Neighbours:
 class Spinners:
     """One idle-priority spinner per core. Leaving its ``with`` block ends them all."""
 
-    def __init__(self, place: Place, ranks: int, sharing: Sharing, device: str) -> None:
+    def __init__(self, place: Launcher, ranks: int, sharing: Sharing, device: str) -> None:
         """Starts one beside each rank, on ``cpu`` or ``cuda``; :meth:`spinning` sets them spinning."""
-        self._children: list[Process] = []
+        self._children: list[ProcessHandle] = []
         try:
             for rank in range(ranks):
                 child = place.start(rank, "deeppool.collocation.spinner", f"spinner of rank {rank}")
@@ -248,7 +250,7 @@ class Spinners:
         self.close()
 
 
-def _credit(log: Sequence[Sequence[float]], parts: Sequence[tuple[Work, float, float]]) -> None:
+def _credit(log: Sequence[Sequence[float]], parts: Sequence[tuple[WorkDone, float, float]]) -> None:
     """Adds the steps of one job to the works of its phase, each of which has its end and the CPU seconds by then."""
     before = 0.0
     for work, until, cpu in parts:

@@ -16,7 +16,7 @@ PROCESS = "process"
 PROCESS_UNDER_MPS = "process, under MPS"
 
 
-def find_home(sharing: Sharing, device: str, job: BackgroundJob) -> tuple[str, str | None]:
+def place_background(sharing: Sharing, device: str, job: BackgroundJob) -> tuple[str, str | None]:
     """Where a background runs, as a record says it; and why it is not where it would be by itself, or None.
 
     A daemon of MPS is never started or stopped here; processes use one that runs.

@@ -16,7 +16,7 @@ from pathlib import Path
 from deeppool.base.sharing import Sharing
 from deeppool.device.control_group import join_background
 from deeppool.device.cpu import lower_priority, pin_to_core
-from deeppool.processes.managed_process import Commands, Message
+from deeppool.processes.managed_process import CommandChannel, Message
 
 WORST_OOM_SCORE = "1000"
 """The kernel ends a background before it ends a rank when memory runs out."""
@@ -24,7 +24,7 @@ WORST_OOM_SCORE = "1000"
 
 def main() -> None:
     """Obeys the launcher until it is told to exit."""
-    commands = Commands()
+    commands = CommandChannel()
     setup = commands.next()
     if setup["core"] is not None:
         pin_to_core(setup["core"])
@@ -33,12 +33,12 @@ def main() -> None:
     # A job that starts at the lowest priority beside a busy core may never be ready, so where it is waited for, it
     # starts as an equal. Where it is not, importing torch and capturing the model shall not cost the foreground.
     priority = yield_core(setup) if setup.get("serves") else None
-    from deeppool.collocation.background_worker import Guest
-    from deeppool.execution.failure_report import tell
+    from deeppool.collocation.background_worker import BackgroundWorker
+    from deeppool.execution.failure_report import report_failure
 
     step = None
     try:
-        guest = Guest(setup, commands)
+        guest = BackgroundWorker(setup, commands)
         if priority is None:
             # Warm before it is measured.
             guest.step()
@@ -57,7 +57,7 @@ def main() -> None:
             else:
                 commands.answer("resting")
     except Exception as error:
-        told = tell(commands, error, f"step {guest.updates + 1}" if "guest" in locals() else "its start")
+        told = report_failure(commands, error, f"step {guest.updates + 1}" if "guest" in locals() else "its start")
         sys.exit(told["text"])
 
 

@@ -10,7 +10,7 @@ import torch
 
 from deeppool.base.sharing import Sharing
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.paced_launcher import Throttle
+from deeppool.collocation.paced_launcher import PacedLauncher
 from deeppool.collocation.pieces import PIECE_SECONDS, in_pieces, longest_piece
 from deeppool.device.common import Device, Stream, StreamPriority, find_device
 from deeppool.device.cpu import LOWEST
@@ -22,11 +22,11 @@ from deeppool.execution.checkpoint import Checkpoint
 from deeppool.execution.communicator import Alone
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import Work, keep_sockets_in, own_work, synthetic_work
+from deeppool.execution.training_task import TrainingTask, keep_sockets_in, own_work, synthetic_work
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.job import job_from
-from deeppool.processes.managed_process import Commands, Message
-from deeppool.processes.shared_page import Board
+from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.processes.shared_page import SharedPage
 from deeppool.training.training_job import load_job
 
 TELL_SECONDS = 0.5
@@ -35,10 +35,10 @@ KEEP = 2
 """Checkpoints that stay."""
 
 
-class Guest:
+class BackgroundWorker:
     """One background job in this process."""
 
-    def __init__(self, setup: Message, commands: Commands) -> None:
+    def __init__(self, setup: Message, commands: CommandChannel) -> None:
         """Builds the model and its data.
 
         Args:
@@ -85,11 +85,11 @@ class Guest:
     def pace(self, priority: str) -> None:
         """From now on it begins a piece when the foreground lets it; ``priority`` is the one that it was granted."""
         if self._throttled:
-            board = Board(self._setup["folder"], self._setup["rank"])
+            board = SharedPage(self._setup["folder"], self._setup["rank"])
             # On a GPU to look again and again would take nothing but a core.
             spins = priority == LOWEST and self._device.kind == "cpu"
             device = None if self._device.kind == "cpu" else self._device
-            self.trainer.watcher = Throttle(self._sharing, board, self._hurries, spins=spins, device=device)
+            self.trainer.watcher = PacedLauncher(self._sharing, board, self._hurries, spins=spins, device=device)
 
     def _hurries(self) -> bool:
         """Whether it was told to stop; a sign of life, too."""
@@ -234,11 +234,11 @@ def whole(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:
     return (Stage(name, tuple(range(len(layers))), Layout((0,), batch)),)
 
 
-def work_of(setup: Message, place: torch.device) -> tuple[Work, int]:
+def work_of(setup: Message, place: torch.device) -> tuple[TrainingTask, int]:
     """What is trained, and samples of each of its batches.
 
     Args:
-        setup: ``job``, or ``own`` and ``batch``, as for :class:`Guest`, and the ``folder`` of the run.
+        setup: ``job``, or ``own`` and ``batch``, as for :class:`BackgroundWorker`, and the ``folder`` of the run.
         place: where the model shall live.
     """
     folder = Path(setup["folder"])

@@ -9,26 +9,26 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from deeppool.collocation.foreground_phases import Phases
-from deeppool.collocation.in_process_background import Lodger
+from deeppool.collocation.foreground_phases import ForegroundPhases
+from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.execution import worker
 from deeppool.execution.failure_report import describe
 from deeppool.execution.worker import Command, Rank
-from deeppool.processes.managed_process import Commands, Message
-from deeppool.processes.shared_page import Board
-from deeppool.scheduling.background_limits import Operator, Orders
+from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.processes.shared_page import SharedPage
+from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 
 
-class Lodging:
+class CollocatedRank:
     """The place beside one rank."""
 
     def __init__(self, rank: Rank) -> None:
         """Nobody is there yet."""
         self._rank = rank
-        self._phases = Phases(rank.device)
+        self._phases = ForegroundPhases(rank.device)
         setup = rank.setup
-        self._board = Board(setup["boards"] or setup["folder"], setup["position"])
-        self._lodger: Lodger | None = None
+        self._board = SharedPage(setup["boards"] or setup["folder"], setup["position"])
+        self._lodger: InProcessBackground | None = None
         if rank.governing is not None:
             rank.governing.trust(self._phases)
         if rank.device.kind == "cuda":
@@ -46,32 +46,32 @@ class Lodging:
             "rest": Command("waiting for the background job's pieces", self.rest),
         }
 
-    def lodge(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def lodge(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Makes the job."""
         rank = self._rank
         setup = {"own": rank.setup["folder"], **message, "folder": rank.setup["folder"]}
         setup["sharing"] = rank.setup["sharing"]
         try:
-            self._lodger = Lodger(setup, rank.device, rank.place, self._look)
+            self._lodger = InProcessBackground(setup, rank.device, rank.place, self._look)
         except Exception as error:
             return {"priority": None, "error": describe(error, "its start")["text"]}
         return {"priority": self._lodger.priority, "loss": self._lodger.loss, "error": None}
 
-    def begin(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def begin(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Lets it train."""
         if self._lodger is not None:
             self._lodger.begin()
         return {}
 
-    def rest(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def rest(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Lets it rest."""
         if self._lodger is None:
             return {"steps": 0.0, "seconds": 0.0, "began": 0.0, "loss": None, "error": None}
         done = self._lodger.rest()
         return {**done, "began": done["began"] + message.get("clock", 0.0)}
 
-    def _look(self) -> tuple[Orders, Operator | None]:
-        return Orders(*self._board.orders), self._phases.doing
+    def _look(self) -> tuple[BackgroundLimits, Operator | None]:
+        return BackgroundLimits(*self._board.orders), self._phases.doing
 
     def _used(self) -> float:
         """CPU seconds of this process but for the lodger's."""
@@ -80,7 +80,7 @@ class Lodging:
 
 def main() -> None:
     """Obeys the launcher until it is told to exit."""
-    worker.main(lambda rank: Lodging(rank).commands)
+    worker.main(lambda rank: CollocatedRank(rank).commands)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import fmean
 
-from deeppool.base.run_control import HeldBound
-from deeppool.collocation.background_group import Work
+from deeppool.base.run_control import BoundInterval
+from deeppool.collocation.background_group import WorkDone
 from deeppool.processes.managed_process import Message
-from deeppool.records.confidence_interval import margin
+from deeppool.records.confidence_interval import confidence_half_width
 from deeppool.records.run_record import Phase, summarise
 
 Turns = list[list[float]]
@@ -16,7 +16,7 @@ Turns = list[list[float]]
 
 
 @dataclass(slots=True)
-class Measured:
+class ConditionResults:
     """The foreground under one condition, over all rounds."""
 
     turns: Turns = field(default_factory=list)
@@ -40,24 +40,26 @@ class Measured:
         turns = self.turns if turns is None else turns
         times = list(chain.from_iterable(turns))
         idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
-        summary = replace(summarise(times), margin=margin(lambda left_out: mean(turns, left_out), len(turns), together))
+        summary = replace(
+            summarise(times), margin=confidence_half_width(lambda left_out: mean(turns, left_out), len(turns), together)
+        )
         return Phase(summary, batch * len(times) / sum(times), idle)
 
 
 @dataclass(slots=True)
-class Held:
+class BoundResults:
     """What was measured beside the background while one bound was held."""
 
     bound: float | None
     since: float
     turns: Turns = field(default_factory=list)
     """Of iterations in which every rank held it; empty before it was known."""
-    work: Work = field(default_factory=Work)
+    work: WorkDone = field(default_factory=WorkDone)
 
-    def result(self, alone: float, batch: int) -> HeldBound:
+    def result(self, alone: float, batch: int) -> BoundInterval:
         """For a foreground that takes ``alone`` seconds alone, and a batch of the background."""
         seconds = mean(self.turns)
-        return HeldBound(
+        return BoundInterval(
             bound=self.bound,
             since=self.since,
             iterations=sum(map(len, self.turns)),
@@ -67,7 +69,7 @@ class Held:
         )
 
 
-def divide(answers: Sequence[Message], held: Sequence[Held]) -> None:
+def divide(answers: Sequence[Message], held: Sequence[BoundResults]) -> None:
     """Gives each iteration of a round to the bound that all ranks held in it; those in between go to none."""
     rounds = len(held[0].turns)
     for one in held:
@@ -82,7 +84,7 @@ def _numbers(answers: Sequence[Message]) -> Iterable[set[int]]:
     return (set(numbers) for numbers in zip(*(answer["bounds"] for answer in answers), strict=True))
 
 
-def last_measured(held: Sequence[Held]) -> Held:
+def last_measured(held: Sequence[BoundResults]) -> BoundResults:
     """The one whose numbers stand for the run: of the last bound under which anything was measured."""
     return next((one for one in reversed(held) if any(one.turns)), held[-1])
 
@@ -100,10 +102,10 @@ def slowdown_margin(alone: Turns, beside: Turns, together: int = 1) -> float | N
         by_itself, with_it = mean(alone, left_out), mean(beside, left_out)
         return None if by_itself is None or with_it is None else with_it / by_itself - 1
 
-    return margin(without, len(alone), together)
+    return confidence_half_width(without, len(alone), together)
 
 
-def harvest_margin(alone: Work, beside: Work, together: int = 1) -> float | None:
+def harvest_margin(alone: WorkDone, beside: WorkDone, together: int = 1) -> float | None:
     """Half of the 95 % interval of the background's throughput beside the foreground over that alone."""
     # What a bound that came late had measured under it was measured in the last rounds.
     late = len(alone.phases) - len(beside.phases)
@@ -113,7 +115,7 @@ def harvest_margin(alone: Work, beside: Work, together: int = 1) -> float | None
         by_itself, with_it = _throughput(alone.phases, left_out), _throughput(beside.phases, then)
         return with_it / by_itself if with_it is not None and by_itself else None
 
-    return margin(without, len(alone.phases), together)
+    return confidence_half_width(without, len(alone.phases), together)
 
 
 def _throughput(phases: Sequence[tuple[float, float]], left_out: range) -> float | None:

@@ -87,7 +87,7 @@ def shortage(total: float, available: float) -> float | None:
 
 
 @dataclass(slots=True)
-class Watch:
+class ResourceWatch:
     """Of one background process, from its start on. Times are on a clock that stands while the launcher does."""
 
     budget: float | None

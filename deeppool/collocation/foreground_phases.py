@@ -30,7 +30,7 @@ class _Part:
     end: Any = None
 
 
-class Phases:
+class ForegroundPhases:
     """A watcher of a trainer, read by another thread of its process."""
 
     def __init__(self, device: Device) -> None:

@@ -16,7 +16,7 @@ from deeppool.base.sharing import Sharing
 from deeppool.collocation.background_placement import training_problem
 from deeppool.collocation.background_worker import granted_stream, work_of
 from deeppool.collocation.captured_step import CapturedStep
-from deeppool.collocation.piece_launcher import Lane, Look, Piece, timed
+from deeppool.collocation.piece_launcher import LaunchedPiece, Look, PieceLauncher, timed
 from deeppool.collocation.pieces import PIECE_SECONDS, cut
 from deeppool.device.common import Device
 from deeppool.errors import InvalidValueError
@@ -28,7 +28,7 @@ GPU_PIECE_SECONDS = 0.0005
 """Of a piece on a GPU, which ends what it has begun: half of what the pacing of ``paced`` lets be in flight."""
 
 
-class Lodger:
+class InProcessBackground:
     """One background job; belongs to the thread of the rank, which lets it train and rest."""
 
     def __init__(self, setup: Message, device: Device, place: torch.device, look: Look) -> None:
@@ -53,7 +53,7 @@ class Lodger:
         self._next: tuple[torch.Tensor, ...] | None = None
         with self._stream.current():
             self._step, self.pieces = self._captured(sharing)
-        self.lane = Lane(self._stream, Gate(sharing), look)
+        self.lane = PieceLauncher(self._stream, Gate(sharing), look)
         self.loss = self._first_step()
         """Of its first step."""
         self._began = 0.0
@@ -82,7 +82,7 @@ class Lodger:
         loss = float(self._step.loss()) if error is None else None
         return {"steps": steps, "seconds": seconds, "began": self._began, "loss": loss, "error": error}
 
-    def _captured(self, sharing: Sharing) -> tuple[CapturedStep, tuple[Piece, ...]]:
+    def _captured(self, sharing: Sharing) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
         captured = self._work.captured
         data = self._next = self._read()
         parameters = [(name, value) for name, value in captured.program.named_parameters() if value.requires_grad]
@@ -90,7 +90,7 @@ class Lodger:
         if self._device.kind == "cuda":
             check_optimizer(optimizer)
 
-        def step_of(cuts: Sequence[range]) -> tuple[CapturedStep, tuple[Piece, ...]]:
+        def step_of(cuts: Sequence[range]) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
             step = CapturedStep(captured, cuts, data, optimizer)
             works = step.capture(self._device)
             with step.tried():
@@ -104,7 +104,9 @@ class Lodger:
         limit = PIECE_SECONDS if self._device.kind == "cpu" else GPU_PIECE_SECONDS
         return self._fed(*step_of(cut(times, limit)))
 
-    def _fed(self, step: CapturedStep, pieces: Sequence[Piece]) -> tuple[CapturedStep, tuple[Piece, ...]]:
+    def _fed(
+        self, step: CapturedStep, pieces: Sequence[LaunchedPiece]
+    ) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
         """A step begins with samples that nobody has trained on yet."""
         first, *others = pieces
 
@@ -114,7 +116,7 @@ class Lodger:
             self._next = None
             first.work()
 
-        return step, (Piece(begin, first.expected, self._prepare), *others)
+        return step, (LaunchedPiece(begin, first.expected, self._prepare), *others)
 
     def _prepare(self) -> None:
         if self._next is None:

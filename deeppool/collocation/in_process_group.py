@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from deeppool.base.timeline import Span
-from deeppool.collocation.background_group import SWITCH_SECONDS, Told, Work
+from deeppool.collocation.background_group import SWITCH_SECONDS, BackgroundReport, WorkDone
 from deeppool.collocation.background_placement import THREAD
 from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.execution.ranks import START_SECONDS, Ranks
-from deeppool.processes.managed_process import ChildDiedError, Message
+from deeppool.processes.managed_process import Message, ProcessDiedError
 
 PROGRAM = "deeppool.collocation.collocated_rank"
 """Module that the processes of such ranks run."""
 
-NOTHING = Told(0.0, 0, 0)
+NOTHING = BackgroundReport(0.0, 0, 0)
 
 
-class Lodgers:
+class InProcessGroup:
     """One background job in each rank's process. They end with the ranks."""
 
     home = THREAD
@@ -38,7 +38,7 @@ class Lodgers:
         self.ended = "stopped"
         self.step_seconds = 0.0
         """That a phase waits for at its end: pieces in flight are over at once."""
-        self.told: dict[int, Told] = {}
+        self.told: dict[int, BackgroundReport] = {}
         """Per rank, as of the end of its last phase: within one, nobody asks the ranks."""
         self._ranks, self._work = ranks, work
         self._first: float | None = None
@@ -53,7 +53,7 @@ class Lodgers:
         self._note(answers)
         made = [answer for answer in answers if answer["error"] is None]
         if not made:
-            raise ChildDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
+            raise ProcessDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
         self.priority, self._first = made[-1]["priority"], made[0]["loss"]
 
     def look(self) -> None:
@@ -63,7 +63,7 @@ class Lodgers:
         """All that live train from now on."""
         self._ranks.tell("begin", SWITCH_SECONDS, "while it let the background begin")
 
-    def measure(self, work: Work, started: float) -> None:
+    def measure(self, work: WorkDone, started: float) -> None:
         """Ends a training phase, and adds what was done in it to ``work``; each rank timed its own."""
         answers = self._ranks.tell("rest", SWITCH_SECONDS, "while it waited for the background")
         self._note(answers)
@@ -83,6 +83,6 @@ class Lodgers:
         for rank, answer in enumerate(answers):
             steps = self.told.get(rank, NOTHING).steps + round(answer.get("steps", 0))
             how = None if answer["error"] is None else f"background job of rank {rank} {answer['error']}"
-            self.told[rank] = Told(time.perf_counter(), steps, steps * self.job.batch, how)
+            self.told[rank] = BackgroundReport(time.perf_counter(), steps, steps * self.job.batch, how)
             if answer["error"] is not None:
                 self.ended = f"background job of rank {rank} {answer['error']}"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deeppool.collocation.containment import Watch
+from deeppool.collocation.containment import ResourceWatch
 from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.execution import checkpoint
-from deeppool.processes.managed_process import Child, Message
+from deeppool.processes.managed_process import ManagedProcess, Message
 from deeppool.records.training_record import BackgroundOutcome
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Story:
+class JobHistory:
     """A job, and what it has done so far in all its processes."""
 
     job: BackgroundJob
@@ -53,12 +53,12 @@ class Story:
 
 
 @dataclass(eq=False)
-class Stay:
+class JobProcess:
     """One process of a job beside a rank."""
 
-    story: Story
-    process: Child
-    watch: Watch
+    story: JobHistory
+    process: ManagedProcess
+    watch: ResourceWatch
     memory: float = 0.0
     heard: float | None = None
     """When it last told how far it is, on ``time.monotonic``."""

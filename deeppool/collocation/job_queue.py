@@ -121,7 +121,7 @@ Background = str | Job | BackgroundJob | Lines
 """The same; or a model, by name or as a job, to train on synthetic data beside every rank."""
 
 
-def lines_of(background: Background, plan: Plan) -> Lines:
+def job_lists(background: Background, plan: Plan) -> Lines:
     """What a user wants beside a plan, as jobs.
 
     Raises:
@@ -133,7 +133,7 @@ def lines_of(background: Background, plan: Plan) -> Lines:
     return [background] if isinstance(background, BackgroundJob) else background
 
 
-class Queue:
+class JobQueue:
     """Who is next, on each rank."""
 
     def __init__(self, jobs: Lines, ranks: int) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import SpanKind
 from deeppool.device.common import Device
-from deeppool.processes.shared_page import Board
-from deeppool.scheduling.background_limits import Operator, Orders
+from deeppool.processes.shared_page import SharedPage
+from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 
 NAP, LONGEST_NAP = 0.0005, 0.05
@@ -28,13 +28,13 @@ LATEST = 0.25
 """Weight of the latest time of a piece in what is expected of the next one."""
 
 
-class Throttle:
+class PacedLauncher:
     """A watcher of a background's trainer that lets each part begin when its gate admits it."""
 
     def __init__(
         self,
         sharing: Sharing,
-        board: Board,
+        board: SharedPage,
         hurries: Callable[[], bool] = lambda: False,
         *,
         spins: bool,
@@ -74,7 +74,7 @@ class Throttle:
         asked = now = self._clock()
         nap = NAP
         self._collect()
-        while not self._gate.admits(now, Orders(*self._board.orders), self._board.doing, expected):
+        while not self._gate.admits(now, BackgroundLimits(*self._board.orders), self._board.doing, expected):
             if self._hurries():
                 break
             if not self._spins:

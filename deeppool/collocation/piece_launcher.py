@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from deeppool.device.common import Device, Launch, Stream
 from deeppool.errors import RunError
-from deeppool.scheduling.background_limits import Operator, Orders
+from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 
 POLL_SECONDS = 1e-4
@@ -29,12 +29,12 @@ launches that a driver's queue holds, which would go on for seconds after the la
 """
 REPETITIONS = 5
 
-Look = Callable[[], tuple[Orders, Operator | None]]
+Look = Callable[[], tuple[BackgroundLimits, Operator | None]]
 """The foreground's orders, and what it does now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LaunchedPiece:
     """A slice of a background's step that is launched as a unit."""
 
     work: Callable[[], None]
@@ -44,7 +44,7 @@ class Piece:
     """What the host does before it asks the gate, as often as the lane likes: the device is not held for it."""
 
 
-def timed(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -> tuple[Piece, ...]:
+def timed(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -> tuple[LaunchedPiece, ...]:
     """Measures pieces in the order in which they make up a step. Waits for the device: not beside a foreground."""
     runs = []
     for _ in range(REPETITIONS):
@@ -52,11 +52,12 @@ def timed(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -
         device.synchronize()
         runs.append([launch.seconds() for launch in launches])
     return tuple(
-        Piece(work, statistics.median(times)) for work, times in zip(works, zip(*runs, strict=True), strict=True)
+        LaunchedPiece(work, statistics.median(times))
+        for work, times in zip(works, zip(*runs, strict=True), strict=True)
     )
 
 
-class Lane:
+class PieceLauncher:
     """A stream behind a gate. Belongs to one thread at a time."""
 
     def __init__(self, stream: Stream, gate: Gate, look: Look) -> None:
@@ -86,7 +87,7 @@ class Lane:
         self.error: Exception | None = None
         """What ended the lane by itself."""
 
-    def launch(self, piece: Piece) -> bool:
+    def launch(self, piece: LaunchedPiece) -> bool:
         """Launches a piece as soon as the gate admits it; False: the lane was closed first."""
         while not self._ending.is_set():
             self._collect()
@@ -102,7 +103,7 @@ class Lane:
         return False
 
     @contextmanager
-    def running(self, pieces: Sequence[Piece]) -> Iterator[None]:
+    def running(self, pieces: Sequence[LaunchedPiece]) -> Iterator[None]:
         """Launches the pieces while the block runs, as :meth:`start` does."""
         self.start(pieces)
         try:
@@ -110,7 +111,7 @@ class Lane:
         finally:
             self.stop()
 
-    def start(self, pieces: Sequence[Piece]) -> None:
+    def start(self, pieces: Sequence[LaunchedPiece]) -> None:
         """Launches the pieces over and over, in a thread, from where it was stopped before.
 
         A piece that fails ends the lane and not who started it: it is in :attr:`error`.
@@ -134,7 +135,7 @@ class Lane:
         clock = self._clock
         return self._used + (0.0 if clock is None else _read(clock))
 
-    def _run(self, pieces: Sequence[Piece]) -> None:
+    def _run(self, pieces: Sequence[LaunchedPiece]) -> None:
         self._clock = (
             time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else None
         )

@@ -10,7 +10,7 @@ import torch
 
 from deeppool.base.sharing import Sharing
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.foreground_phases import Phases
+from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.device.common import Device
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -57,7 +57,7 @@ def in_pieces(
     """
     layers = captured.graph.layers
     single = [_stage(captured, range(index, index + 1), batch) for index in range(len(layers))]
-    times = _measure(captured, batch, trainer_of(single), Phases(device))
+    times = _measure(captured, batch, trainer_of(single), ForegroundPhases(device))
     return tuple(_stage(captured, piece, batch) for piece in cut(times, limit))
 
 
@@ -82,7 +82,9 @@ def cut(times: Sequence[tuple[float, float]], limit: float) -> list[range]:
     return runs
 
 
-def _measure(captured: CapturedModel, batch: int, trainer: Trainer, phases: Phases) -> list[tuple[float, float]]:
+def _measure(
+    captured: CapturedModel, batch: int, trainer: Trainer, phases: ForegroundPhases
+) -> list[tuple[float, float]]:
     """Forward and backward seconds of each layer, each a stage of the trainer."""
     program = captured.program
     buffers = {buffer: buffer.clone() for buffer in program.buffers()}

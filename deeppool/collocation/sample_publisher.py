@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from deeppool.base.live_sample import BESIDE, BackgroundSample, Condition, LiveSample, OnSample, State
-from deeppool.collocation.background_group import Neighbours, Told
-from deeppool.collocation.in_process_group import Lodgers
+from deeppool.collocation.background_group import BackgroundGroup, BackgroundReport
+from deeppool.collocation.in_process_group import InProcessGroup
 
 
-class Feed:
+class SamplePublisher:
     """What is told to whom; belongs to the thread of the run."""
 
-    def __init__(self, on_sample: OnSample | None, neighbours: Neighbours | Lodgers | None) -> None:
+    def __init__(self, on_sample: OnSample | None, neighbours: BackgroundGroup | InProcessGroup | None) -> None:
         """Begins to count the time. Without a listener it looks at nothing, so that it costs nothing."""
         self._on_sample, self._neighbours = on_sample, neighbours
         self._began = time.perf_counter()
@@ -40,7 +40,7 @@ class Feed:
             background = tuple(self._of(rank, told) for rank, told in sorted(self._neighbours.told.items()))
         self._on_sample(LiveSample(self.now, self.condition, iteration, seconds, bound, share, background))
 
-    def _of(self, rank: int, told: Told) -> BackgroundSample:
+    def _of(self, rank: int, told: BackgroundReport) -> BackgroundSample:
         trains = self.condition in BESIDE or self.condition == "background alone"
         state: State = "ended" if told.ended is not None else "training" if trains else "resting"
         return BackgroundSample(rank, state, told.ended, told.clock - self._began, told.steps, told.samples)

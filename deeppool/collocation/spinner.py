@@ -9,12 +9,12 @@ import time
 
 from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import lower_priority, pin_to_core
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 
 SPIN_SECONDS = 0.001
 
 
-def spin(commands: Commands) -> None:
+def spin(commands: CommandChannel) -> None:
     """Keeps the core awake until the next command."""
     while not commands.pending():
         until = time.perf_counter() + SPIN_SECONDS
@@ -24,7 +24,7 @@ def spin(commands: Commands) -> None:
 
 def main() -> None:
     """Obeys the launcher until it is told to exit."""
-    commands = Commands()
+    commands = CommandChannel()
     setup = commands.next()
     if setup["core"] is not None:
         pin_to_core(setup["core"])

@@ -21,13 +21,13 @@ from typing import Any
 
 from deeppool.base.sharing import Sharing
 from deeppool.collocation import containment
-from deeppool.collocation.containment import Usage, Watch
-from deeppool.collocation.job_process import Stay, Story
-from deeppool.collocation.job_queue import Queue, hand_over
+from deeppool.collocation.containment import ResourceWatch, Usage
+from deeppool.collocation.job_process import JobHistory, JobProcess
+from deeppool.collocation.job_queue import JobQueue, hand_over
 from deeppool.execution import checkpoint
-from deeppool.processes.launcher import ThisMachine
+from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.managed_process import Inbox, Message
-from deeppool.processes.shared_page import Board
+from deeppool.processes.shared_page import SharedPage
 from deeppool.records.training_record import BackgroundOutcome
 from deeppool.units import format_bytes
 
@@ -44,11 +44,11 @@ STOPPED = "stopped with the foreground"
 _LOG = logging.getLogger(__name__)
 
 
-class Host:
+class Supervisor:
     """Jobs beside all ranks. Leaving its ``with`` block ends them all."""
 
     def __init__(
-        self, jobs: Queue, place: ThisMachine, ranks: int, device: str, sharing: Sharing, folder: Path
+        self, jobs: JobQueue, place: LocalLauncher, ranks: int, device: str, sharing: Sharing, folder: Path
     ) -> None:
         """Starts nothing; the jobs are kept as they are now.
 
@@ -70,8 +70,8 @@ class Host:
             own.mkdir()
             self._work[id(job)] = {**hand_over(job, own), "own": str(own)}
         self._inbox: Inbox = queue.SimpleQueue()
-        self._stays: dict[int, Stay | None] = dict.fromkeys(range(ranks))
-        self._stories: list[Story] = []
+        self._stays: dict[int, JobProcess | None] = dict.fromkeys(range(ranks))
+        self._stories: list[JobHistory] = []
         self._news: deque[str] = deque()
         self._clock, self._looked, self._looks = 0.0, time.monotonic(), 0
         self._closing = threading.Event()
@@ -81,7 +81,7 @@ class Host:
     def foreground_lost(self) -> None:
         """The ranks are gone, and what they ordered last: until others come the jobs do as they like."""
         for rank in self._stays:
-            board = Board(self.boards, rank)
+            board = SharedPage(self.boards, rank)
             board.withdraw()
             board.close()
 
@@ -96,7 +96,7 @@ class Host:
 
     def outcomes(self) -> tuple[BackgroundOutcome, ...]:
         """What each job did, in the order in which they started, then those that still wait."""
-        waiting = [Story(job) for job in self._queue.waiting()]
+        waiting = [JobHistory(job) for job in self._queue.waiting()]
         return tuple(story.outcome() for story in [*self._stories, *waiting])
 
     # -- the thread -----------------------------------------------------------------------------------
@@ -146,10 +146,10 @@ class Host:
         elif not self._closing.is_set():
             for rank, taken in self._stays.items():
                 if taken is None and (job := self._queue.take(rank)) is not None:
-                    self._stories.append(Story(job, rank))
+                    self._stories.append(JobHistory(job, rank))
                     self._start(rank, self._stories[-1])
 
-    def _judge(self, rank: int, stay: Stay, usage: Usage) -> None:
+    def _judge(self, rank: int, stay: JobProcess, usage: Usage) -> None:
         stay.memory = usage.memory
         if self._looks % KIN_TICKS == 0:
             stay.find_kin()
@@ -171,7 +171,7 @@ class Host:
 
     # -- one process ----------------------------------------------------------------------------------
 
-    def _start(self, rank: int, story: Story) -> None:
+    def _start(self, rank: int, story: JobHistory) -> None:
         job, slot = story.job, self._place.slot(rank)
         name = f"background job {job.name}"
         try:
@@ -180,7 +180,7 @@ class Host:
             story.ended = f"it could not be started: {error.strerror}"
             self._news.append(f"{name} of rank {rank}: {story.ended}")
             return
-        self._stays[rank] = Stay(story, process, Watch(job.budget))
+        self._stays[rank] = JobProcess(story, process, ResourceWatch(job.budget))
         process.send(
             "setup",
             **self._work[id(job)],
@@ -195,7 +195,7 @@ class Host:
         process.send("serve", steps=job.steps, checkpoints=checkpoints, every=job.checkpoint_every)
         story.ended = "running"
 
-    def _hear(self, rank: int, stay: Stay, message: Message | None) -> None:
+    def _hear(self, rank: int, stay: JobProcess, message: Message | None) -> None:
         story = stay.story
         if message is None:
             self._bury(rank, stay)
@@ -209,7 +209,7 @@ class Host:
         elif message["event"] == "failed":
             stay.failure = message
 
-    def _part(self, rank: int, stay: Stay, why: str) -> None:
+    def _part(self, rank: int, stay: JobProcess, why: str) -> None:
         """It is over, by its own account."""
         if why == "finished":
             self._end(rank, stay, why)
@@ -218,7 +218,7 @@ class Host:
         else:
             self._fault(rank, stay, why, again=False)
 
-    def _bury(self, rank: int, stay: Stay) -> None:
+    def _bury(self, rank: int, stay: JobProcess) -> None:
         """It has died."""
         failure = stay.failure
         what = stay.process.fate() if failure is None else failure["text"]
@@ -227,7 +227,7 @@ class Host:
         else:
             self._fault(rank, stay, what, again=failure is None or failure["kind"] != "refusal")
 
-    def _fault(self, rank: int, stay: Stay, what: str, *, again: bool) -> None:
+    def _fault(self, rank: int, stay: JobProcess, what: str, *, again: bool) -> None:
         """Tells of it, and starts the job again where it may."""
         story = stay.story
         story.faults.append(what)
@@ -238,7 +238,7 @@ class Host:
         else:
             self._end(rank, stay, what)
 
-    def _ask_to_leave(self, rank: int, stay: Stay, why: str) -> None:
+    def _ask_to_leave(self, rank: int, stay: JobProcess, why: str) -> None:
         if stay.heard is None:
             self._end(rank, stay, f"{why}, before its first step")
             return
@@ -247,7 +247,7 @@ class Host:
         stay.deadline = time.monotonic() + min(self._grace, grace)
         stay.process.send("rest")
 
-    def _end(self, rank: int, stay: Stay, ended: str, news: str | None = None) -> None:
+    def _end(self, rank: int, stay: JobProcess, ended: str, news: str | None = None) -> None:
         """Ends a process and all that it started; the place is free."""
         stay.end()
         self._stays[rank] = None
@@ -266,7 +266,7 @@ class Host:
         while any(stay is not None for stay in self._stays.values()):
             self._tick()
 
-    def __enter__(self) -> "Host":
+    def __enter__(self) -> "Supervisor":
         self._thread.start()
         return self
 

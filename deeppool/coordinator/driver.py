@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from deeppool.base.serialization import Record
 from deeppool.base.sharing import Sharing
 from deeppool.coordinator.history import JobProgress
-from deeppool.coordinator.ray_launcher import RayPlace, Seat
+from deeppool.coordinator.ray_launcher import RayLauncher, RaySlot
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
-from deeppool.processes.managed_process import ChildDiedError, Inbox, Process
+from deeppool.processes.managed_process import Inbox, ProcessDiedError, ProcessHandle
 from deeppool.processes.rank_group import private_folder
 from deeppool.records.training_record import Metrics
 
@@ -65,7 +65,7 @@ class Driver:
         """How far the job is."""
         return self._progress
 
-    def run(self, number: int, work: Work, seats: Sequence[Seat], scratch: str) -> tuple[JobProgress, Record | None]:
+    def run(self, number: int, work: Work, seats: Sequence[RaySlot], scratch: str) -> tuple[JobProgress, Record | None]:
         """Trains; returns what came of it.
 
         Args:
@@ -77,14 +77,14 @@ class Driver:
         tempfile.tempdir = scratch
         os.chdir(work.folder)
         sys.path.insert(0, work.folder)
-        place = RayPlace(number, seats, work.folder)
+        place = RayLauncher(number, seats, work.folder)
         if isinstance(work, Background):
             self._train_background(work, place, seats)
             return self._progress, None
         record = self._train(work, place) if work.job is not None else self._launch(work, place)
         return replace(self._progress, what="done"), record
 
-    def _train(self, work: Foreground, place: RayPlace) -> Record:
+    def _train(self, work: Foreground, place: RayLauncher) -> Record:
         import cloudpickle
 
         from deeppool.runs.train import train
@@ -103,7 +103,7 @@ class Driver:
             on_metrics=on_metrics,
         )
 
-    def _launch(self, work: Foreground, place: RayPlace) -> Record:
+    def _launch(self, work: Foreground, place: RayLauncher) -> Record:
         from deeppool.runs.launch import launch
 
         record = launch(
@@ -116,11 +116,11 @@ class Driver:
         self._progress = JobProgress(work.steps, front.last_loss, front.iteration_time.p50)
         return record
 
-    def _train_background(self, work: Background, place: RayPlace, seats: Sequence[Seat]) -> None:
+    def _train_background(self, work: Background, place: RayLauncher, seats: Sequence[RaySlot]) -> None:
         with private_folder() as folder:
             place.hand_over(folder)
         inbox: Inbox = queue.SimpleQueue()
-        done: dict[Process, int] = {}
+        done: dict[ProcessHandle, int] = {}
         for rank in range(len(seats)):
             process = place.start(rank, "deeppool.collocation.background_process", "the background job", inbox)
             done[process] = 0
@@ -130,7 +130,7 @@ class Driver:
         while work.steps is None or min(done.values()) < work.steps:
             process, message = inbox.get()
             if message is None:
-                raise ChildDiedError(f"{process.name} {process.fate()} (submit it again, or see its last words)")
+                raise ProcessDiedError(f"{process.name} {process.fate()} (submit it again, or see its last words)")
             if message["event"] == "trained":
                 clocks, _, losses = zip(*message["log"], strict=True)
                 done[process] += len(losses) - 1

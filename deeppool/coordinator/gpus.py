@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deeppool.coordinator.ray_connection import find_ray
-from deeppool.coordinator.ray_launcher import Seat
+from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.coordinator.runtime import Runtime
 
 START_SECONDS = 60.0
@@ -61,7 +61,7 @@ class Gpus:
         names = {node["NodeID"] for node in nodes}
         return {core.number: core for core in self._seen.values() if core.node in names}
 
-    async def seats(self, numbers: tuple[int, ...]) -> list[Seat]:
+    async def seats(self, numbers: tuple[int, ...]) -> list[RaySlot]:
         """Some GPUs, their runtimes started where there are none.
 
         Raises:
@@ -69,7 +69,7 @@ class Gpus:
         """
         cores = {core.number: core for core in self._seen.values()}
         for _ in range(2):
-            seats = [Seat(number, cores[number].machine, self._runtime(cores[number])) for number in numbers]
+            seats = [RaySlot(number, cores[number].machine, self._runtime(cores[number])) for number in numbers]
             up = await asyncio.gather(*(within(START_SECONDS, seat.runtime.free_memory.remote()) for seat in seats))
             silent = [seat for seat, answer in zip(seats, up, strict=True) if answer is None]
             if not silent:
@@ -80,7 +80,7 @@ class Gpus:
         self._lost |= {cores[seat.gpu].node for seat in silent}
         raise NodeLostError
 
-    async def end(self, job: int, seat: Seat) -> None:
+    async def end(self, job: int, seat: RaySlot) -> None:
         """Ends the processes of a job on one of its GPUs."""
         if await within(END_SECONDS, seat.runtime.end.remote(job)) is None:
             # It is gone, or hangs: its processes end with it, those of another job too, which is told.
@@ -102,7 +102,7 @@ class Gpus:
             self._runtimes[core.number] = remote.remote(self._device, core.machine, core.index)
         return self._runtimes[core.number]
 
-    def _give_up(self, seat: Seat) -> None:
+    def _give_up(self, seat: RaySlot) -> None:
         """The next job gets another runtime, unless one was started already."""
         self._ray.kill(seat.runtime)
         if self._runtimes.get(seat.gpu) is seat.runtime:

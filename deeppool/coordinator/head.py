@@ -16,9 +16,9 @@ from deeppool.coordinator.driver import Driver, Foreground, Work
 from deeppool.coordinator.gpus import Gpus, NodeLostError, on_node, within
 from deeppool.coordinator.history import WAITING, ClusterStatus, GpuUse, History, JobProgress, JobRecord, now
 from deeppool.coordinator.ray_connection import find_ray
-from deeppool.coordinator.ray_launcher import Seat
+from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
-from deeppool.scheduling.placement import Gpu, Placement, Request, Role, place
+from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place
 
 TELL_SECONDS = 1.0
 """A driver that imports a user's modules may be slow to say how far it is."""
@@ -30,7 +30,7 @@ class _Job:
 
     record: JobRecord
     work: Work
-    seats: list[Seat] = field(default_factory=list)
+    seats: list[RaySlot] = field(default_factory=list)
     driver: Any = None
     scratch: str | None = None
     """Folder for the driver's temporary files."""
@@ -148,7 +148,7 @@ class Head:
         starting = place(
             [Request(x.record.job, x.record.role, x.record.gpu_count) for x in waiting if not x.record.over],
             [
-                Placement(x.record.job, x.record.role, x.record.gpus)
+                JobPlacement(x.record.job, x.record.role, x.record.gpus)
                 for x in self._jobs.values()
                 if x.record.state == "running"
             ],

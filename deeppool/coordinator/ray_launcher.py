@@ -11,8 +11,8 @@ from typing import Any
 
 from deeppool.coordinator.ray_connection import find_ray
 from deeppool.errors import RunError
-from deeppool.processes.launcher import Slot
-from deeppool.processes.managed_process import Inbox, Process
+from deeppool.processes.launcher import WorkerSpec
+from deeppool.processes.managed_process import Inbox, ProcessHandle
 from deeppool.units import format_bytes
 
 ANSWER_SECONDS = 5.0
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RaySlot:
     """A GPU that a job was given."""
 
     gpu: int
@@ -34,13 +34,13 @@ class Seat:
         return f"GPU {self.gpu} of {self.machine}"
 
 
-class RayPlace:
+class RayLauncher:
     """The GPUs of one job, rank by rank."""
 
     same_files = False
     """The driver, which launches, may be on another machine."""
 
-    def __init__(self, job: int, seats: Sequence[Seat], folder: str) -> None:
+    def __init__(self, job: int, seats: Sequence[RaySlot], folder: str) -> None:
         """Starts nothing.
 
         Args:
@@ -50,7 +50,7 @@ class RayPlace:
         """
         self._job, self._seats, self._folder = job, seats, folder
         self._ray = find_ray()
-        self._slots: list[Slot] = []
+        self._slots: list[WorkerSpec] = []
         self._one_machine = len({seat.machine for seat in seats}) == 1
         self.cores = len(seats)
 
@@ -83,19 +83,21 @@ class RayPlace:
         }
         self.cores = len(held)
 
-    def slot(self, rank: int) -> Slot:
+    def slot(self, rank: int) -> WorkerSpec:
         """As its runtime prepared it."""
         return self._slots[rank]
 
-    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """A child of the rank's runtime."""
-        return RemoteProcess(self._job, self._seats[rank], module, name, self._folder, inbox)
+        return RayProcess(self._job, self._seats[rank], module, name, self._folder, inbox)
 
 
-class RemoteProcess:
+class RayProcess:
     """The commanding end of a child of a runtime."""
 
-    def __init__(self, job: int, seat: Seat, module: str, name: str, folder: str, inbox: Inbox | None = None) -> None:
+    def __init__(
+        self, job: int, seat: RaySlot, module: str, name: str, folder: str, inbox: Inbox | None = None
+    ) -> None:
         """Starts it; its answers come by a thread that asks for them."""
         self._ray = find_ray()
         self.name = f"{name} on {seat}"

@@ -16,15 +16,15 @@ from typing import Any
 
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.launcher import Slot
-from deeppool.processes.managed_process import Child, Message
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.launcher import WorkerSpec
+from deeppool.processes.managed_process import ManagedProcess, Message
 
 
 @dataclass(frozen=True, slots=True)
 class _Started:
     job: int
-    child: Child
+    child: ManagedProcess
 
 
 class Runtime:
@@ -55,13 +55,13 @@ class Runtime:
 
         return int(psutil.virtual_memory().available)
 
-    def prepare(self, job: int, files: dict[str, bytes]) -> Slot:
+    def prepare(self, job: int, files: dict[str, bytes]) -> WorkerSpec:
         """Puts the files of a job into a private folder; the rendezvous is one for ranks on this machine."""
         folder = Path(tempfile.mkdtemp(prefix="deeppool-"))
         self._folders[job] = folder
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        return Slot(
+        return WorkerSpec(
             folder=str(folder),
             rendezvous=(folder / "rendezvous").as_uri(),
             interface=interface_of(self._address),
@@ -84,7 +84,7 @@ class Runtime:
                 "(submit from a folder that all machines share)"
             )
         key = next(self._keys)
-        self._started[key] = _Started(job, Child(module, name, folder=folder, nursery=nursery()))
+        self._started[key] = _Started(job, ManagedProcess(module, name, folder=folder, nursery=fork_server()))
         return key
 
     def answers(self, key: int) -> list[Message | None]:
@@ -99,7 +99,7 @@ class Runtime:
         return messages
 
     def obey(self, key: int, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a method of :class:`deeppool.processes.managed_process.Process` on one of the processes."""
+        """Calls a method of :class:`deeppool.processes.managed_process.ProcessHandle` on one of the processes."""
         return getattr(self._started[key].child, method)(*arguments, **named)
 
     def end(self, job: int) -> bool:

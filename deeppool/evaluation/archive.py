@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deeppool.base import serialization
 from deeppool.errors import DeeppoolError, DocumentError
-from deeppool.evaluation.nightly_record import Night
+from deeppool.evaluation.nightly_record import NightlyRun
 
 UNFINISHED = ".unfinished"
 NIGHT = "night.json"
@@ -40,13 +40,13 @@ class Archive:
         except OSError as error:
             raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
 
-    def nights(self) -> list[Night]:
+    def nights(self) -> list[NightlyRun]:
         """The nights that are over, the oldest first; what is no night of ours, or unreadable, is passed over."""
         found = []
         for path in self.folder.iterdir():
             if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 try:
-                    night = serialization.read(path / NIGHT, Night)
+                    night = serialization.read(path / NIGHT, NightlyRun)
                 except DeeppoolError:
                     continue
                 # A copy under another name is somebody's, and not to be removed.
@@ -54,14 +54,14 @@ class Archive:
                     found.append(night)
         return sorted(found, key=lambda night: night.started)
 
-    def resume(self) -> Night | None:
+    def resume(self) -> NightlyRun | None:
         """The night that was not finished; what cannot be read of it is none."""
         try:
-            return serialization.read(self.unfinished / NIGHT, Night)
+            return serialization.read(self.unfinished / NIGHT, NightlyRun)
         except DeeppoolError:
             return None
 
-    def keep(self, night: Night) -> None:
+    def keep(self, night: NightlyRun) -> None:
         """Writes down how far the unfinished night is.
 
         Raises:
@@ -89,7 +89,7 @@ class Archive:
             name = f"{date}-{number}"
         return name
 
-    def publish(self, night: Night) -> Path:
+    def publish(self, night: NightlyRun) -> Path:
         """Makes the unfinished night, which is whole now, one that is over.
 
         Raises:
@@ -106,7 +106,7 @@ class Archive:
             raise DocumentError(f"cannot write {target}: {error.strerror} (choose another folder)") from error
         return target
 
-    def remove(self, nights: Sequence[Night]) -> None:
+    def remove(self, nights: Sequence[NightlyRun]) -> None:
         """Removes nights, each whole: what is interrupted on the way is finished the next time."""
         for night in nights:
             (self.folder / night.name).rename(self.folder / f".{night.name}.removed")

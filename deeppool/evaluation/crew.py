@@ -15,8 +15,8 @@ from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.execution import Result
 from deeppool.evaluation.task import Task
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.managed_process import Child, Inbox, Process
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
 from deeppool.units import format_seconds
 
 MOST_JOBS = 4
@@ -62,7 +62,7 @@ def run_tasks(
     """
     if jobs < 1:
         raise InvalidValueError(f"jobs must be at least 1, got {jobs}")
-    if (ready := nursery()) is not None:
+    if (ready := fork_server()) is not None:
         ready.prepare("deeppool.evaluation.kernel")
     # Here, as a process that is killed removes nothing.
     with tempfile.TemporaryDirectory(prefix="deeppool-kernels-", ignore_cleanup_errors=True) as sockets:
@@ -90,7 +90,7 @@ class _Crew:
         self.jobs, self.on_progress = jobs, on_progress
         self.budget = seconds
         self.deadline = None if seconds is None else time.monotonic() + seconds
-        self.running: dict[Process, tuple[Task, float]] = {}
+        self.running: dict[ProcessHandle, tuple[Task, float]] = {}
         self.inbox: Inbox = queue.SimpleQueue()
 
     def run(self) -> Iterator[Ended]:
@@ -113,7 +113,7 @@ class _Crew:
         return not self.running if measuring else len(self.running) < self.jobs
 
     def _start(self, task: Task) -> None:
-        child = Child("deeppool.evaluation.worker", f"notebook {task.name}", self.inbox, nursery=nursery())
+        child = ManagedProcess("deeppool.evaluation.worker", f"notebook {task.name}", self.inbox, nursery=fork_server())
         self.running[child] = (task, time.monotonic())
         sockets = Path(tempfile.mkdtemp(dir=self.sockets))
         told = asdict(task) | {"path": str(task.path), "folder": str(task.folder), "sockets": str(sockets)}
@@ -124,7 +124,7 @@ class _Crew:
         names = ", ".join(task.name for task, _ in self.running.values())
         self.on_progress(f"running {names}" if names else "done", self.over / self.count)
 
-    def _bury(self, child: Process, message: dict[str, Any] | None) -> Ended:
+    def _bury(self, child: ProcessHandle, message: dict[str, Any] | None) -> Ended:
         task, started = self.running.pop(child)
         self.over += 1
         took = time.monotonic() - started
@@ -155,9 +155,9 @@ class _Crew:
             del self.running[child]
 
 
-def _end(child: Process) -> None:
+def _end(child: ProcessHandle) -> None:
     """Ends a process, and its kernel, which has a session of its own, with all that this started."""
-    assert isinstance(child, Child)
+    assert isinstance(child, ManagedProcess)
     try:
         heirs = psutil.Process(child.process.pid).children(recursive=True)
     except psutil.NoSuchProcess:

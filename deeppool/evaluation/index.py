@@ -7,9 +7,9 @@ from pathlib import Path
 from deeppool.base import serialization
 from deeppool.errors import DeeppoolError
 from deeppool.evaluation.findings import RECORD
-from deeppool.evaluation.nightly_record import Night, Outcome
+from deeppool.evaluation.nightly_record import NightlyRun, Outcome
 from deeppool.evaluation.record import Evaluation
-from deeppool.evaluation.regression_report import MOVED_HEADINGS, Verdict, moved_row
+from deeppool.evaluation.regression_report import MOVED_HEADINGS, RegressionReport, moved_row
 from deeppool.evaluation.report import (
     CHECK_HEADINGS,
     NUMBER_HEADINGS,
@@ -65,7 +65,7 @@ document.querySelectorAll(".figure").forEach(place => seen.observe(place));
 """
 
 
-def write_index(night: Night, found: Verdict, folder: Path) -> Path:
+def write_index(night: NightlyRun, found: RegressionReport, folder: Path) -> Path:
     """Writes ``index.html`` into a night's folder.
 
     Raises:
@@ -76,7 +76,7 @@ def write_index(night: Night, found: Verdict, folder: Path) -> Path:
     return serialization.write_text(page(night, found, folder, live), folder / INDEX)
 
 
-def page(night: Night, found: Verdict, folder: Path, live: Mapping[str, Figure]) -> str:
+def page(night: NightlyRun, found: RegressionReport, folder: Path, live: Mapping[str, Figure]) -> str:
     """The page as HTML; ``live`` figures are drawn by the reader's browser."""
     cards = [
         _card(outcome, folder, [name for name in live if name.split("/")[0] == outcome.name])
@@ -105,12 +105,12 @@ def page(night: Night, found: Verdict, folder: Path, live: Mapping[str, Figure])
     )
 
 
-def _circumstances(night: Night) -> str:
+def _circumstances(night: NightlyRun) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in night.versions.items())
     return f"{night.preset} preset; {night.device}; {night.started} to {night.finished}; {versions}"
 
 
-def _verdict(found: Verdict, folder: Path) -> list[str]:
+def _verdict(found: RegressionReport, folder: Path) -> list[str]:
     links = [
         f'<a href="../{name}/{INDEX}">{name}</a>' if (folder.parent / name / INDEX).is_file() else name
         for name in map(escape, found.compared)

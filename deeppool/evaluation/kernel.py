@@ -15,7 +15,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 # What most notebooks load first. Not ipywidgets and plotly, which look for their kernel while they are imported.
 import deeppool.execution.worker  # noqa: F401
-from deeppool.processes.fork_server_client import inherit, nursery
+from deeppool.processes.fork_server_client import fork_own_server, fork_server
 
 FORKED = ("JUPYTER_DEFAULT_PROVISIONER_NAME", "deeppool-forked")
 """In the environment of a process whose kernels are such ones, unless somebody wants others."""
@@ -30,7 +30,7 @@ class ForkedKernel(LocalProvisioner):
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """As its base class does."""
-        ready = nursery()
+        ready = fork_server()
         plain = [word for word in cmd if word != FOR_DEBUGGERS]
         if ready is None or plain[: len(COMMAND)] != COMMAND:
             return await super().launch_kernel(cmd, **kwargs)
@@ -56,7 +56,7 @@ class ForkedKernel(LocalProvisioner):
 def main() -> None:
     """Serves a client, as ``python -m ipykernel_launcher`` does."""
     # The processes of its runs have its modules, too.
-    inherit()
+    fork_own_server()
     # Standard output is for answers to a launcher; a kernel has others to talk to.
     os.dup2(2, 1)
     if Path(sys.path[0]) == Path.cwd():

@@ -20,11 +20,11 @@ from deeppool.evaluation.crew import Ended, run_tasks, usual_jobs
 from deeppool.evaluation.findings import machine
 from deeppool.evaluation.index import write_index
 from deeppool.evaluation.lock import sole_writer
-from deeppool.evaluation.nightly_record import Night, Observation, Outcome, State
+from deeppool.evaluation.nightly_record import NightlyRun, Observation, Outcome, State
 from deeppool.evaluation.notebooks import Notebook, Preset, choose
 from deeppool.evaluation.observations import observe
 from deeppool.evaluation.record import Check
-from deeppool.evaluation.regression_report import Verdict, verdict
+from deeppool.evaluation.regression_report import RegressionReport, compare_with_earlier
 from deeppool.evaluation.retention import KEEP, superfluous
 from deeppool.evaluation.task import Task
 from deeppool.evaluation.thumbnails import PLOTLY, draw_thumbnails, write_plotly
@@ -39,7 +39,7 @@ class Report:
     """A night that is over."""
 
     folder: Path
-    verdict: Verdict
+    verdict: RegressionReport
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -123,10 +123,10 @@ def versions() -> dict[str, str]:
 
 def _begin(
     archive: Archive, chosen: Sequence[Notebook], preset: Preset, device: str, installed: dict[str, str]
-) -> Night:
+) -> NightlyRun:
     """The interrupted night where it is this one; else a new one, and the other one is closed."""
     now = datetime.datetime.now().astimezone()
-    fresh = Night(
+    fresh = NightlyRun(
         name="",
         preset=preset,
         device=device,
@@ -161,11 +161,11 @@ def _same(outcome: Outcome, notebook: Notebook, preset: str) -> bool:
     return (outcome.fingerprint, outcome.parameters) == (notebook.fingerprint, notebook.arguments(preset, {}))
 
 
-def _started(night: Night) -> datetime.datetime:
+def _started(night: NightlyRun) -> datetime.datetime:
     return datetime.datetime.fromisoformat(night.started)
 
 
-def _without_outcomes(night: Night, problem: str) -> Night:
+def _without_outcomes(night: NightlyRun, problem: str) -> NightlyRun:
     """A night in which what has no outcome did not run."""
     known = {outcome.name for outcome in night.outcomes}
     missing = tuple(
@@ -176,13 +176,13 @@ def _without_outcomes(night: Night, problem: str) -> Night:
 
 def _run(
     archive: Archive,
-    night: Night,
+    night: NightlyRun,
     chosen: Sequence[Notebook],
     *,
     budget: float | None,
     jobs: int,
     on_progress: Callable[[str, float], None],
-) -> Night:
+) -> NightlyRun:
     """Runs what has no outcome yet; each is written down when it is over."""
     done = {outcome.name for outcome in night.outcomes}
     by_name = {notebook.name: notebook for notebook in chosen}
@@ -203,7 +203,7 @@ def _run(
     return night
 
 
-def _longest_ago_first(waiting: Sequence[Notebook], nights: Sequence[Night]) -> list[Notebook]:
+def _longest_ago_first(waiting: Sequence[Notebook], nights: Sequence[NightlyRun]) -> list[Notebook]:
     """So that a budget which is too small for all leaves out other notebooks each night."""
     last: dict[str, str] = {}
     for night in nights:
@@ -246,7 +246,7 @@ def _below(path: Path, archive: Archive) -> str:
     return path.relative_to(archive.unfinished).as_posix() if path.is_file() else ""
 
 
-def _close(archive: Archive, night: Night) -> Report:
+def _close(archive: Archive, night: NightlyRun) -> Report:
     """Judges a night that is over, and makes it one of the archive's."""
     order = {name: place for place, name in enumerate(night.notebooks)}
     over = replace(
@@ -256,7 +256,7 @@ def _close(archive: Archive, night: Night) -> Report:
         outcomes=tuple(sorted(night.outcomes, key=lambda outcome: order[outcome.name])),
     )
     over = draw_thumbnails(over, archive.unfinished)
-    found = verdict(over, archive.nights())
+    found = compare_with_earlier(over, archive.nights())
     serialization.write(found, archive.unfinished / VERDICT)
     write_index(over, found, archive.unfinished)
     return Report(archive.publish(over), found)

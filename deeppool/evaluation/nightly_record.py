@@ -49,7 +49,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Night:
+class NightlyRun:
     """All notebooks of one night: ``night.json``."""
 
     KIND: ClassVar[str] = "night"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from deeppool.evaluation.nightly_record import Night, Observation, Outcome
+from deeppool.evaluation.nightly_record import NightlyRun, Observation, Outcome
 from deeppool.evaluation.noise import HISTORY, SAME, Judgement, judge
 from deeppool.evaluation.record import Basis
 from deeppool.evaluation.report import format_value
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class NumberChange:
     """A number that moved beyond its own noise."""
 
     notebook: str
@@ -63,8 +63,8 @@ class Unmet:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a night says beside the nights before it, of the same preset and device: ``verdict.json``."""
+class RegressionReport:
+    """What a night says beside the nights before it, of the same preset and device: ``compare_with_earlier.json``."""
 
     KIND: ClassVar[str] = "verdict"
 
@@ -74,7 +74,7 @@ class Verdict:
     compared: tuple[str, ...]
     """Nights, the latest last."""
     notebooks: int
-    moved: tuple[Move, ...]
+    moved: tuple[NumberChange, ...]
     """Those that moved most, in bands, first."""
     broken: tuple[Broken, ...]
     not_run: tuple[str, ...]
@@ -121,7 +121,7 @@ class Verdict:
         )
 
 
-def verdict(tonight: Night, history: Sequence[Night]) -> Verdict:
+def compare_with_earlier(tonight: NightlyRun, history: Sequence[NightlyRun]) -> RegressionReport:
     """Judges a night.
 
     Args:
@@ -133,7 +133,7 @@ def verdict(tonight: Night, history: Sequence[Night]) -> Verdict:
         (x for x in history if (x.preset, x.device) == (tonight.preset, tonight.device) and x.name != tonight.name),
         key=lambda night: night.started,
     )[-HISTORY:]
-    moved: list[tuple[float, Move]] = []
+    moved: list[tuple[float, NumberChange]] = []
     gone: list[str] = []
     judged = young = 0
     for outcome in tonight.outcomes:
@@ -145,7 +145,7 @@ def verdict(tonight: Night, history: Sequence[Night]) -> Verdict:
         moved += [(_bands(x.observation.value, x.usual, x.band), _move(outcome, x)) for x in judgements if x.moved]
         if past:
             gone += _gone(past[-1], outcome)
-    return Verdict(
+    return RegressionReport(
         night=tonight.name,
         preset=tonight.preset,
         device=tonight.device,
@@ -180,9 +180,9 @@ def _bands(value: float, usual: float, band: float) -> float:
     return abs(value - usual) / band if band else float("inf")
 
 
-def _move(outcome: Outcome, judgement: Judgement) -> Move:
+def _move(outcome: Outcome, judgement: Judgement) -> NumberChange:
     seen = judgement.observation
-    return Move(
+    return NumberChange(
         notebook=outcome.name,
         name=seen.name,
         unit=seen.unit,
@@ -200,7 +200,7 @@ def _gone(past: Outcome, tonight: Outcome) -> list[str]:
     return [f"{tonight.name}: {each.name}" for each in past.observations if each.name not in here]
 
 
-def _broken(outcome: Outcome, tonight: Night, nights: Sequence[Night]) -> Broken:
+def _broken(outcome: Outcome, tonight: NightlyRun, nights: Sequence[NightlyRun]) -> Broken:
     since = tonight.name
     for night in reversed(nights):
         before = night.outcome(outcome.name)
@@ -211,7 +211,7 @@ def _broken(outcome: Outcome, tonight: Night, nights: Sequence[Night]) -> Broken
     return Broken(outcome.name, outcome.problem, since)
 
 
-def _unmet(tonight: Night, nights: Sequence[Night], *, known: bool) -> list[Unmet]:
+def _unmet(tonight: NightlyRun, nights: Sequence[NightlyRun], *, known: bool) -> list[Unmet]:
     found = []
     for outcome in tonight.outcomes:
         for check in outcome.checks:
@@ -230,7 +230,7 @@ def _unmet(tonight: Night, nights: Sequence[Night], *, known: bool) -> list[Unme
     return found
 
 
-def _changed_versions(tonight: Night, nights: Sequence[Night]) -> tuple[str, ...]:
+def _changed_versions(tonight: NightlyRun, nights: Sequence[NightlyRun]) -> tuple[str, ...]:
     if not nights:
         return ()
     before = nights[-1].versions
@@ -245,7 +245,7 @@ def _changed_versions(tonight: Night, nights: Sequence[Night]) -> tuple[str, ...
 MOVED_HEADINGS = ("moved", "usual", "tonight", "change", "noise", "nights")
 
 
-def moved_row(move: Move) -> tuple[str, ...]:
+def moved_row(move: NumberChange) -> tuple[str, ...]:
     """A move as cells of a table."""
     if move.band <= SAME * abs(move.usual):
         noise = "none"
@@ -263,7 +263,7 @@ def moved_row(move: Move) -> tuple[str, ...]:
     )
 
 
-def _tables(found: Verdict, rows: int = 30) -> list["Table"]:
+def _tables(found: RegressionReport, rows: int = 30) -> list["Table"]:
     tables = []
     if found.moved:
         moves = table(*MOVED_HEADINGS)

@@ -12,14 +12,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from deeppool.errors import InvalidValueError
-from deeppool.evaluation.nightly_record import Night
+from deeppool.evaluation.nightly_record import NightlyRun
 
 KEEP = 14
 """Nights, unless told otherwise: as many as a verdict looks at."""
 WEEKS = 52
 
 
-def superfluous(nights: Sequence[Night], keep: int = KEEP) -> list[Night]:
+def superfluous(nights: Sequence[NightlyRun], keep: int = KEEP) -> list[NightlyRun]:
     """The nights that may be removed, in the order given.
 
     Raises:
@@ -27,17 +27,17 @@ def superfluous(nights: Sequence[Night], keep: int = KEEP) -> list[Night]:
     """
     if keep < 1:
         raise InvalidValueError(f"keep must be at least 1 night, got {keep}")
-    series: dict[tuple[str, str], list[Night]] = defaultdict(list)
+    series: dict[tuple[str, str], list[NightlyRun]] = defaultdict(list)
     for night in nights:
         series[night.preset, night.device].append(night)
     kept = {id(night) for each in series.values() for night in _kept(each, keep)}
     return [night for night in nights if id(night) not in kept]
 
 
-def _kept(series: Sequence[Night], keep: int) -> list[Night]:
+def _kept(series: Sequence[NightlyRun], keep: int) -> list[NightlyRun]:
     latest_first = sorted(series, key=_started, reverse=True)
     kept = latest_first[:keep]
-    weeks: dict[tuple[int, int], list[Night]] = defaultdict(list)
+    weeks: dict[tuple[int, int], list[NightlyRun]] = defaultdict(list)
     for night in latest_first[keep:]:
         if _started(latest_first[0]) - _started(night) <= datetime.timedelta(weeks=WEEKS):
             weeks[_started(night).isocalendar()[:2]].append(night)
@@ -45,5 +45,5 @@ def _kept(series: Sequence[Night], keep: int) -> list[Night]:
     return kept + [night for night in latest_first if night.complete][:1]
 
 
-def _started(night: Night) -> datetime.datetime:
+def _started(night: NightlyRun) -> datetime.datetime:
     return datetime.datetime.fromisoformat(night.started)

@@ -18,7 +18,7 @@ from typing import Any
 
 from deeppool.errors import DocumentError
 from deeppool.evaluation.html import FIGURE
-from deeppool.evaluation.nightly_record import Night
+from deeppool.evaluation.nightly_record import NightlyRun
 
 Figure = dict[str, Any]
 """Data and layout, as plotly has them in JSON."""
@@ -61,7 +61,7 @@ def figures_of(notebook: Path) -> list[Figure]:
     return [output["data"][FIGURE] for output in outputs if FIGURE in output.get("data", {})][-MOST:]
 
 
-def night_figures(night: Night, folder: Path) -> dict[str, Figure]:
+def night_figures(night: NightlyRun, folder: Path) -> dict[str, Figure]:
     """Figures of all notebooks that ran to their end: ``fig10/thumbnail-1`` is the first of fig10."""
     return {
         f"{outcome.name}/thumbnail-{number}": figure
@@ -71,7 +71,7 @@ def night_figures(night: Night, folder: Path) -> dict[str, Figure]:
     }
 
 
-def draw_thumbnails(night: Night, folder: Path) -> Night:
+def draw_thumbnails(night: NightlyRun, folder: Path) -> NightlyRun:
     """Draws the figures of a night beside its notebooks; without a browser there are none.
 
     Returns:

@@ -10,8 +10,8 @@ import papermill  # noqa: F401
 from deeppool.errors import DeeppoolError
 from deeppool.evaluation.execution import execute
 from deeppool.evaluation.task import Task
-from deeppool.processes.fork_server_client import FORKS, inherit
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.fork_server_client import FORKS, fork_own_server
+from deeppool.processes.managed_process import CommandChannel
 
 
 def main() -> None:
@@ -20,9 +20,9 @@ def main() -> None:
         from deeppool.evaluation.kernel import FORKED
 
         # From here, so that they have what this process has.
-        inherit()
+        fork_own_server()
         os.environ.setdefault(*FORKED)
-    commands = Commands()
+    commands = CommandChannel()
     while (told := commands.next())["command"] == "run":
         path, folder = Path(told["path"]), Path(told["folder"])
         task = Task(told["name"], path, folder, told["arguments"], told["measures"], told["script"])

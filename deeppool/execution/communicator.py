@@ -17,7 +17,7 @@ Passage = tuple[torch.Tensor, int]
 """What goes to, or comes from, a rank."""
 
 
-class Work(Protocol):
+class PendingWork(Protocol):
     """Something under way."""
 
     def wait(self) -> object:
@@ -27,7 +27,7 @@ class Work(Protocol):
 class Group(Protocol):
     """Two or more ranks that tell each other; all of them call the same in the same order."""
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """Starts to put the sum over all ranks in the place of each one's tensor."""
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -37,7 +37,7 @@ class Group(Protocol):
         """Ends the group."""
 
 
-class Peers(Protocol):
+class Communicator(Protocol):
     """All ranks of a training. Those that are real all call the same in the same order."""
 
     rank: int
@@ -47,7 +47,7 @@ class Peers(Protocol):
     def group(self, ranks: Sequence[int]) -> Group:
         """Of two or more ranks; those outside make it too."""
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[Work]:
+    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
         """Starts transfers between pairs of ranks; both sides list those of a pair in the same order.
 
         Args:
@@ -58,7 +58,7 @@ class Peers(Protocol):
             One work for each, in their order, or one for all of them.
         """
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """Starts to put the sum over all ranks in the place of each one's tensor."""
 
     def barrier(self) -> None:
@@ -111,22 +111,22 @@ class ProcessGroup(_Unwatched):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
     def group(self, ranks: Sequence[int]) -> "_SubGroup":
-        """As :meth:`Peers.group`."""
+        """As :meth:`Communicator.group`."""
         return _SubGroup(ranks)
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[Work]:
-        """As :meth:`Peers.exchange`: receives first, because gloo queues a receiver's readiness behind payload."""
+    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
+        """As :meth:`Communicator.exchange`: receives first, because gloo queues a receiver's readiness behind payload."""
         operations = [dist.P2POp(dist.irecv, tensor, source) for tensor, source in receiving]
         operations += [dist.P2POp(dist.isend, tensor, destination) for tensor, destination in sending]
         # NCCL answers with one work for the whole batch.
         return list(dist.batch_isend_irecv(operations)) if operations else []
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
-        """As :meth:`Peers.all_reduce`."""
+    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
+        """As :meth:`Communicator.all_reduce`."""
         return _sum(tensor, None)
 
     def barrier(self) -> None:
-        """As :meth:`Peers.barrier`."""
+        """As :meth:`Communicator.barrier`."""
         dist.barrier()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class _SubGroup:
         self._ranks = len(ranks)
         self._group: Any = dist.new_group(list(ranks))
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         return _sum(tensor, self._group)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -153,8 +153,8 @@ class _SubGroup:
         dist.destroy_process_group(self._group)
 
 
-def _sum(tensor: torch.Tensor, group: Any) -> Work:
-    work: Work | None = dist.all_reduce(tensor, group=group, async_op=True)
+def _sum(tensor: torch.Tensor, group: Any) -> PendingWork:
+    work: PendingWork | None = dist.all_reduce(tensor, group=group, async_op=True)
     assert work is not None, "torch returns None only to ranks outside the group"
     return work
 
@@ -175,13 +175,13 @@ class Alone(_Unwatched):
         """There is none."""
         raise ValueError(f"there are no ranks {list(ranks)} in a training of one rank")
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[Work]:
+    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
         """Nothing changes its place."""
         assert not receiving, "a stage of a training of one rank reads from another rank"
         assert not sending, "a stage of a training of one rank is read on another rank"
         return []
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """The sum over one rank is there."""
         return Done()
 

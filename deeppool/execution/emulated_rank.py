@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from deeppool.base.timeline import SpanKind
-from deeppool.execution.communicator import Done, Group, Passage, Work
-from deeppool.execution.replay_schedule import START, Event, Moment, Turns
+from deeppool.execution.communicator import Done, Group, Passage, PendingWork
+from deeppool.execution.replay_schedule import START, Event, Moment, ReplaySchedule
 
 SPIN = 100e-6
 """Seconds before the end of a wait in which the core stays awake: a sleeping one wakes up that late."""
@@ -30,14 +30,14 @@ def wait_until(moment: float) -> None:
         pass
 
 
-class Emulated:
+class EmulatedCommunicator:
     """The peers of one rank that runs by itself."""
 
     def __init__(
         self,
         rank: int,
         ranks: int,
-        turns: Turns,
+        turns: ReplaySchedule,
         *,
         settle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
@@ -71,13 +71,13 @@ class Emulated:
         """As :meth:`Peers.group`."""
         return _Emulated(self, len(ranks))
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[Work]:
+    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
         """What comes is needed by the next stage; nobody waits for what leaves."""
         for tensor, _ in receiving:
             self._fill(tensor)
         return [_Until(self.await_next)] * len(receiving) + [_Until(lambda: None)] * len(sending)
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """Others contribute nothing, in no time: the plan does not price updates."""
         return Done()
 
@@ -155,10 +155,10 @@ class _Until:
 class _Emulated:
     """A group of which one rank is there."""
 
-    def __init__(self, peers: Emulated, ranks: int) -> None:
+    def __init__(self, peers: EmulatedCommunicator, ranks: int) -> None:
         self._peers, self._ranks = peers, ranks
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         return _Until(self._peers.await_sums)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:

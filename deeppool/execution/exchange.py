@@ -8,11 +8,11 @@ import torch
 
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import Transfer, reshard
-from deeppool.execution.communicator import Passage, Peers, Work
+from deeppool.execution.communicator import Communicator, Passage, PendingWork
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class SampleCopy:
     """One value that changes its layout, seen from one rank."""
 
     shard: torch.Tensor | None
@@ -23,10 +23,10 @@ class Move:
     """Any tensor of the value's dtype, device and shape after the first dimension."""
 
 
-class Arrival:
+class PendingTensor:
     """A rank's shard of a value in its new layout, whose samples may be under way."""
 
-    def __init__(self, shard: torch.Tensor | None, works: Sequence[Work] = ()) -> None:
+    def __init__(self, shard: torch.Tensor | None, works: Sequence[PendingWork] = ()) -> None:
         """``works`` bring the samples that are missing; None as shard: the rank has none."""
         self._shard, self._works = shard, works
 
@@ -49,12 +49,12 @@ class Exchange:
     Every rank starts the same reshards in the same order; sends are awaited at the end of the iteration.
     """
 
-    def __init__(self, peers: Peers, device: torch.device) -> None:
+    def __init__(self, peers: Communicator, device: torch.device) -> None:
         """Starts with nothing under way."""
         self._peers, self.rank, self.device = peers, peers.rank, device
-        self._sending: list[tuple[Work, list[Passage]]] = []
+        self._sending: list[tuple[PendingWork, list[Passage]]] = []
 
-    def start(self, moves: Sequence[Move]) -> list[Arrival]:
+    def start(self, moves: Sequence[SampleCopy]) -> list[PendingTensor]:
         """This rank's shards in the destination layouts; all values travel as one batch."""
         results = [self._room(move) for move in moves]
         # Per pair of ranks, both sides list the transfers in the same order: that is how they find each other.
@@ -79,10 +79,10 @@ class Exchange:
         if len(works) < len(posted) + len(sending):
             # One for the whole batch.
             self._sending += [(work, sending) for work in works]
-            return [Arrival(result, works if own else ()) for result, own in zip(results, receiving, strict=True)]
+            return [PendingTensor(result, works if own else ()) for result, own in zip(results, receiving, strict=True)]
         coming = iter(works)
         arrivals = [
-            Arrival(result, list(itertools.islice(coming, len(own))))
+            PendingTensor(result, list(itertools.islice(coming, len(own))))
             for result, own in zip(results, receiving, strict=True)
         ]
         self._sending += [(work, sending) for work in coming]
@@ -94,12 +94,12 @@ class Exchange:
             work.wait()
         self._sending.clear()
 
-    def _mine(self, move: Move) -> Iterator[Transfer]:
+    def _mine(self, move: SampleCopy) -> Iterator[Transfer]:
         for transfer in reshard(move.source, move.destination):
             if self.rank in (transfer.source, transfer.destination):
                 yield transfer
 
-    def _room(self, move: Move) -> torch.Tensor | None:
+    def _room(self, move: SampleCopy) -> torch.Tensor | None:
         """For the shard in the destination layout; the samples themselves where the rank has all of them."""
         had, wants = move.source.shard(self.rank), move.destination.shard(self.rank)
         if not len(wants):
@@ -108,7 +108,7 @@ class Exchange:
             return move.shard[wants.start - had.start : wants.stop - had.start]
         return move.like.new_empty((len(wants), *move.like.shape[1:]))
 
-    def _keep(self, move: Move, result: torch.Tensor | None) -> None:
+    def _keep(self, move: SampleCopy, result: torch.Tensor | None) -> None:
         """Copies the samples that stay, unless they are where they were."""
         had, wants = move.source.shard(self.rank), move.destination.shard(self.rank)
         start, stop = max(had.start, wants.start), min(had.stop, wants.stop)

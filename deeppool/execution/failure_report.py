@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from deeppool.errors import DeeppoolError
 from deeppool.processes.heartbeat import is_library
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 from deeppool.units import format_bytes
 
 MEETING = "meeting the other ranks"
@@ -35,7 +35,7 @@ _LOADER = re.compile(
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
-def tell(commands: Commands, error: BaseException, doing: str) -> dict[str, Any]:
+def report_failure(commands: CommandChannel, error: BaseException, doing: str) -> dict[str, Any]:
     """Answers ``failed``, and returns what it told.
 
     Args:

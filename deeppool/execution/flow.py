@@ -14,7 +14,7 @@ from torch import fx
 
 from deeppool.base.timeline import SpanKind
 from deeppool.collectives.layout import Layout
-from deeppool.execution.exchange import Arrival, Exchange, Move
+from deeppool.execution.exchange import Exchange, PendingTensor, SampleCopy
 from deeppool.execution.stages import Stage
 from deeppool.graph.capture.extract import Segment
 
@@ -60,9 +60,9 @@ class Flow:
             span: notes transfers, and the waits for them.
         """
         self._routes, self._exchange, self._types, self._span = routes, exchange, types, span
-        self._arriving: dict[int, dict[fx.Node, Arrival]] = defaultdict(dict)
+        self._arriving: dict[int, dict[fx.Node, PendingTensor]] = defaultdict(dict)
         """Per stage, its inputs."""
-        self._returning: dict[int, dict[int, dict[fx.Node, Arrival]]] = defaultdict(dict)
+        self._returning: dict[int, dict[int, dict[fx.Node, PendingTensor]]] = defaultdict(dict)
         """Per stage that made values, and stage that read them, their gradients."""
 
     def hand_on(self, stage: int, outputs: Values) -> None:
@@ -89,20 +89,20 @@ class Flow:
 
     def _start(
         self, source: int, destination: int, nodes: Sequence[fx.Node], values: Values, named: int, arrow: str
-    ) -> dict[fx.Node, Arrival]:
+    ) -> dict[fx.Node, PendingTensor]:
         """Of this rank's shards in the destination; ``named`` is the stage that a transfer is noted under."""
         here, there = self._routes.layout(source), self._routes.layout(destination)
         rank = self._exchange.rank
         if here == there:
-            return {node: Arrival(values[node]) for node in nodes if node in values}
+            return {node: PendingTensor(values[node]) for node in nodes if node in values}
         if rank not in here.gpus and rank not in there.gpus:
             return {}
         with self._span("reshard", named, f"{arrow} {self._routes.stages[named].name}"):
-            moves = [Move(values.get(node), here, there, self._like(node, values)) for node in nodes]
+            moves = [SampleCopy(values.get(node), here, there, self._like(node, values)) for node in nodes]
             arrivals = self._exchange.start(moves)
         return dict(zip(nodes, arrivals, strict=True)) if rank in there.gpus else {}
 
-    def _wait(self, named: int, arrow: str, arrivals: Mapping[fx.Node, Arrival]) -> dict[fx.Node, torch.Tensor]:
+    def _wait(self, named: int, arrow: str, arrivals: Mapping[fx.Node, PendingTensor]) -> dict[fx.Node, torch.Tensor]:
         if not any(arrival.travels for arrival in arrivals.values()):
             return {node: arrival.wait() for node, arrival in arrivals.items()}
         with self._span("reshard", named, f"{arrow} {self._routes.stages[named].name}"):

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.execution.communicator import Peers, Work
+from deeppool.execution.communicator import Communicator, PendingWork
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer, Watcher
-from deeppool.processes.shared_page import Board
-from deeppool.scheduling.background_limits import FREE, Operator, Orders
-from deeppool.scheduling.governor import Governor, Seen, together
+from deeppool.processes.shared_page import SharedPage
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
+from deeppool.scheduling.governor import ForegroundIteration, Governor, together
 from deeppool.scheduling.slowdown import Baseline
 
 
@@ -31,14 +31,16 @@ CPU = torch.device("cpu")
 GROUP = 4
 """Iterations of which ranks tell each other at once while their governors are at ease: telling costs as much as the
 rest of a governor."""
-Told = tuple[Seen, int, float | None]
+Told = tuple[ForegroundIteration, int, float | None]
 """By a rank: what it saw, and the newest bound that it has heard of, with its number."""
 
 
-class Governing:
+class ForegroundControl:
     """The governor of one rank, and the board on which its orders stand."""
 
-    def __init__(self, sharing: Sharing, folder: Path, position: int, peers: Peers, place: torch.device = CPU) -> None:
+    def __init__(
+        self, sharing: Sharing, folder: Path, position: int, peers: Communicator, place: torch.device = CPU
+    ) -> None:
         """Opens the rank's board, and wipes off what a rank before this one, that was lost, left on it.
 
         Args:
@@ -60,10 +62,10 @@ class Governing:
         """Number of the newest bound that this rank has heard of, and the bound."""
         self._agreed = self._wanted
         """Of the newest one that all ranks have heard of; it is held from the next iteration on."""
-        self._board = Board(folder, position)
-        self._seen: list[Seen] = []
+        self._board = SharedPage(folder, position)
+        self._seen: list[ForegroundIteration] = []
         """By this rank, of the latest iterations, until it tells the others."""
-        self._arriving: tuple[torch.Tensor, Work] | None = None
+        self._arriving: tuple[torch.Tensor, PendingWork] | None = None
         """What all ranks saw of those before, until it was learned."""
         self._clocked: Clocked | None = None
         self._board.withdraw()
@@ -77,7 +79,7 @@ class Governing:
         """What was learned holds no longer: the stages are others now. All ranks do it together, and had a rest."""
         self._governor = Governor(self._sharing)
         self._orders = FREE
-        self._ordered: Orders | None = None
+        self._ordered: BackgroundLimits | None = None
         """What stands on the board."""
         self._iterations = 0
         """Governed ones, on every rank the same: those alone coincide."""
@@ -195,7 +197,7 @@ class Governing:
 def _told(rows: Sequence[Sequence[float]]) -> list[Told]:
     """By each rank that is there: where the others are emulated, by this one alone."""
     return [
-        (Seen(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
+        (ForegroundIteration(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
         for seconds, trying, unsettled, number, bound in rows
         if seconds > 0
     ]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from deeppool.execution.communicator import Group, Peers, Work
+from deeppool.execution.communicator import Communicator, Group, PendingWork
 
 ALONE_BYTES = 4 * 2**20
 """A larger gradient is a bucket of its own, which saves copying it; below, latency counts for more."""
@@ -29,7 +29,7 @@ class Bucket:
         self.parameters, self._group = parameters, group
         self.missing = len(parameters)
         """Gradients that the stage's backward has still to make."""
-        self._travelling: tuple[Work, torch.Tensor] | None = None
+        self._travelling: tuple[PendingWork, torch.Tensor] | None = None
 
     @property
     def started(self) -> bool:
@@ -68,7 +68,12 @@ class GradientSync:
     """One rank's side of all all-reduces of an update."""
 
     def __init__(
-        self, peers: Peers, rank_sets: Sequence[tuple[int, ...]], shared: Sequence[Sequence[Shared]], *, overlap: bool
+        self,
+        peers: Communicator,
+        rank_sets: Sequence[tuple[int, ...]],
+        shared: Sequence[Sequence[Shared]],
+        *,
+        overlap: bool,
     ) -> None:
         """Makes a group for each set of two or more ranks; every rank makes the same ones in the same order.
 

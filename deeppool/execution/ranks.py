@@ -12,7 +12,7 @@ from deeppool.base.sharing import Sharing
 from deeppool.errors import DocumentError
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
-from deeppool.processes.launcher import Place
+from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import NOTE, Message
 from deeppool.processes.rank_group import RankGroup
 from deeppool.training.training_job import TrainingJob, save_job
@@ -48,7 +48,7 @@ class Ranks:
         plan: Plan,
         job: Job | TrainingJob,
         folder: Path,
-        place: Place,
+        place: Launcher,
         sharing: Sharing | None = None,
         boards: Path | None = None,
         emulate: int | None = None,

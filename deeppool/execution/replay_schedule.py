@@ -28,7 +28,7 @@ Moment = Mapping[Event, float]
 """The latest of some events, each and so many seconds."""
 
 
-class Turn(NamedTuple):
+class TurnTimes(NamedTuple):
     """When this rank may begin something."""
 
     met: Moment
@@ -38,18 +38,18 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class ReplaySchedule:
     """Of one rank in one iteration."""
 
-    turns: Mapping[Event, Turn]
+    turns: Mapping[Event, TurnTimes]
     """Of its stages' forwards and backwards, in its order."""
-    sums: Mapping[int, Turn]
+    sums: Mapping[int, TurnTimes]
     """Per stage whose gradients it sums up with others: ``go`` is when they are there."""
     end: Moment
     """Of the iteration, for all ranks."""
 
 
-def turns_of(plan: Plan, stages: Sequence[Stage], rank: int) -> Turns:
+def replay_schedule(plan: Plan, stages: Sequence[Stage], rank: int) -> ReplaySchedule:
     """The turns of a rank.
 
     Args:
@@ -66,16 +66,16 @@ class _Walk:
     def __init__(self, plan: Plan, stages: Sequence[Stage], rank: int) -> None:
         self._plan, self._rank = plan, rank
         self._stage = {layer: index for index, stage in enumerate(stages) for layer in stage.layers}
-        self._turns: dict[Event, Turn] = {}
-        self._sums: dict[int, Turn] = {}
+        self._turns: dict[Event, TurnTimes] = {}
+        self._sums: dict[int, TurnTimes] = {}
         self._channels: dict[GpuSet, Moment] = {}
         """Per set of GPUs, when its all-reduces so far have ended."""
 
-    def turns(self) -> Turns:
+    def turns(self) -> ReplaySchedule:
         order = order_of(self._plan.tree, self._plan.gpu_sets)
         forward = self._forward(order, {START: 0.0})
-        last = self._backward(order, Turn(forward, forward))
-        return Turns(self._turns, self._sums, latest([last.go, *self._channels.values()]))
+        last = self._backward(order, TurnTimes(forward, forward))
+        return ReplaySchedule(self._turns, self._sums, latest([last.go, *self._channels.values()]))
 
     def _forward(self, order: Order, now: Moment) -> Moment:
         for step in self._steps(order):
@@ -86,17 +86,17 @@ class _Walk:
             arrived = after(now, sum(layer.reshard for layer in layers) / 2)
             if self._rank in layers[0].gpus:
                 event: Event = ("forward", self._stage[step[0]])
-                self._turns[event] = Turn(now, arrived)
+                self._turns[event] = TurnTimes(now, arrived)
                 now = {event: 0.0}
             else:
                 now = after(arrived, sum(layer.forward for layer in layers))
         return now
 
-    def _backward(self, order: Order, turn: Turn) -> Turn:
+    def _backward(self, order: Order, turn: TurnTimes) -> TurnTimes:
         for step in reversed(list(self._steps(order))):
             if isinstance(step, tuple):
                 lanes = [self._backward(lane, turn) for lane in step]
-                turn = Turn(latest([lane.met for lane in lanes]), latest([lane.go for lane in lanes]))
+                turn = TurnTimes(latest([lane.met for lane in lanes]), latest([lane.go for lane in lanes]))
                 continue
             layers = [self._plan.layers[layer] for layer in reversed(step)]
             total = sum(layer.backward for layer in layers)
@@ -107,7 +107,7 @@ class _Walk:
                 computed = {event: 0.0}
             summed = self._all_reduce(self._stage[step[0]], layers, after(computed, -total))
             done = computed if self._plan.overlap_sync else summed
-            turn = Turn(done, after(done, sum(layer.reshard for layer in layers) / 2))
+            turn = TurnTimes(done, after(done, sum(layer.reshard for layer in layers) / 2))
         return turn
 
     def _all_reduce(self, stage: int, layers: Sequence[LayerAssignment], began: Moment) -> Moment:
@@ -122,7 +122,7 @@ class _Walk:
                 met = latest([ready, *(x for others, x in self._channels.items() if share(others, gpus))])
                 self._channels[gpus] = free = after(met, layer.sync)
         if met is not None and self._rank in gpus:
-            self._sums[stage] = Turn(met, free)
+            self._sums[stage] = TurnTimes(met, free)
         return free
 
     def _steps(self, order: Order) -> "Iterator[list[int] | tuple[Order, ...]]":

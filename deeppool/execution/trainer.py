@@ -23,7 +23,7 @@ from torch import fx
 from deeppool.base.timeline import SpanKind
 from deeppool.device.common import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
-from deeppool.execution.communicator import Peers
+from deeppool.execution.communicator import Communicator
 from deeppool.execution.cuda_graphs import forwards
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
@@ -59,7 +59,7 @@ class Trainer:
         self,
         captured: CapturedModel,
         stages: Sequence[Stage],
-        peers: Peers,
+        peers: Communicator,
         training: Training,
         precision: Precision = "fp32",
         *,

@@ -28,7 +28,7 @@ SOCKET_PATH, LOADER_PATH = 108, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrainingTask:
     """What a process trains."""
 
     captured: CapturedModel
@@ -37,7 +37,7 @@ class Work:
     """Of an iteration: each input, and the targets."""
 
 
-def own_work(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> Work:
+def own_work(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> TrainingTask:
     """The user's training.
 
     Args:
@@ -54,10 +54,10 @@ def own_work(job: TrainingJob, batch: int, place: torch.device, plan: Plan | Non
     module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
     inputs = plan.inputs if plan else _inputs(job.model, job.input_shape, job.input_dtype)
     reader = ShardReader(job.dataset(), batch, job.seed, job.loader_workers)
-    return Work(_capture(module.to(place), inputs, plan, job.loss), job, reader.shard)
+    return TrainingTask(_capture(module.to(place), inputs, plan, job.loss), job, reader.shard)
 
 
-def synthetic_work(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> Work:
+def synthetic_work(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> TrainingTask:
     """SGD on a task that any classifier can learn.
 
     Args:
@@ -81,7 +81,7 @@ def synthetic_work(job: Job, place: torch.device, folder: Path, plan: Plan | Non
     def samples(iteration: int, shard: range) -> tuple[torch.Tensor, ...]:
         return task.shard(iteration, shard.start, shard.stop)
 
-    return Work(captured, Training(optimizer=optimizer, seed=job.seed), samples)
+    return TrainingTask(captured, Training(optimizer=optimizer, seed=job.seed), samples)
 
 
 def keep_sockets_in(folder: Path) -> None:

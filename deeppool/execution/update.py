@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from deeppool.execution.communicator import Peers
+from deeppool.execution.communicator import Communicator
 from deeppool.training.training_job import Training
 
 
@@ -50,7 +50,7 @@ class Update:
         self,
         parameters: Mapping[str, torch.nn.Parameter],
         owners: Mapping[str, tuple[int, ...]],
-        peers: Peers,
+        peers: Communicator,
         training: Training,
         device: torch.device,
         *,

@@ -28,19 +28,19 @@ from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
-from deeppool.execution.communicator import Peers, ProcessGroup
-from deeppool.execution.emulated_rank import Emulated
-from deeppool.execution.failure_report import MEETING, tell
-from deeppool.execution.foreground_control import Governing
+from deeppool.execution.communicator import Communicator, ProcessGroup
+from deeppool.execution.emulated_rank import EmulatedCommunicator
+from deeppool.execution.failure_report import MEETING, report_failure
+from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.ranks import PLAN
-from deeppool.execution.replay_schedule import turns_of
+from deeppool.execution.replay_schedule import replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer, Watcher
-from deeppool.execution.training_task import Work, keep_sockets_in, own_work, synthetic_work
+from deeppool.execution.training_task import TrainingTask, keep_sockets_in, own_work, synthetic_work
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
-from deeppool.processes.heartbeat import Doing, Pulse
-from deeppool.processes.managed_process import Commands, Message
+from deeppool.processes.heartbeat import Activity, Heartbeat
+from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.training.training_job import load_job
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -62,18 +62,18 @@ class Command(NamedTuple):
 
     doing: str
     """What it does then, for people."""
-    obey: Callable[[Message, Commands], dict[str, Any]]
+    obey: Callable[[Message, CommandChannel], dict[str, Any]]
     """Returns what it answers."""
 
 
 class Rank:
     """One rank of a live run."""
 
-    def __init__(self, setup: Message, pulse: Pulse) -> None:
+    def __init__(self, setup: Message, pulse: Heartbeat) -> None:
         """Pins the process, captures the model and checks it against the plan, and meets the other ranks."""
         self.rank: int = setup["rank"]
         self.setup = setup
-        self.peers: Peers
+        self.peers: Communicator
         self.updates = 0
         pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
@@ -100,14 +100,14 @@ class Rank:
         """Seconds for which this rank has had its core or GPU."""
         pulse.look = self.doing
 
-    def doing(self) -> Doing | None:
+    def doing(self) -> Activity | None:
         """What the trainer does; None outside of an update's parts."""
         now = self.trainer.doing
         if now is None:
             return None
         kind, stage, since = now
         what = f"{WORDS[kind]} {self.trainer.stages[stage].name} (update {self.updates + 1})"
-        return Doing(what, since, waits=kind in ("reshard", "sync"))
+        return Activity(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
         # A graph repeats the arithmetic that it was captured with.
@@ -121,7 +121,7 @@ class Rank:
                 overlap_sync=plan.overlap_sync,
             )
 
-    def train(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains some updates and measures; all ranks start together."""
         times, losses, stage_times, bounds = [], [], [], []
         # Another machine's clock: all answers are on the launcher's.
@@ -177,7 +177,7 @@ class Rank:
             "governor": None if governing is None else governing.found(self.trainer.stages),
         }
 
-    def save(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def save(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Writes this rank's part of a checkpoint."""
         save_shard(self.trainer, Path(message["folder"]))
         scale = self.trainer.update.scale
@@ -187,7 +187,7 @@ class Rank:
             "updates_since_scaled": scale.good,
         }
 
-    def find(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def find(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Looks for a file that the launcher has written."""
         path = Path(message["path"])
         if not path.is_file():
@@ -197,13 +197,13 @@ class Rank:
             )
         return {}
 
-    def load(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def load(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Goes on from a checkpoint."""
         load(self.trainer, Path(message["folder"]))
         self.updates = message["updates"]
         return {}
 
-    def switch(self, message: Message, commands: Commands) -> dict[str, Any]:
+    def switch(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Goes on by another plan."""
         self.trainer.close()
         self.trainer = self._trainer(serialization.from_json(message["plan"], Plan, "the plan to change to"))
@@ -232,14 +232,14 @@ class Rank:
         return {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
 
 
-def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> Work:
+def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> TrainingTask:
     if "job" in setup:
         return synthetic_work(job_from(setup["job"]), place, folder, plan)
     keep_sockets_in(folder)
     return own_work(load_job(folder), plan.global_batch, place, plan)
 
 
-def _meet(setup: Message, device: Device) -> Peers:
+def _meet(setup: Message, device: Device) -> Communicator:
     """Joins the process group of all ranks."""
     if setup["interface"] is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
@@ -254,7 +254,7 @@ def _meet(setup: Message, device: Device) -> Peers:
     return ProcessGroup()
 
 
-def _emulate(rank: int, plan: Plan, place: torch.device) -> Peers:
+def _emulate(rank: int, plan: Plan, place: torch.device) -> Communicator:
     """All other ranks of a plan."""
 
     def settle() -> None:
@@ -262,17 +262,17 @@ def _emulate(rank: int, plan: Plan, place: torch.device) -> Peers:
         if place.type == "cuda":
             torch.cuda.current_stream(place).synchronize()
 
-    return Emulated(rank, plan.gpus, turns_of(plan, stages_of(plan), rank), settle=settle)
+    return EmulatedCommunicator(rank, plan.gpus, replay_schedule(plan, stages_of(plan), rank), settle=settle)
 
 
-def _governing(setup: Message, device: Device, peers: Peers, place: torch.device) -> Governing | None:
+def _governing(setup: Message, device: Device, peers: Communicator, place: torch.device) -> ForegroundControl | None:
     """Where a background runs beside this rank."""
     if setup["sharing"] is None:
         return None
     sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
     if sharing.share is not None and device.kind == "cpu":
         join_foreground(folder.name, setup["position"])
-    return Governing(sharing, folder, setup["position"], peers, place)
+    return ForegroundControl(sharing, folder, setup["position"], peers, place)
 
 
 def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> None:
@@ -281,8 +281,8 @@ def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> Non
     Args:
         more: commands of who lives in this process too.
     """
-    commands = Commands()
-    pulse = Pulse(commands)
+    commands = CommandChannel()
+    pulse = Heartbeat(commands)
     try:
         rank = Rank(commands.next(), pulse)
         commands.answer("ready")
@@ -296,7 +296,7 @@ def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> Non
                 pulse.enter(RESTING, waits=True)
         rank.peers.close()
     except Exception as error:
-        tell(commands, error, pulse.doing.what)
+        report_failure(commands, error, pulse.doing.what)
         sys.exit(1)
 
 

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, shorten
-from deeppool.simulation.cluster.record import ClusterSimulation, Stint
+from deeppool.simulation.cluster.record import ClusterSimulation, Interval
 from deeppool.units import format_seconds
 
 Kind = Literal["foreground", "background", "background in gaps"]
@@ -26,7 +26,7 @@ _IN_GAPS = {False: "#8CD1BD", True: "#0B5A45"}
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class GpuBlock:
     """Neighbouring GPUs that one job has for a while."""
 
     kind: Kind
@@ -84,7 +84,7 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
     )
 
 
-def blocks_of(simulation: ClusterSimulation) -> list[Block]:
+def blocks_of(simulation: ClusterSimulation) -> list[GpuBlock]:
     """What is drawn: stints of one job that follow one another joined, neighbouring GPUs together."""
     gpus: dict[tuple[Kind, str, float, float], list[tuple[int, float]]] = defaultdict(list)
     for group in simulation.groups:
@@ -94,11 +94,11 @@ def blocks_of(simulation: ClusterSimulation) -> list[Block]:
     for (kind, job, start, end), held in gpus.items():
         for run in _runs(sorted(held)):
             share = sum(share for _, share in run) / len(run)
-            blocks.append(Block(kind, job, run[0][0], len(run), start, end, share))
+            blocks.append(GpuBlock(kind, job, run[0][0], len(run), start, end, share))
     return sorted(blocks, key=lambda block: (block.start, block.first))
 
 
-def _joined(stints: tuple[Stint, ...]) -> Iterator[tuple[Kind, str, float, float, float]]:
+def _joined(stints: tuple[Interval, ...]) -> Iterator[tuple[Kind, str, float, float, float]]:
     """Kind, job, start, end and mean share of each stretch of a GPU, of either role."""
     for kind_of, share in ((_front, "held"), (_behind, "harvested")):
         for key, found in groupby(stints, kind_of):
@@ -109,11 +109,11 @@ def _joined(stints: tuple[Stint, ...]) -> Iterator[tuple[Kind, str, float, float
                 yield (*key, start, end, used / (end - start))
 
 
-def _front(stint: Stint) -> tuple[Kind, str] | None:
+def _front(stint: Interval) -> tuple[Kind, str] | None:
     return None if stint.foreground is None else ("foreground", stint.foreground)
 
 
-def _behind(stint: Stint) -> tuple[Kind, str] | None:
+def _behind(stint: Interval) -> tuple[Kind, str] | None:
     if stint.background is None:
         return None
     return "background" if stint.foreground is None else "background in gaps", stint.background
@@ -129,7 +129,7 @@ def _runs(held: list[tuple[int, float]]) -> Iterator[list[tuple[int, float]]]:
     yield run
 
 
-def _bars(blocks: list[Block], simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> go.Bar:
+def _bars(blocks: list[GpuBlock], simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> go.Bar:
     kind = blocks[0].kind
     order = {job.name: number for number, job in enumerate(simulation.jobs)}
     # Neighbouring jobs are told apart by two blues, which mean computing everywhere.
@@ -169,7 +169,7 @@ def _bars(blocks: list[Block], simulation: ClusterSimulation, unit: TimeUnit, da
     )
 
 
-def _inscription(block: Block, whole: float, gpus: int) -> str:
+def _inscription(block: GpuBlock, whole: float, gpus: int) -> str:
     """The name of a block that has room for it on a laptop."""
     name = shorten(block.job, 18)
     wide = 900 * (block.end - block.start) > (7 * len(name) + 8) * whole

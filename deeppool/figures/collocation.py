@@ -7,7 +7,7 @@ from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, time_unit
-from deeppool.records.confidence_interval import format_margin
+from deeppool.records.confidence_interval import format_interval
 from deeppool.records.run_record import BackgroundResult, RunRecord, TimeSummary
 from deeppool.units import format_percent, format_seconds
 
@@ -129,8 +129,8 @@ def _headings(run: RunRecord) -> list[str]:
         return ["Foreground iteration", "Idle time"]
     return [
         f"Foreground iteration: mean {format_percent(run.foreground.slowdown)}"
-        f"{format_margin(run.foreground.slowdown_margin)}",
-        f"Background: {100 * run.background.harvest:.0f} %{format_margin(run.background.harvest_margin)} of alone",
+        f"{format_interval(run.foreground.slowdown_margin)}",
+        f"Background: {100 * run.background.harvest:.0f} %{format_interval(run.background.harvest_margin)} of alone",
     ]
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, decompose, layers_of
+from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose, layers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class _Placing:
         self._leave(before, join, lane)
         return width
 
-    def _between(self, block: Block | Knot | None, lane: int, fork: int, join: int) -> int:
+    def _between(self, block: ParallelBlock | Irregular | None, lane: int, fork: int, join: int) -> int:
         if block is None:
             return 1
-        if isinstance(block, Knot):
+        if isinstance(block, Irregular):
             return self._knot(block, lane, fork, join)
         free = lane
         # The longest goes straight on: in a residual block the shortcut is what stands aside.
@@ -82,7 +82,7 @@ class _Placing:
             free += 1
         return free - lane
 
-    def _knot(self, knot: Knot, lane: int, fork: int, join: int) -> int:
+    def _knot(self, knot: Irregular, lane: int, fork: int, join: int) -> int:
         """Side by side where the depth is the same; what skips rows runs together in one lane beside them."""
         taken: Counter[int] = Counter()
         for layer in knot.layers:

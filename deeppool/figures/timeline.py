@@ -12,7 +12,7 @@ from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, shorten, time_unit
-from deeppool.figures.timeline_rows import GROUPED_ABOVE, Panel, Row, Source, joined, panels_of, rows_of
+from deeppool.figures.timeline_rows import GROUPED_ABOVE, Row, Source, TimelinePanel, joined, panels_of, rows_of
 from deeppool.units import format_seconds
 
 __all__ = ["GROUPED_ABOVE", "Source", "joined", "rows_of", "timeline"]
@@ -30,14 +30,14 @@ _GAP = 52
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TimelineRow:
     """Where in a row of height 1 a bar lies."""
 
     offset: float
     width: float
 
 
-_WHOLE = Lane(-0.42, 0.84)
+_WHOLE = TimelineRow(-0.42, 0.84)
 
 
 def timeline(
@@ -62,7 +62,7 @@ def timeline(
     """
     panels = panels_of(*sources)
     longest = max(panel.duration for panel in panels)
-    seen = Seen(*((0.0, longest) if window is None else _checked(window)), time_unit(longest))
+    seen = VisibleRange(*((0.0, longest) if window is None else _checked(window)), time_unit(longest))
     rows = [[seen.part_of(row, kinds) for row in panel.rows] for panel in panels]
     plot_height = _row_height(max(map(len, rows))) * sum(map(len, rows)) + _GAP * (len(panels) - 1)
     axes = theme.stacked([len(found) for found in rows], gap=_GAP / plot_height if len(panels) > 1 else 0)
@@ -84,7 +84,7 @@ def timeline(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VisibleRange:
     """The stretch of time that is in sight."""
 
     start: float
@@ -116,7 +116,7 @@ def _checked(window: Window) -> Window:
     return window
 
 
-def _heading(panel: Panel, axis: Mapping[str, Any]) -> dict[str, object]:
+def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]:
     """Above the panel's own axis."""
     share = f", foreground holds {100 * panel.held:.0f} % of GPU time" if panel.duration else ""
     basis = f" {panel.basis}" if panel.basis else ""
@@ -134,7 +134,7 @@ def _heading(panel: Panel, axis: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _bars(panel: Panel, rows: list[Row], seen: Seen, dark: bool) -> Iterator[Bar]:
+def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool) -> Iterator[Bar]:
     """One trace per kind: a trace per span would take a browser minutes."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
         rows = [Row(row.gpus, joined(row.spans, seen.width / 1000)) for row in rows]
@@ -173,12 +173,12 @@ def _bars(panel: Panel, rows: list[Row], seen: Seen, dark: bool) -> Iterator[Bar
         }
 
 
-def _lanes(rows: list[Row]) -> dict[SpanKind, Lane]:
+def _lanes(rows: list[Row]) -> dict[SpanKind, TimelineRow]:
     """Foreground and background share a row's height where they run at once, else each has it all."""
     if not any(_collocated(row) for row in rows):
         return dict.fromkeys(theme.KINDS, _WHOLE)
-    lanes: dict[SpanKind, Lane] = dict.fromkeys(theme.KINDS, Lane(-0.42, 0.52))
-    return {**lanes, "background": Lane(0.12, 0.3)}
+    lanes: dict[SpanKind, TimelineRow] = dict.fromkeys(theme.KINDS, TimelineRow(-0.42, 0.52))
+    return {**lanes, "background": TimelineRow(0.12, 0.3)}
 
 
 def _collocated(row: Row) -> bool:

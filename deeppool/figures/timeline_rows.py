@@ -9,7 +9,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures.labels import escape, gpu_ranges, provenance
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import RunRecord
-from deeppool.simulation.plan.simulate import GpuWork, Simulation, replay
+from deeppool.simulation.plan.simulate import GpuActivity, Simulation, replay
 
 GROUPED_ABOVE = 32
 """GPUs in a timeline from which on those that do the same share a row."""
@@ -30,7 +30,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class TimelinePanel:
     """One timeline of a figure."""
 
     title: str
@@ -72,10 +72,10 @@ class Panel:
         return self.gpu_seconds / capacity if capacity else 0.0
 
 
-Source = Plan | Simulation | RunRecord | Timeline | Panel
+Source = Plan | Simulation | RunRecord | Timeline | TimelinePanel
 
 
-def panels_of(*sources: Source) -> tuple[Panel, ...]:
+def panels_of(*sources: Source) -> tuple[TimelinePanel, ...]:
     """The timelines of plans (replayed on a virtual clock), simulations and runs, predicted before measured.
 
     Raises:
@@ -93,14 +93,14 @@ def rows_of(source: Timeline) -> list[Row]:
     for span in source.spans:
         spans.setdefault(span.gpu, []).append(span)
     ordered = {gpu: tuple(sorted(own, key=lambda span: span.start)) for gpu, own in sorted(spans.items())}
-    return _rows([GpuWork((gpu,), own) for gpu, own in ordered.items()])
+    return _rows([GpuActivity((gpu,), own) for gpu, own in ordered.items()])
 
 
-def _rows(groups: Sequence[GpuWork]) -> list[Row]:
+def _rows(groups: Sequence[GpuActivity]) -> list[Row]:
     if sum(len(group.gpus) for group in groups) <= GROUPED_ABOVE:
         each = [Row((gpu,), group.on(gpu)) for group in groups for gpu in group.gpus]
         return sorted(each, key=lambda row: row.gpus)
-    same: dict[object, list[GpuWork]] = defaultdict(list)
+    same: dict[object, list[GpuActivity]] = defaultdict(list)
     for group in groups:
         same[tuple((span.kind, span.name, span.start, span.end) for span in group.spans)].append(group)
     return [Row(tuple(sorted(gpu for one in alike for gpu in one.gpus)), alike[0].spans) for alike in same.values()]
@@ -128,12 +128,12 @@ def joined(spans: tuple[Span, ...], thinnest: float) -> tuple[Span, ...]:
     return tuple(result)
 
 
-def _panels(source: Source) -> list[Panel]:
+def _panels(source: Source) -> list[TimelinePanel]:
     match source:
-        case Panel():
+        case TimelinePanel():
             return [source]
         case Plan():
-            return [Panel(_plan_title(source), "predicted", tuple(_rows(replay(source))), provenance(source))]
+            return [TimelinePanel(_plan_title(source), "predicted", tuple(_rows(replay(source))), provenance(source))]
         case Simulation():
             return [_panel(source.timeline)]
         case RunRecord():
@@ -146,8 +146,8 @@ def _panels(source: Source) -> list[Panel]:
     )
 
 
-def _panel(timeline: Timeline, basis: str = "") -> Panel:
-    return Panel(timeline.title, timeline.provenance, tuple(rows_of(timeline)), basis)
+def _panel(timeline: Timeline, basis: str = "") -> TimelinePanel:
+    return TimelinePanel(timeline.title, timeline.provenance, tuple(rows_of(timeline)), basis)
 
 
 def _plan_title(plan: Plan) -> str:

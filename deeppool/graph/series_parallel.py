@@ -2,19 +2,19 @@
 
 A *cut* is a layer that every path passes. Between two neighbouring cuts, the fork and the join, lie
 branches: the connected pieces that remain when both are taken away, and perhaps a direct edge. Each
-branch is cut again in the same way:
+branch is cut again in the same way; [] is a Series, {} a ParallelBlock:
 
-    0 ─┬─ 1 ── 2 ─┬─ 4      Series(0, Block(branches=(Series(1, 2), Series(3))), 4)
+    0 ─┬─ 1 ── 2 ─┬─ 4      [0, {[1, 2] | [3]}, 4]
        └──── 3 ───┘
 
 A branch may fork and meet again only at the join outside: then its series has a tail,
 
-    0 ─┬─ 1 ─┬─ 2 ─┬─ 5     Series(0, Block(branches=(Series(1, tail=Block(Series(2), Series(3))), Series(4))), 5)
+    0 ─┬─ 1 ─┬─ 2 ─┬─ 5     [0, {[1, tail {[2] | [3]}] | [4]}, 5]
        │     └─ 3 ─┤
        └─ 4 ───────┘
 
 What lies between two cuts and has a piece without a cut of its own (DenseNet's, for example) is not
-series-parallel and becomes a :class:`Knot`.
+series-parallel and becomes a :class:`Irregular`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,14 @@ class Series:
     """Layers that follow one another; between two of them lies an edge, a block or a knot."""
 
     layers: tuple[int, ...]
-    blocks: tuple["Block | Knot | None", ...]
+    blocks: tuple["ParallelBlock | Irregular | None", ...]
     """``blocks[k]`` lies before ``layers[k]``: None for an edge. The first one hangs on the fork outside."""
-    tail: "Block | None" = None
+    tail: "ParallelBlock | None" = None
     """After the last layer: branches that end at the join outside."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ParallelBlock:
     """What lies between a fork and its join."""
 
     branches: tuple[Series, ...]
@@ -46,7 +46,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Knot:
+class Irregular:
     """Layers between a fork and its join, in topological order, that no branches describe."""
 
     layers: tuple[int, ...]
@@ -70,11 +70,11 @@ def _decompose(predecessors: tuple[tuple[int, ...], ...]) -> Series:
     return found
 
 
-def layers_of(part: Series | Block | Knot | None) -> Iterator[int]:
+def layers_of(part: Series | ParallelBlock | Irregular | None) -> Iterator[int]:
     """All layers of a part of the tree; a block's join is not one of them."""
-    if isinstance(part, Knot):
+    if isinstance(part, Irregular):
         yield from part.layers
-    elif isinstance(part, Block):
+    elif isinstance(part, ParallelBlock):
         for branch in part.branches:
             yield from layers_of(branch)
     elif part is not None:
@@ -84,13 +84,13 @@ def layers_of(part: Series | Block | Knot | None) -> Iterator[int]:
         yield from layers_of(part.tail)
 
 
-def parts_of(part: Series | Block | Knot) -> Iterator[Series | Block | Knot]:
+def parts_of(part: Series | ParallelBlock | Irregular) -> Iterator[Series | ParallelBlock | Irregular]:
     """A part of the tree and all parts within it."""
     yield part
-    if isinstance(part, Block):
-        inner: tuple[Series | Block | Knot | None, ...] = part.branches
+    if isinstance(part, ParallelBlock):
+        inner: tuple[Series | ParallelBlock | Irregular | None, ...] = part.branches
     else:
-        inner = () if isinstance(part, Knot) else (*part.blocks, part.tail)
+        inner = () if isinstance(part, Irregular) else (*part.blocks, part.tail)
     for other in inner:
         if other is not None:
             yield from parts_of(other)
@@ -123,19 +123,19 @@ def _series(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) 
                 break
             between.append(layer)
         blocks.append(_between(tuple(between), predecessors, start, end))
-    if isinstance(blocks[-1], Knot):
+    if isinstance(blocks[-1], Irregular):
         return None
     return Series(tuple(cuts), tuple(blocks[:-1]), blocks[-1])
 
 
-def _between(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) -> Block | Knot | None:
+def _between(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) -> ParallelBlock | Irregular | None:
     """What lies between two neighbouring cuts."""
     if not layers:
         return None
     branches = [_series(piece, predecessors, fork, join) for piece in _pieces(layers, predecessors)]
     if any(branch is None for branch in branches):
-        return Knot(layers)
-    return Block(tuple(filter(None, branches)), direct=fork in predecessors.get(join, ()))
+        return Irregular(layers)
+    return ParallelBlock(tuple(filter(None, branches)), direct=fork in predecessors.get(join, ()))
 
 
 def _pieces(layers: tuple[int, ...], predecessors: Edges) -> list[tuple[int, ...]]:

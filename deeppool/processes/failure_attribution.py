@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deeppool.errors import RankFailedError, RankRefusedError
-from deeppool.processes.hang_detector import Heard
+from deeppool.processes.hang_detector import RankStatus
 
 LESS_MEMORY = "a smaller global batch or more ranks need less, and a plan made with --memory keeps a limit"
 ADVICE = {
@@ -14,7 +14,7 @@ ADVICE = {
 """By the kind of a failure."""
 
 
-def culprit(ranks: Sequence[Heard], codes: Mapping[str, int | None]) -> Heard | None:
+def root_cause(ranks: Sequence[RankStatus], codes: Mapping[str, int | None]) -> RankStatus | None:
     """A rank that did not fall with another; None where all that ended so far lost a connection.
 
     Args:
@@ -28,12 +28,14 @@ def culprit(ranks: Sequence[Heard], codes: Mapping[str, int | None]) -> Heard | 
     return next(iter([*killed, *own, *silent]), None)
 
 
-def death(ranks: Sequence[Heard], first: Heard | None, fate: str, when: str, out_of_memory: int) -> RankFailedError:
+def failure_error(
+    ranks: Sequence[RankStatus], first: RankStatus | None, fate: str, when: str, out_of_memory: int
+) -> RankFailedError:
     """The error of a run that a rank ended.
 
     Args:
         ranks: all.
-        first: to blame, of :func:`culprit`.
+        first: to blame, of :func:`root_cause`.
         fate: how it ended, as its parent saw it.
         when: what the ranks were told to do.
         out_of_memory: processes that the kernel ended since the run began, because this machine had no memory left.

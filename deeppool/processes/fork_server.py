@@ -22,7 +22,7 @@ REQUEST_BYTES = 2**16
 """Of one message, either way."""
 
 
-class Cradle:
+class ForkServer:
     """Forks, and tells who has ended."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -111,7 +111,7 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def become_cradle(link: socket.socket, title: str) -> NoReturn:
+def become_fork_server(link: socket.socket, title: str) -> NoReturn:
     """What a fork of a process with modules, but without threads, does to fork children for that process."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
@@ -119,7 +119,7 @@ def become_cradle(link: socket.socket, title: str) -> NoReturn:
         for standard in range(3):
             os.dup2(nothing.fileno(), standard)
     _entitle(title)
-    run = Cradle(link).serve()
+    run = ForkServer(link).serve()
     if run is not None:
         run()
     os._exit(0)
@@ -163,7 +163,7 @@ def main() -> None:
     """Serves one launcher."""
     # Python counts the threads of the numeric libraries, which know what to do in a fork.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
-    cradle = Cradle(socket.socket(fileno=int(sys.argv[1])))
+    cradle = ForkServer(socket.socket(fileno=int(sys.argv[1])))
     run = cradle.serve()
     if run is not None:
         run()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from deeppool.errors import RunError
-from deeppool.processes.fork_server import REQUEST_BYTES, become_cradle, kill_group
+from deeppool.processes.fork_server import REQUEST_BYTES, become_fork_server, kill_group
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether there can be nurseries here."""
@@ -38,7 +38,7 @@ READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP 
 """How the variables begin that libraries read when they are loaded: with other ones, a nursery is no use."""
 
 
-class Forked:
+class ForkedProcess:
     """A child of the nursery's, as its launcher sees it: what :class:`subprocess.Popen` is for one's own."""
 
     def __init__(self, pid: int, stdin: TextIO, stdout: TextIO) -> None:
@@ -71,7 +71,7 @@ class Forked:
         self._over.set()
 
 
-class _Twin:
+class _ForkOfThisProcess:
     """A fork of this process: what :class:`subprocess.Popen` is for a new one."""
 
     def __init__(self, pid: int) -> None:
@@ -89,7 +89,7 @@ class _Twin:
         signal.pidfd_send_signal(self._end, signal.SIGKILL)
 
 
-Start = Callable[[socket.socket, socket.socket], "subprocess.Popen[bytes] | _Twin"]
+Start = Callable[[socket.socket, socket.socket], "subprocess.Popen[bytes] | _ForkOfThisProcess"]
 """Starts the process of a nursery, given the launcher's end of its link and its own."""
 
 
@@ -105,19 +105,19 @@ def _spawned(_: socket.socket, link: socket.socket) -> "subprocess.Popen[bytes]"
     )
 
 
-def _forked(ours: socket.socket, link: socket.socket) -> _Twin:
+def _forked(ours: socket.socket, link: socket.socket) -> _ForkOfThisProcess:
     own = os.getpid()
     pid = os.fork()
     if pid == 0:
         ours.close()
-        become_cradle(link, f"deeppool.processes.fork_server of {own}")
+        become_fork_server(link, f"deeppool.processes.fork_server of {own}")
     # Here as in the fork: whoever comes first.
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
-    return _Twin(pid)
+    return _ForkOfThisProcess(pid)
 
 
-class Nursery:
+class ForkServerClient:
     """The launcher's end. It goes with the launcher."""
 
     def __init__(self, start: Start = _spawned) -> None:
@@ -127,7 +127,7 @@ class Nursery:
         self._numbers = itertools.count()
         self._asking = threading.Lock()
         self._answers: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        self._living: dict[int, Forked] = {}
+        self._living: dict[int, ForkedProcess] = {}
         self._early: dict[int, int] = {}
         """Exit codes of children that had ended before we knew them."""
         self._changing = threading.Lock()
@@ -145,7 +145,7 @@ class Nursery:
         folder: str | os.PathLike[str] | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-    ) -> Forked:
+    ) -> ForkedProcess:
         """A new process that runs ``module``'s main function, once the nursery has imported it.
 
         Args:
@@ -178,7 +178,7 @@ class Nursery:
             except (OSError, queue.Empty):
                 self._process.kill()
                 raise RunError(f"{name} cannot start: the process that it is forked from is gone (run again)") from None
-            child = Forked(pid, _text(stdin, "w"), _text(stdout, "r"))
+            child = ForkedProcess(pid, _text(stdin, "w"), _text(stdout, "r"))
             # Ours from now on; the other ends are the child's.
             stack.pop_all()
             os.close(reads)
@@ -258,10 +258,10 @@ class Nursery:
 
 
 _OPENING = threading.Lock()
-_OPEN: Nursery | None = None
+_OPEN: ForkServerClient | None = None
 
 
-def nursery() -> Nursery | None:
+def fork_server() -> ForkServerClient | None:
     """This process's own; None where there can be none."""
     if not FORKS:
         return None
@@ -270,19 +270,19 @@ def nursery() -> Nursery | None:
             return _OPEN
         if _OPEN is not None:
             _OPEN.retire()
-        return _open(Nursery())
+        return _open(ForkServerClient())
 
 
-def inherit() -> None:
+def fork_own_server() -> None:
     """Makes this process's nursery a fork of it, which has its modules from the start.
 
     For a process that a nursery has forked, first thing in its main function: it must not have a thread yet.
     """
     with _OPENING:
-        _open(Nursery(_forked))
+        _open(ForkServerClient(_forked))
 
 
-def _open(opened: Nursery) -> Nursery:
+def _open(opened: ForkServerClient) -> ForkServerClient:
     global _OPEN  # noqa: PLW0603  one per process is the point
     _OPEN = opened
     atexit.register(opened.close)

@@ -15,12 +15,12 @@ LATE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Heard:
+class RankStatus:
     """What was last heard of one rank."""
 
     name: str
     pulse: Message | None = None
-    """See :class:`deeppool.processes.heartbeat.Pulse`; None before the first, while it imports what it needs."""
+    """See :class:`deeppool.processes.heartbeat.Heartbeat`; None before the first, while it imports what it needs."""
     time: float = 0.0
     """Of the pulse, on the vigil's clock."""
     failure: Message | None = None
@@ -38,10 +38,10 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Vigil:
+class HangDetector:
     """Listens to the ranks of a run. Its clock counts the seconds in which somebody listened."""
 
-    ranks: dict[str, Heard] = field(default_factory=dict)
+    ranks: dict[str, RankStatus] = field(default_factory=dict)
     clock: float = 0.0
     progress: float = 0.0
     """When a rank last got on."""
@@ -84,7 +84,7 @@ class Vigil:
             "stopped (is the network between them up?)"
         )
 
-    def _hang(self, rank: Heard) -> str:
+    def _hang(self, rank: RankStatus) -> str:
         silence = self._silence(rank)
         if rank.pulse is None:
             return f"{rank.name} said nothing for {self.clock - self.progress:.0f} s"
@@ -96,5 +96,5 @@ class Vigil:
         at = f", at {rank.pulse['at']}" if rank.pulse["at"] else ""
         return f"{rank.name} hangs: it has been in {rank.what} for {rank.pulse['seconds']:.0f} s{at}"
 
-    def _silence(self, rank: Heard) -> float:
+    def _silence(self, rank: RankStatus) -> float:
         return 0.0 if rank.pulse is None else self.clock - rank.time

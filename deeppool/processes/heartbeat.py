@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 
 PERIOD = 1.0
 """Seconds between two signs of life."""
@@ -24,7 +24,7 @@ OURS = str(Path(__file__).parents[1])
 STANDARD = sysconfig.get_path("stdlib")
 
 
-class Doing(NamedTuple):
+class Activity(NamedTuple):
     """What a rank does."""
 
     what: str
@@ -34,23 +34,23 @@ class Doing(NamedTuple):
     """Whether for other ranks, or for the launcher."""
 
 
-class Pulse:
+class Heartbeat:
     """Tells the launcher what the main thread of this process does."""
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: CommandChannel) -> None:
         """Starts telling."""
         self._commands = commands
-        self._phase = Doing("its start", time.perf_counter(), waits=False)
-        self.look: Callable[[], Doing | None] = lambda: None
+        self._phase = Activity("its start", time.perf_counter(), waits=False)
+        self.look: Callable[[], Activity | None] = lambda: None
         """Knows it more exactly than the phase, where it knows it."""
         threading.Thread(target=self._beat, daemon=True).start()
 
     def enter(self, what: str, *, waits: bool = False) -> None:
         """The main thread begins something else."""
-        self._phase = Doing(what, time.perf_counter(), waits)
+        self._phase = Activity(what, time.perf_counter(), waits)
 
     @property
-    def doing(self) -> Doing:
+    def doing(self) -> Activity:
         """What the main thread does now."""
         return self.look() or self._phase
 

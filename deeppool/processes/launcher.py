@@ -6,13 +6,13 @@ from typing import Protocol
 
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.managed_process import Child, Inbox, Process
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
 from deeppool.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class WorkerSpec:
     """What a rank must know of where it runs; travels in its ``setup`` command."""
 
     folder: str
@@ -27,7 +27,7 @@ class Slot:
     """To run on; None: any."""
 
 
-class Place(Protocol):
+class Launcher(Protocol):
     """A machine or several, with room for the ranks of a run."""
 
     cores: int
@@ -46,14 +46,14 @@ class Place(Protocol):
     def hand_over(self, folder: Path) -> None:
         """Brings the files of a private folder to every machine of the run, before a process starts."""
 
-    def slot(self, rank: int) -> Slot:
+    def slot(self, rank: int) -> WorkerSpec:
         """Of one rank; known when the files were handed over."""
 
-    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """Starts ``python -m module`` where a rank is; its answers go to an inbox of its own unless one is given."""
 
 
-class ThisMachine:
+class LocalLauncher:
     """All ranks on this machine: each on a core of its own as far as there are, or a GPU each."""
 
     same_files = True
@@ -94,9 +94,9 @@ class ThisMachine:
         """The ranks read where the launcher wrote."""
         self._folder = folder
 
-    def slot(self, rank: int) -> Slot:
+    def slot(self, rank: int) -> WorkerSpec:
         """On the loopback interface: gloo would listen on the machine's public address."""
-        return Slot(
+        return WorkerSpec(
             folder=str(self._folder),
             rendezvous=(self._folder / "rendezvous").as_uri(),
             interface="lo",
@@ -104,6 +104,6 @@ class ThisMachine:
             core=self._usable[rank % len(self._usable)] if self._device == "cpu" else None,
         )
 
-    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Child:
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ManagedProcess:
         """A child of this process."""
-        return Child(module, name, inbox, nursery=nursery())
+        return ManagedProcess(module, name, inbox, nursery=fork_server())

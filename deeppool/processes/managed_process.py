@@ -22,18 +22,18 @@ from deeppool.base.cancellation import wait
 from deeppool.device.cpu import cpu_seconds_of
 from deeppool.errors import RunError
 from deeppool.processes.fork_server import kill_group
-from deeppool.processes.fork_server_client import Nursery
+from deeppool.processes.fork_server_client import ForkServerClient
 
 Message = dict[str, Any]
 NOTE = "note"
-"""The command that is none: see :meth:`Commands.note`."""
+"""The command that is none: see :meth:`CommandChannel.note`."""
 
 
-class ChildDiedError(RunError):
+class ProcessDiedError(RunError):
     """A child ended before it was told to."""
 
 
-class Process(Protocol):
+class ProcessHandle(Protocol):
     """The commanding end of a process, wherever it runs. Its answers go to an inbox; None: it has died."""
 
     name: str
@@ -58,10 +58,10 @@ class Process(Protocol):
         """Asks it to exit, and kills it after ``grace`` seconds."""
 
 
-Inbox = queue.SimpleQueue[tuple[Process, Message | None]]
+Inbox = queue.SimpleQueue[tuple[ProcessHandle, Message | None]]
 
 
-class Child:
+class ManagedProcess:
     """A process of this machine: starts ``python -m module`` and talks to it. A context manager that ends it."""
 
     def __init__(
@@ -71,12 +71,12 @@ class Child:
         inbox: Inbox | None = None,
         launcher: Sequence[str] = (),
         folder: str | os.PathLike[str] | None = None,
-        nursery: Nursery | None = None,
+        nursery: ForkServerClient | None = None,
     ) -> None:
         """Starts the process.
 
         Args:
-            module: to run; its main function makes a :class:`Commands`.
+            module: to run; its main function makes a :class:`CommandChannel`.
             name: for messages to people, for example ``rank 1``.
             inbox: where answers go; several children may share one. None as an answer: the child has died.
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
@@ -174,7 +174,7 @@ class Child:
             self.process.stdin.close()
         self._errors.close()
 
-    def __enter__(self) -> "Child":
+    def __enter__(self) -> "ManagedProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -196,7 +196,7 @@ def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[st
     )
 
 
-class Commands:
+class CommandChannel:
     """The child's end. Make one first thing in main: it also keeps stray prints out of the answers."""
 
     EXIT_SECONDS = 5.0
@@ -253,7 +253,7 @@ class Commands:
             self._answers.flush()
 
 
-def receive(process: Process, timeout: float) -> Message:
+def receive(process: ProcessHandle, timeout: float) -> Message:
     """The next answer of a process with an inbox of its own.
 
     Raises:
@@ -263,13 +263,13 @@ def receive(process: Process, timeout: float) -> Message:
     try:
         _, message = wait(process.inbox, timeout)
     except queue.Empty:
-        raise ChildDiedError(f"{process.name} said nothing for {timeout:.0f} s") from None
+        raise ProcessDiedError(f"{process.name} said nothing for {timeout:.0f} s") from None
     if message is None:
-        raise ChildDiedError(f"{process.name} {process.fate()}")
+        raise ProcessDiedError(f"{process.name} {process.fate()}")
     return message
 
 
-def close_all(children: Sequence[Process], grace: float = 2.0) -> None:
+def close_all(children: Sequence[ProcessHandle], grace: float = 2.0) -> None:
     """Ends several children, all of them within ``grace`` seconds and a kill."""
     for child in children:
         child.send("exit")

@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 from deeppool.base.cancellation import wait
 from deeppool.device import control_group
 from deeppool.errors import RankFailedError
-from deeppool.processes.failure_attribution import culprit, death, processes_without_memory
-from deeppool.processes.hang_detector import Heard, Vigil
-from deeppool.processes.launcher import Place
-from deeppool.processes.managed_process import Inbox, Message, Process, close_all
+from deeppool.processes.failure_attribution import failure_error, processes_without_memory, root_cause
+from deeppool.processes.hang_detector import HangDetector, RankStatus
+from deeppool.processes.launcher import Launcher
+from deeppool.processes.managed_process import Inbox, Message, ProcessHandle, close_all
 
 TICK = 1.0
 """Seconds between two looks at what the ranks do."""
@@ -41,20 +41,20 @@ done
 class RankGroup:
     """The launcher's end. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Launcher) -> None:
         """Starts with no rank; ``place`` is where they will be."""
         self._place = place
         self._inbox: Inbox = queue.SimpleQueue()
-        self._ranks: list[Process] = []
-        self._vigil = Vigil()
+        self._ranks: list[ProcessHandle] = []
+        self._vigil = HangDetector()
         self._without_memory = processes_without_memory()
 
-    def start(self, module: str) -> Process:
+    def start(self, module: str) -> ProcessHandle:
         """Starts the next rank as ``python -m module``."""
         rank = len(self._ranks)
         process = self._place.start(rank, module, f"rank {rank}", self._inbox)
         self._ranks.append(process)
-        self._vigil.ranks[process.name] = Heard(process.name)
+        self._vigil.ranks[process.name] = RankStatus(process.name)
         return process
 
     def send(self, command: str, **arguments: Any) -> None:
@@ -84,7 +84,7 @@ class RankGroup:
             RankFailedError: a rank died, or all stood still for too long; all are ended by then.
             RunCancelledError: this thread's run was cancelled.
         """
-        answers: dict[Process, Message] = {}
+        answers: dict[ProcessHandle, Message] = {}
         self._vigil.progress = self._vigil.clock
         while len(answers) < len(self._ranks):
             heard = self._hear(TICK, when)
@@ -112,7 +112,7 @@ class RankGroup:
         while (left := deadline - time.monotonic()) > 0:
             self._hear(min(left, TICK), when)
 
-    def _hear(self, seconds: float, when: str) -> tuple[Process, Message] | None:
+    def _hear(self, seconds: float, when: str) -> tuple[ProcessHandle, Message] | None:
         """What a rank says beside its signs of life; None if none does within some seconds."""
         before, heard = time.monotonic(), None
         with contextlib.suppress(queue.Empty):
@@ -127,7 +127,7 @@ class RankGroup:
         self._vigil.hear(child.name, message)
         return None if message["event"] == "pulse" else (child, message)
 
-    def _fail(self, child: Process, message: Message | None, when: str) -> NoReturn:
+    def _fail(self, child: ProcessHandle, message: Message | None, when: str) -> NoReturn:
         """Ends all ranks and blames the one that did not fall with another."""
         ranks = list(self._vigil.ranks.values())
         ended: set[str] = set()
@@ -141,7 +141,7 @@ class RankGroup:
             # Of an end we hear after all that the rank told; its exit code may be known before.
             known = {process.name for process in self._ranks if late or process.name in ended}
             codes = {process.name: process.exit_code() if process.name in known else None for process in self._ranks}
-            first = culprit(ranks, codes)
+            first = root_cause(ranks, codes)
             # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
             sure = first is not None and (first.failure is not None or (codes[first.name] or 0) < 0)
             if sure or late:
@@ -150,7 +150,7 @@ class RankGroup:
                 child, message = self._inbox.get(timeout=0.05)
         fate = next((process.fate() for process in self._ranks if first and process.name == first.name), "")
         self.close(grace=0)
-        raise death(ranks, first, fate, when, processes_without_memory() - self._without_memory)
+        raise failure_error(ranks, first, fate, when, processes_without_memory() - self._without_memory)
 
     def close(self, grace: float = 2.0) -> None:
         """Ends every rank."""

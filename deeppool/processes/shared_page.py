@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base.timeline import COMPUTING
-from deeppool.processes.wakeup_pipe import Bell
+from deeppool.processes.wakeup_pipe import WakeupPipe
 
 KINDS = ("forward", "backward", "reshard", "sync", "update")
 """Of an operator: what a trainer can be doing in a stage."""
@@ -34,7 +34,7 @@ _BYTES = _BANNED + len(KINDS) * STAGES
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
-class Board:
+class SharedPage:
     """The page of one rank. Both sides open it; close it when its file may go too."""
 
     def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
@@ -50,7 +50,7 @@ class Board:
             self._page = mmap.mmap(file, _BYTES)
         finally:
             os.close(file)
-        self._bell = Bell(folder, rank)
+        self._bell = WakeupPipe(folder, rank)
         whole = memoryview(self._page)
         self._views: tuple[memoryview[Any], ...] = (
             whole,

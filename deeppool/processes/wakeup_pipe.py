@@ -9,7 +9,7 @@ MOST = 65_536
 """Rings that are taken at once: as many as a pipe of Linux holds."""
 
 
-class Bell:
+class WakeupPipe:
     """The bell of one rank. Both sides open it; a ring costs microseconds, whether anybody listens or not."""
 
     def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:

@@ -10,7 +10,7 @@ from deeppool.units import format_percent, format_seconds, format_tables
 
 
 @dataclass(frozen=True, slots=True)
-class LayerChange:
+class LayerTimeChange:
     """Equal layers at one batch size."""
 
     layers: tuple[str, ...]
@@ -48,7 +48,7 @@ class ProfileComparison:
     iteration_before: tuple[float, ...]
     """Sum of the layers per batch size, in seconds."""
     iteration_after: tuple[float, ...]
-    changes: tuple[LayerChange, ...]
+    changes: tuple[LayerTimeChange, ...]
     """Beyond noise; those that weigh most in the iteration first."""
     compared: int
     """Distinct layers times batch sizes."""
@@ -122,7 +122,7 @@ def compare_profiles(before: Profile, after: Profile) -> ProfileComparison:
             noise = old.spread + new.spread * new.total / old.total
             if abs(new.total - old.total) > noise * old.total:
                 names = tuple(before.graph.layers[index].name for index in layers)
-                changes.append(LayerChange(names, batch, old.total, new.total, noise))
+                changes.append(LayerTimeChange(names, batch, old.total, new.total, noise))
     return ProfileComparison(
         model=before.graph.model,
         before=_place(before),

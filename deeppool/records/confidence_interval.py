@@ -16,7 +16,7 @@ _NORMAL = 2.0
 """The same for more, within 6 %."""
 
 
-def margin(without: Callable[[range], float | None], rounds: int, together: int = 1) -> float | None:
+def confidence_half_width(without: Callable[[range], float | None], rounds: int, together: int = 1) -> float | None:
     """Half the width of an estimate's 95 % interval.
 
     Args:
@@ -41,6 +41,6 @@ def margin(without: Callable[[range], float | None], rounds: int, together: int 
     return error * (_STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL)
 
 
-def format_margin(margin: float | None) -> str:
+def format_interval(margin: float | None) -> str:
     """What follows a percentage: `` ± 1.3``; nothing where it is unknown."""
     return "" if margin is None else f" ± {100 * margin:.1f}"

@@ -40,7 +40,7 @@ class Entry:
         return f"{self.saved:%Y-%m-%d %H:%M:%S}  {self.path.name}: {what}"
 
 
-def catalogue(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
+def record_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
     """The JSON files of a folder, the newest first; a file that vanishes meanwhile is left out.
 
     Raises:

@@ -6,10 +6,10 @@ The foreground has the guarantee; the background fills what the foreground leave
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from deeppool.base.run_control import HeldBound
+from deeppool.base.run_control import BoundInterval
 from deeppool.base.sharing import Policy, Sharing
 from deeppool.base.timeline import Timeline
-from deeppool.records.confidence_interval import format_margin
+from deeppool.records.confidence_interval import format_interval
 from deeppool.units import format_percent, format_seconds
 
 
@@ -192,7 +192,7 @@ class RunRecord:
     """Per rank, where feedback or a bound was asked for."""
     emulated_rank: int | None = None
     """The one rank that ran, where all others were emulated; None: all of them ran."""
-    bounds: tuple[HeldBound, ...] = ()
+    bounds: tuple[BoundInterval, ...] = ()
     """Each bound that was held, where it was changed while the run went on: ``sharing``, ``foreground``, ``background``
     and ``governors`` are of the last one under which anything was measured."""
 
@@ -217,7 +217,7 @@ class RunRecord:
             f"foreground   {format_seconds(front.iteration_time.p50)} an iteration "
             f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
             f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}"
-            f"{format_margin(front.slowdown_margin)}; "
+            f"{format_interval(front.slowdown_margin)}; "
             f"planned {format_seconds(self.plan_iteration_time)} and the update",
             f"idle alone   {idle}{loss}",
         ]
@@ -227,7 +227,7 @@ class RunRecord:
             lines.append(
                 f"background   {back.model} at {back.priority}{home}: {back.throughput:.3g} samples/s, alone "
                 f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %"
-                f"{format_margin(back.harvest_margin)}, which is "
+                f"{format_interval(back.harvest_margin)}, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
         lines += governor_lines(self.governors)

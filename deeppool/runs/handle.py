@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from deeppool.base.cancellation import Cancellation
 from deeppool.base.live_sample import LiveSample
-from deeppool.base.run_control import Steering
+from deeppool.base.run_control import RunControl
 from deeppool.errors import InvalidValueError, RunCancelledError
 from deeppool.records.training_record import Metrics
 from deeppool.units import format_seconds
@@ -36,7 +36,7 @@ EXIT_SECONDS = 5.0
 
 def start(
     function: Callable[Parameters, Result], /, *arguments: Parameters.args, **options: Parameters.kwargs
-) -> "LiveRun[Result]":
+) -> "RunHandle[Result]":
     """Begins a call and returns at once, with a handle on it.
 
         training = dp.start(dp.train, plan, job, steps=1000, checkpoints="checkpoints")
@@ -66,10 +66,10 @@ def start(
             "dp.measure_interference)"
         )
     signature.bind(*arguments, **options)
-    return LiveRun(function, arguments, options, signature.parameters.keys())
+    return RunHandle(function, arguments, options, signature.parameters.keys())
 
 
-class LiveRun(Generic[Result]):
+class RunHandle(Generic[Result]):
     """A call under way, made by :func:`deeppool.start`. It prints itself in a line."""
 
     def __init__(
@@ -83,7 +83,7 @@ class LiveRun(Generic[Result]):
         """The share that is done."""
         self._metrics: list[Metrics] = []
         self._samples: deque[LiveSample] = deque(maxlen=SAMPLES)
-        self._steering = options.get("steering") or Steering()
+        self._steering = options.get("steering") or RunControl()
         self._cancellation = Cancellation()
         self._future: Future[Result] = Future()
         self._started, self._ended = time.monotonic(), 0.0
@@ -244,7 +244,7 @@ class LiveRun(Generic[Result]):
         return {**view.RunPanel(self)._repr_mimebundle_(), **plain}
 
 
-_LIVE: "weakref.WeakSet[LiveRun[Any]]" = weakref.WeakSet()
+_LIVE: "weakref.WeakSet[RunHandle[Any]]" = weakref.WeakSet()
 
 
 @atexit.register

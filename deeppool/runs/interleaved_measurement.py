@@ -19,21 +19,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from deeppool.base.live_sample import BESIDE
-from deeppool.base.run_control import HeldBound, Steering
+from deeppool.base.run_control import BoundInterval, RunControl
 from deeppool.base.sharing import Sharing, policy_name
 from deeppool.base.timeline import Span
-from deeppool.collocation.background_group import Neighbours, Spinners, Work
+from deeppool.collocation.background_group import BackgroundGroup, Spinners, WorkDone
 from deeppool.collocation.condition_results import (
-    Held,
-    Measured,
+    BoundResults,
+    ConditionResults,
     divide,
     harvest_margin,
     last_measured,
     slowdown_margin,
 )
-from deeppool.collocation.in_process_group import Lodgers
+from deeppool.collocation.in_process_group import InProcessGroup
 from deeppool.collocation.job_queue import BackgroundJob
-from deeppool.collocation.sample_publisher import Feed
+from deeppool.collocation.sample_publisher import SamplePublisher
 from deeppool.device.environment import package_versions
 from deeppool.execution.measurements import governor_results, stage_times, timeline
 from deeppool.execution.ranks import Ranks
@@ -60,7 +60,7 @@ LOOK_SECONDS = 0.5
 """Between two looks at the background while the foreground rests."""
 
 
-def divided(total: int, seconds: float, step: float = 0.0) -> list[int]:
+def iterations_per_round(total: int, seconds: float, step: float = 0.0) -> list[int]:
     """Iterations of each round.
 
     Args:
@@ -73,25 +73,25 @@ def divided(total: int, seconds: float, step: float = 0.0) -> list[int]:
     return [total // rounds + (index < total % rounds) for index in range(rounds)]
 
 
-def alike(rounds: int, seconds: float) -> int:
+def rounds_per_block(rounds: int, seconds: float) -> int:
     """How many in a row are taken for alike, of rounds that last so long all together; but three stretches remain."""
     return max(1, min(math.ceil(APART_SECONDS * rounds / seconds), rounds // LEAST_ROUNDS))
 
 
-class Rounds:
+class InterleavedMeasurement:
     """Of one run, whose processes are ready."""
 
     def __init__(
         self,
         plan: Plan,
         ranks: Ranks,
-        neighbours: Neighbours | Lodgers | None,
+        neighbours: BackgroundGroup | InProcessGroup | None,
         spinners: Spinners | None,
         report: Progress,
         cores: int,
         sharing: Sharing | None,
-        feed: Feed,
-        steering: Steering,
+        feed: SamplePublisher,
+        steering: RunControl,
     ) -> None:
         """Nothing is measured yet; without neighbours the foreground is all there is."""
         self.plan = plan
@@ -105,13 +105,13 @@ class Rounds:
         self.share = 0.05
         self._alike = 1
         """Rounds in a row that may be."""
-        self.asleep, self.awake, self.collocated = Measured(), Measured(), Measured()
-        self.held = [Held(None if sharing is None else sharing.max_slowdown, 0.0)]
+        self.asleep, self.awake, self.collocated = ConditionResults(), ConditionResults(), ConditionResults()
+        self.held = [BoundResults(None if sharing is None else sharing.max_slowdown, 0.0)]
         """Beside the background, by bound; the last one is held now."""
         self.spans: list[Span] = []
         """Of the background beside the foreground, in the last round."""
-        self.alone = Work()
-        self._work: Callable[[], Work] | None = None
+        self.alone = WorkDone()
+        self._work: Callable[[], WorkDone] | None = None
         """What the background does now counts for this."""
         self.losses: list[float] = []
         self.last: list[Message] = []
@@ -124,14 +124,16 @@ class Rounds:
         if self.sharing is not None and self.sharing.learns:
             self.report("learning what the background costs", self.share)
             self.feed.condition = "learning"
-            with self._background(Work):
+            with self._background(WorkDone):
                 self._train(DENSE)
         conditions = 1 if self.neighbours is None else 4
         budget = (30.0 if seconds is None else seconds) / conditions
         total = steps or max(2, int(budget / iteration))
-        shares = divided(total, iteration, 0.0 if self.neighbours is None else self.neighbours.step_seconds)
+        shares = iterations_per_round(
+            total, iteration, 0.0 if self.neighbours is None else self.neighbours.step_seconds
+        )
         rounds = len(shares)
-        self._alike = alike(rounds, total * iteration * conditions)
+        self._alike = rounds_per_block(rounds, total * iteration * conditions)
         for index, count in enumerate(shares):
             self.share = 0.1 + 0.9 * index / rounds
             self.report(f"measuring, round {index + 1} of {rounds}", self.share)
@@ -168,7 +170,7 @@ class Rounds:
             self._steer()
 
     @contextmanager
-    def _background(self, work: Callable[[], Work]) -> Iterator[None]:
+    def _background(self, work: Callable[[], WorkDone]) -> Iterator[None]:
         """The background trains; what it does counts for what ``work`` is when it ends, or when the bound changes."""
         assert self.neighbours is not None
         started = time.perf_counter()
@@ -199,9 +201,9 @@ class Rounds:
         bound = self.steering.take()
         if bound is None:
             return
-        if self._work is not None and isinstance(self.neighbours, Neighbours):
+        if self._work is not None and isinstance(self.neighbours, BackgroundGroup):
             self.neighbours.cut(self._work())
-        self.held.append(Held(bound, self.feed.now))
+        self.held.append(BoundResults(bound, self.feed.now))
         self.ranks.change_bound(bound, len(self.held) - 1)
 
     def record(self, job: BackgroundJob | None) -> RunRecord:
@@ -245,7 +247,7 @@ class Rounds:
             governors=governor_results(self.sharing, self.last),
         )
 
-    def _bounds(self, job: BackgroundJob | None, alone: Phase) -> tuple[HeldBound, ...]:
+    def _bounds(self, job: BackgroundJob | None, alone: Phase) -> tuple[BoundInterval, ...]:
         if job is None or len(self.held) == 1:
             return ()
         return tuple(held.result(alone.iteration_time.mean, job.batch) for held in self.held)

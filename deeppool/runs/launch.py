@@ -5,26 +5,26 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from deeppool.base.live_sample import OnSample
-from deeppool.base.run_control import Steering
-from deeppool.base.run_registry import announced
+from deeppool.base.run_control import RunControl
+from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
-from deeppool.collocation.background_group import Neighbours, Spinners
-from deeppool.collocation.background_placement import THREAD, find_home
-from deeppool.collocation.in_process_group import PROGRAM, Lodgers
+from deeppool.collocation.background_group import BackgroundGroup, Spinners
+from deeppool.collocation.background_placement import THREAD, place_background
+from deeppool.collocation.in_process_group import PROGRAM, InProcessGroup
 from deeppool.collocation.job_queue import BackgroundJob, hand_over, measured
-from deeppool.collocation.sample_publisher import Feed
+from deeppool.collocation.sample_publisher import SamplePublisher
 from deeppool.errors import InvalidValueError
 from deeppool.execution.ranks import Ranks
 from deeppool.graph.models.workloads import find_workload, save_model
 from deeppool.job import Job, Progress
 from deeppool.planning.plan import Plan
-from deeppool.processes.launcher import Place, ThisMachine
+from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
 from deeppool.records.run_record import RunRecord
-from deeppool.runs.interleaved_measurement import Rounds
+from deeppool.runs.interleaved_measurement import InterleavedMeasurement
 
 
-@announced
+@registered
 def launch(
     plan: Plan,
     *,
@@ -37,8 +37,8 @@ def launch(
     learning_rate: float = 0.001,
     seed: int = 0,
     emulate_rank: int | None = None,
-    place: Place | None = None,
-    steering: Steering | None = None,
+    place: Launcher | None = None,
+    steering: RunControl | None = None,
     on_sample: OnSample | None = None,
     on_progress: Progress | None = None,
 ) -> RunRecord:
@@ -75,11 +75,13 @@ def launch(
     _check_rank(emulate_rank, plan)
     count = plan.gpus if emulate_rank is None else 1
     report = on_progress or (lambda what, share: None)
-    place = place or ThisMachine(plan.device, count)
+    place = place or LocalLauncher(plan.device, count)
     neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
-    home, elsewhere = ("", None) if neighbour is None or sharing is None else find_home(sharing, plan.device, neighbour)
+    home, elsewhere = (
+        ("", None) if neighbour is None or sharing is None else place_background(sharing, plan.device, neighbour)
+    )
     with ExitStack() as stack:
-        steering = stack.enter_context(closing(steering or Steering()))
+        steering = stack.enter_context(closing(steering or RunControl()))
         if home != THREAD:
             steering.open(None if neighbour is None else sharing)
         else:
@@ -98,23 +100,23 @@ def launch(
         work = {} if neighbour is None else hand_over(neighbour, folder)
         program = PROGRAM if home == THREAD else "deeppool.execution.worker"
         ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing, emulate=emulate_rank, program=program))
-        neighbours: Neighbours | Lodgers | None = None
+        neighbours: BackgroundGroup | InProcessGroup | None = None
         spinners = None
         if neighbour is not None and sharing is not None:
             if home == THREAD:
-                neighbours = Lodgers(neighbour, ranks, work)
+                neighbours = InProcessGroup(neighbour, ranks, work)
             else:
                 tells = on_sample is not None
                 neighbours = stack.enter_context(
-                    Neighbours(neighbour, place, count, sharing, work, device=plan.device, home=home, tells=tells)
+                    BackgroundGroup(neighbour, place, count, sharing, work, device=plan.device, home=home, tells=tells)
                 )
             spinners = stack.enter_context(Spinners(place, count, sharing, plan.device))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
-        feed = Feed(on_sample, neighbours)
-        run = Rounds(plan, ranks, neighbours, spinners, report, place.cores, sharing, feed, steering)
+        feed = SamplePublisher(on_sample, neighbours)
+        run = InterleavedMeasurement(plan, ranks, neighbours, spinners, report, place.cores, sharing, feed, steering)
         run.measure(seconds, steps)
         record = run.record(neighbour)
         record = replace(record, notes=(*record.notes, *([elsewhere] if elsewhere else [])))

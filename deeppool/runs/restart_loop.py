@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from deeppool.base.run_control import Steering
+from deeppool.base.run_control import RunControl
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.supervisor import Host
+from deeppool.collocation.supervisor import Supervisor
 from deeppool.device.environment import package_versions
 from deeppool.errors import InvalidValueError, RankFailedError, RankRefusedError, RunCancelledError, RunError
 from deeppool.execution import checkpoint
@@ -21,7 +21,7 @@ from deeppool.execution.stages import stages_of
 from deeppool.job import Progress
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.replan import Replan, replan
-from deeppool.processes.launcher import Place
+from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import private_folder
 from deeppool.profiling.table import Profile
@@ -36,7 +36,7 @@ SHORT_CHUNK = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReplanTrigger:
     """When to plan again, of what, and who decides."""
 
     after: int
@@ -45,7 +45,7 @@ class Look:
 
 
 @dataclass
-class Attempts:
+class RestartLoop:
     """A training and what is known of it so far."""
 
     plan: Plan
@@ -56,11 +56,11 @@ class Attempts:
     keep: int
     on_metrics: Callable[[Metrics], None] | None
     report: Progress
-    look: Look | None
-    place: Place
+    look: ReplanTrigger | None
+    place: Launcher
     sharing: Sharing | None
-    steering: Steering
-    host: Host | None
+    steering: RunControl
+    host: Supervisor | None
     updates: int = 0
     restarts: int = 0
     resumed_from: str | None = None
@@ -153,7 +153,7 @@ class Attempts:
             self.report("writing a checkpoint", self.updates / self.steps)
             self._save(ranks, self.folder, self.keep)
 
-    def _look_again(self, ranks: Ranks, look: Look, folder: Path) -> None:
+    def _look_again(self, ranks: Ranks, look: ReplanTrigger, folder: Path) -> None:
         """Plans with the measured times; on a yes the ranks change their stages, and lose nothing."""
         found = replan(self.plan, look.profile, self.record())
         self.proposal = str(found)

@@ -5,24 +5,24 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from deeppool.base.run_control import Steering
-from deeppool.base.run_registry import announced
+from deeppool.base.run_control import RunControl
+from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
-from deeppool.collocation.job_queue import Background, Queue, lines_of
-from deeppool.collocation.supervisor import Host
+from deeppool.collocation.job_queue import Background, JobQueue, job_lists
+from deeppool.collocation.supervisor import Supervisor
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.replan import Replan
-from deeppool.processes.launcher import Place, ThisMachine
+from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics, TrainingRecord
-from deeppool.runs.restart_loop import Attempts, Look
+from deeppool.runs.restart_loop import ReplanTrigger, RestartLoop
 from deeppool.training.training_job import TrainingJob
 
 
-@announced
+@registered
 def train(
     plan: Plan,
     job: TrainingJob,
@@ -34,11 +34,11 @@ def train(
     restarts: int = 0,
     replan_after: int | None = None,
     profile: Profile | None = None,
-    place: Place | None = None,
+    place: Launcher | None = None,
     background: Background | None = None,
     policy: Policy | Sharing | None = None,
     max_slowdown: float | None = None,
-    steering: Steering | None = None,
+    steering: RunControl | None = None,
     on_proposal: Callable[[Replan], bool] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     on_progress: Progress | None = None,
@@ -93,24 +93,24 @@ def train(
             f"{'no profile' if profile is None else 'a profile'}"
         )
     folder = None if checkpoints is None else Path(checkpoints)
-    look = None if replan_after is None or profile is None else Look(replan_after, profile, on_proposal)
+    look = None if replan_after is None or profile is None else ReplanTrigger(replan_after, profile, on_proposal)
     report = on_progress or (lambda what, share: None)
-    place = place or ThisMachine(plan.device, plan.gpus)
+    place = place or LocalLauncher(plan.device, plan.gpus)
     if look is not None and look.decide is not None and folder is None and not place.same_files:
         raise InvalidValueError(
             "ranks on several machines change their plan through a checkpoint, and there is no folder for it (give "
             "checkpoints, in a folder that all machines share, or leave on_proposal out)"
         )
     sharing = _sharing(background, policy, max_slowdown)
-    jobs = None if sharing is None or background is None else Queue(lines_of(background, plan), plan.gpus)
+    jobs = None if sharing is None or background is None else JobQueue(job_lists(background, plan), plan.gpus)
     with ExitStack() as stack:
-        steering = stack.enter_context(closing(steering or Steering()))
+        steering = stack.enter_context(closing(steering or RunControl()))
         steering.open(sharing)
         host = None
         if jobs is not None and sharing is not None:
             # Longer than an attempt: a lost rank is no reason to end them.
             host = stack.enter_context(_host(jobs, place, plan, sharing, stack.enter_context(private_folder())))
-        attempts = Attempts(
+        attempts = RestartLoop(
             plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place, sharing, steering, host
         )
         attempts.complete(restarts)
@@ -135,12 +135,12 @@ def _sharing(
     return found
 
 
-def _host(jobs: Queue, place: Place, plan: Plan, sharing: Sharing, folder: Path) -> Host:
-    if not isinstance(place, ThisMachine):
+def _host(jobs: JobQueue, place: Launcher, plan: Plan, sharing: Sharing, folder: Path) -> Supervisor:
+    if not isinstance(place, LocalLauncher):
         raise InvalidValueError(
             "background jobs of a training run on one machine, that of the launcher (train without background=, or "
             "submit them to a cluster: deeppool cluster submit --background)"
         )
     # Background jobs may start before the ranks do, and a place knows its slots when it was given a folder.
     place.hand_over(folder)
-    return Host(jobs, place, plan.gpus, plan.device, sharing, folder)
+    return Supervisor(jobs, place, plan.gpus, plan.device, sharing, folder)

@@ -7,7 +7,7 @@ Operator = tuple[str, int]
 ``update``) and the stage."""
 
 
-class Orders(NamedTuple):
+class BackgroundLimits(NamedTuple):
     """For one iteration of the foreground."""
 
     open: bool
@@ -18,5 +18,5 @@ class Orders(NamedTuple):
     """Operators beside which it may start nothing."""
 
 
-FREE = Orders(open=True, share=1.0, banned=frozenset())
+FREE = BackgroundLimits(open=True, share=1.0, banned=frozenset())
 """No restriction."""

@@ -2,8 +2,8 @@
 
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import COMPUTING
-from deeppool.scheduling.background_limits import Operator, Orders
-from deeppool.scheduling.pacing import Duty, Pacer
+from deeppool.scheduling.background_limits import BackgroundLimits, Operator
+from deeppool.scheduling.pacing import Pacer, TokenBucket
 
 
 class Gate:
@@ -13,14 +13,14 @@ class Gate:
         """Nothing is in flight."""
         self._gaps_only = sharing.gaps_only
         self._pacer = Pacer(sharing.pieces, sharing.in_flight)
-        self._duty = Duty()
+        self._duty = TokenBucket()
 
     @property
     def in_flight(self) -> int:
         """Pieces that were launched and have not finished."""
         return self._pacer.in_flight
 
-    def admits(self, now: float, orders: Orders, doing: Operator | None, expected: float) -> bool:
+    def admits(self, now: float, orders: BackgroundLimits, doing: Operator | None, expected: float) -> bool:
         """Whether a piece may be launched now.
 
         Args:

@@ -7,7 +7,7 @@ is alone only when all are.
 
 Feedback is each rank's own matter, the share is not. A rank that gives its background less of the time still waits for
 the others', and would find its own background innocent. So every rank's controller learns the same (see
-:class:`Seen`), and all turn the share as one. What the others saw may arrive while the next iteration runs.
+:class:`ForegroundIteration`), and all turn the share as one. What the others saw may arrive while the next iteration runs.
 """
 
 from collections import deque
@@ -16,12 +16,12 @@ from statistics import fmean
 from typing import NamedTuple
 
 from deeppool.base.sharing import Sharing
-from deeppool.scheduling.background_limits import FREE, Operator, Orders
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.controller import Controller
 from deeppool.scheduling.feedback import Feedback
 from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown
 
-__all__ = ["Estimate", "Governor", "Operator", "Orders", "Seen", "is_alone", "together"]
+__all__ = ["BackgroundLimits", "Estimate", "ForegroundIteration", "Governor", "Operator", "is_alone", "together"]
 
 BLOCK = 4
 """Iterations alone in a row, of which the first one is not measured."""
@@ -43,7 +43,7 @@ def is_alone(iteration: int, *, closely: bool = False) -> bool:
     return iteration % (2 * BLOCK if iteration < DENSE else CLOSE if closely else RARE) < BLOCK
 
 
-class Seen(NamedTuple):
+class ForegroundIteration(NamedTuple):
     """Of an iteration on one rank, what the share depends on."""
 
     seconds: float
@@ -53,9 +53,11 @@ class Seen(NamedTuple):
     """Whether other operators are banned than when the controller last learned."""
 
 
-def together(seen: Sequence[Seen]) -> Seen:
+def together(seen: Sequence[ForegroundIteration]) -> ForegroundIteration:
     """What several ranks saw of one iteration."""
-    return Seen(fmean(one.seconds for one in seen), any(one.trying for one in seen), any(one.unsettled for one in seen))
+    return ForegroundIteration(
+        fmean(one.seconds for one in seen), any(one.trying for one in seen), any(one.unsettled for one in seen)
+    )
 
 
 class Governor:
@@ -76,7 +78,7 @@ class Governor:
         self._rested = False
         """Whether the iteration before was alone, so that this one finds no pieces in flight and no cold cache."""
         self._orders = FREE
-        self._ended: deque[tuple[Orders, bool]] = deque()
+        self._ended: deque[tuple[BackgroundLimits, bool]] = deque()
         """Iterations that nothing was learned of yet: orders, and whether the one before was alone."""
 
     def change_bound(self, bound: float) -> None:
@@ -93,7 +95,7 @@ class Governor:
     def _held(self, bound: float | None) -> Controller | None:
         return None if bound is None else Controller(bound, wary=self._wary)
 
-    def begin(self, iteration: int) -> Orders:
+    def begin(self, iteration: int) -> BackgroundLimits:
         """Orders for an iteration; its number counts from the start of the run and is the same on every rank."""
         self._iteration = iteration
         if self._feedback is None and self._controller is None:
@@ -101,7 +103,7 @@ class Governor:
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
         share = 1.0 if self._controller is None else self._controller.share
         self._rested = not self._orders.open
-        self._orders = Orders(not is_alone(iteration, closely=self._compares), share, banned)
+        self._orders = BackgroundLimits(not is_alone(iteration, closely=self._compares), share, banned)
         return self._orders
 
     @property
@@ -121,20 +123,22 @@ class Governor:
         """So long iterations took while there was no background to govern, its cores awake: the same on all ranks."""
         self._block += seconds
 
-    def observe(self, seconds: float, operators: Mapping[Operator, float]) -> Seen:
+    def observe(self, seconds: float, operators: Mapping[Operator, float]) -> ForegroundIteration:
         """The iteration is over on this rank; returns what all ranks should :meth:`learn` :func:`together`."""
         if self._orders is FREE:
-            return Seen(seconds)
+            return ForegroundIteration(seconds)
         self._ended.append((self._orders, self._rested))
         if self._feedback is None:
-            return Seen(seconds)
+            return ForegroundIteration(seconds)
         if self._orders.open:
             self._feedback.collocated(self._iteration, operators)
         elif self._rested:
             self._feedback.alone(operators)
-        return Seen(seconds, self._feedback.trying(self._iteration), self._orders.banned != self._settled)
+        return ForegroundIteration(
+            seconds, self._feedback.trying(self._iteration), self._orders.banned != self._settled
+        )
 
-    def learn(self, seen: Seen) -> None:
+    def learn(self, seen: ForegroundIteration) -> None:
         """The earliest iteration of which nothing was learned is over on every rank; all ranks learn the same."""
         if not self._ended:
             return
@@ -144,7 +148,7 @@ class Governor:
         elif rested:
             self._block.append(seen.seconds)
 
-    def _collocated(self, seen: Seen, orders: Orders) -> None:
+    def _collocated(self, seen: ForegroundIteration, orders: BackgroundLimits) -> None:
         known = self._baseline
         self._take_block()
         if not known:

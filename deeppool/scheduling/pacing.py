@@ -42,7 +42,7 @@ class Pacer:
         return self._flying.popleft()
 
 
-class Duty:
+class TokenBucket:
     """A token bucket: seconds of the device that the background has earned and not used.
 
     It is spent in the gaps of the foreground first: beside the foreground's computing goes only what the bucket

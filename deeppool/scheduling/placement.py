@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class JobPlacement:
     """A job and its GPUs, in the order of its ranks."""
 
     job: int
@@ -39,7 +39,7 @@ class Placement:
     gpus: tuple[int, ...]
 
 
-def place(waiting: Sequence[Request], running: Iterable[Placement], gpus: Sequence[Gpu]) -> tuple[Placement, ...]:
+def place(waiting: Sequence[Request], running: Iterable[JobPlacement], gpus: Sequence[Gpu]) -> tuple[JobPlacement, ...]:
     """What starts now.
 
     Args:
@@ -63,7 +63,7 @@ def place(waiting: Sequence[Request], running: Iterable[Placement], gpus: Sequen
     return tuple(starting)
 
 
-def _choose(request: Request, held: Sequence[Placement], gpus: Sequence[Gpu]) -> Placement | None:
+def _choose(request: Request, held: Sequence[JobPlacement], gpus: Sequence[Gpu]) -> JobPlacement | None:
     taken = {gpu for placement in held if placement.role == request.role for gpu in placement.gpus}
     free = [gpu for gpu in gpus if gpu.number not in taken]
     if len(free) < request.gpu_count:
@@ -74,7 +74,7 @@ def _choose(request: Request, held: Sequence[Placement], gpus: Sequence[Gpu]) ->
         # Its processes do not talk to one another; it gets most done where nobody has precedence over it.
         busy = {gpu for placement in held if placement.role == "foreground" for gpu in placement.gpus}
         chosen = sorted((gpu.number for gpu in free), key=lambda number: (number in busy, number))
-    return Placement(request.job, request.role, tuple(chosen[: request.gpu_count]))
+    return JobPlacement(request.job, request.role, tuple(chosen[: request.gpu_count]))
 
 
 def _together(free: Sequence[Gpu], count: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity
+from deeppool.graph.models.torchvision_operators import define_missing_operators
 
 if TYPE_CHECKING:
     import torch
@@ -96,5 +97,6 @@ def load_job(folder: str | os.PathLike[str]) -> TrainingJob:
     """Takes over a job that the launcher of this very process saved."""
     import cloudpickle
 
+    define_missing_operators()
     job: TrainingJob = cloudpickle.loads((Path(folder) / LAUNCHED).read_bytes())
     return job

@@ -19,7 +19,7 @@ from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.records.files import save_run
 from deeppool.records.run_record import RunRecord
-from deeppool.runs.handle import LiveRun, start
+from deeppool.runs.handle import RunHandle, start
 from deeppool.runs.launch import launch
 from deeppool.telemetry import Sampler
 from deeppool.widgets.collocation_settings import CollocationSettings
@@ -66,7 +66,7 @@ class CollocationPanel(Panel):
             folder: for the records; ``runs`` in the current folder unless given, made when there is one to keep.
         """
         self.plan = plan
-        self.run: LiveRun[RunRecord] | None = None
+        self.run: RunHandle[RunRecord] | None = None
         """The present one, or the last."""
         self.record: RunRecord | None = None
         """Of the last run that came to its end."""
@@ -82,7 +82,7 @@ class CollocationPanel(Panel):
         self.figure = go.FigureWidget(figures.live([]))
         self._live = ipywidgets.VBox([self.figure])
         self._live.layout.display = "none"
-        self._concluded: LiveRun[RunRecord] | None = None
+        self._concluded: RunHandle[RunRecord] | None = None
         """A run may tell of its end more than once."""
         self._drawing, self._due = threading.RLock(), 0.0
         buttons = ipywidgets.HBox([self.launch, self.stop, self.bar])
@@ -92,7 +92,7 @@ class CollocationPanel(Panel):
         self.settings.on_bound(self.guarded(self._steer))
         self.on_theme(self._recolour)
 
-    def begin(self) -> LiveRun[RunRecord]:
+    def begin(self) -> RunHandle[RunRecord]:
         """Launches what the controls say; as the button does.
 
         Raises:
@@ -131,7 +131,7 @@ class CollocationPanel(Panel):
         with self._drawing:
             self._draw()
 
-    def _follow(self, run: LiveRun[RunRecord]) -> None:
+    def _follow(self, run: RunHandle[RunRecord]) -> None:
         """There is news; in the thread of the run."""
         if run is not self.run:
             return
@@ -162,7 +162,7 @@ class CollocationPanel(Panel):
         become(self.figure, figures.live(samples, dark=self.dark))
         self.jobs.value = describe_jobs(samples[-1].background) if samples else ""
 
-    def _conclude(self, run: LiveRun[RunRecord]) -> None:
+    def _conclude(self, run: RunHandle[RunRecord]) -> None:
         """It is over: the record is kept, or it is told why there is none."""
         # Those that died by themselves stay named.
         last = run.samples[-1].background if run.samples else ()

@@ -15,7 +15,7 @@ from deeppool.graph.layer import Granularity, LayerGraph
 from deeppool.graph.models.workloads import FAMILIES, find_workload
 from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
 from deeppool.profiling.table import Profile
-from deeppool.runs.handle import LiveRun, start
+from deeppool.runs.handle import RunHandle, start
 from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.prose import bullets, prose
@@ -199,7 +199,7 @@ class ModelPicker(Panel):
         else:
             self.row.launch()
 
-    def _begin(self) -> "LiveRun[CapturedModel]":
+    def _begin(self) -> "RunHandle[CapturedModel]":
         import torch
 
         from deeppool.graph.capture.capture import CapturedModel, capture

@@ -17,7 +17,7 @@ from deeppool.figures.batch_curves import MOST
 from deeppool.graph.layer import LayerGraph
 from deeppool.graph.shapes import Shapes
 from deeppool.profiling.table import Profile
-from deeppool.runs.handle import LiveRun, start
+from deeppool.runs.handle import RunHandle, start
 from deeppool.widgets.layer_rows import HEADS, SUM, layer_rows
 from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
@@ -192,7 +192,7 @@ class ProfilePanel(Panel):
 
     # -- measuring --------------------------------------------------------------------------------
 
-    def _begin(self) -> LiveRun[Profile]:
+    def _begin(self) -> RunHandle[Profile]:
         if self._model is None:
             raise InvalidValueError("this profile came without its model, so it cannot be measured again here")
         options: dict[str, Any] = {

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from deeppool.figures.labels import shorten
 from deeppool.records.files import load
-from deeppool.records.record_index import Entry, catalogue
+from deeppool.records.record_index import Entry, record_index
 from deeppool.units import format_bytes
 from deeppool.widgets.live_figure import become, settle
 from deeppool.widgets.panel import Panel
@@ -73,7 +73,7 @@ class RunBrowser(Panel):
         """
         chosen, other = self.files.value, self.other.value
         try:
-            self.entries = catalogue(self.folder.value)
+            self.entries = record_index(self.folder.value)
         except Exception:
             self.entries = ()
             self._offer(None, None)

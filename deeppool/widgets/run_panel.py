@@ -11,7 +11,7 @@ from deeppool.widgets.panel import Panel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
 
 if TYPE_CHECKING:
-    from deeppool.runs.handle import LiveRun
+    from deeppool.runs.handle import RunHandle
 
 INTERVAL = 0.25
 """Seconds between two changes on the screen; each is a message to the browser."""
@@ -24,7 +24,7 @@ class RunPanel(Panel):
     It follows while a cell is busy, too; the buttons are heard when the kernel is free.
     """
 
-    def __init__(self, run: "LiveRun[Any]") -> None:
+    def __init__(self, run: "RunHandle[Any]") -> None:
         """Shows the run from now on."""
         self.run = run
         self.bar = ipywidgets.FloatProgress(max=1.0)

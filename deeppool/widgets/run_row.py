@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import ipywidgets
 
-from deeppool.runs.handle import LiveRun
+from deeppool.runs.handle import RunHandle
 from deeppool.widgets.run_panel import COLOURS, INTERVAL
 
 Result = TypeVar("Result")
@@ -22,7 +22,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
     def __init__(
         self,
         name: str,
-        begin: Callable[[], LiveRun[Result]],
+        begin: Callable[[], RunHandle[Result]],
         on_result: Callable[[Result], None],
         on_end: Callable[[BaseException | None], None],
     ) -> None:
@@ -35,7 +35,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
             on_end: of a run that gave nothing: why it failed, or None where it was cancelled.
         """
         self._begin, self._on_result, self._on_end = begin, on_result, on_end
-        self.run: LiveRun[Result] | None = None
+        self.run: RunHandle[Result] | None = None
         """The newest; it may have ended."""
         self.start = ipywidgets.Button(description=name, button_style="primary")
         self.cancel = ipywidgets.Button(description="Cancel", disabled=True)
@@ -45,7 +45,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         """A sentence for whoever cancelled: what is kept."""
         self._drawing = threading.Lock()
         self._drawn = -INTERVAL
-        self._told: LiveRun[Result] | None = None
+        self._told: RunHandle[Result] | None = None
         super().__init__([self.start, self.cancel, self.bar, self.said])
         self.add_class("dp-run-row")
 
@@ -54,7 +54,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         """Whether a run is under way."""
         return self.run is not None and self.run.state == "running"
 
-    def launch(self) -> LiveRun[Result]:
+    def launch(self) -> RunHandle[Result]:
         """Starts the call, or returns the one under way."""
         if self.run is not None and self.run.state == "running":
             return self.run
@@ -69,7 +69,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         if self.run is not None:
             self.run.request_cancel()
 
-    def _follow(self, run: LiveRun[Result]) -> None:
+    def _follow(self, run: RunHandle[Result]) -> None:
         if run.state != "running":
             # A run that ends while it is being watched says so twice.
             with self._drawing:
@@ -83,7 +83,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
             self._on_end(run.error if run.state == "failed" else None)
         self._draw(run)
 
-    def _draw(self, run: LiveRun[Any]) -> None:
+    def _draw(self, run: RunHandle[Any]) -> None:
         with self._drawing:
             ended = run.state != "running"
             if not ended and time.monotonic() - self._drawn < INTERVAL:

@@ -6,7 +6,7 @@ import threading
 import ipywidgets
 
 from deeppool.base import run_registry
-from deeppool.base.run_registry import RunUnderWay
+from deeppool.base.run_registry import RegisteredRun
 from deeppool.errors import RunError
 from deeppool.units import format_seconds
 from deeppool.widgets.panel import Panel
@@ -42,7 +42,7 @@ class RunsPanel(Panel):
         self._thread.start()
 
     @property
-    def runs(self) -> tuple[RunUnderWay, ...]:
+    def runs(self) -> tuple[RegisteredRun, ...]:
         """Those that are shown."""
         return tuple(row.run for row in self._rows.values())
 
@@ -76,7 +76,7 @@ class RunsPanel(Panel):
 class _Row:
     """One run."""
 
-    def __init__(self, run: RunUnderWay, panel: Panel) -> None:
+    def __init__(self, run: RegisteredRun, panel: Panel) -> None:
         self._bar = ipywidgets.FloatProgress(max=1.0, bar_style="info", layout=ipywidgets.Layout(width="8em"))
         self._said = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 auto"))
         self._stop = ipywidgets.Button(
@@ -86,7 +86,7 @@ class _Row:
         self.line = ipywidgets.HBox([self._bar, self._stop, self._said])
         self.show(run)
 
-    def show(self, run: RunUnderWay) -> None:
+    def show(self, run: RegisteredRun) -> None:
         self.run = run
         self._bar.value = run.progress
         self._said.value = describe(run)
@@ -96,7 +96,7 @@ class _Row:
         self._stop.disabled, self._stop.description = True, "Stopping"
 
 
-def describe(run: RunUnderWay) -> str:
+def describe(run: RegisteredRun) -> str:
     """HTML: what it does, how far it is, and where it was started."""
     what, where = html.escape(f"{run.what}: {run.doing}"), html.escape(f"{run.where}, in {run.folder}")
     return f"<b>{what}</b>, {100 * run.progress:.0f} %, {format_seconds(run.age)}<br>{where} (process {run.pid})"

@@ -13,8 +13,7 @@ from deeppool import figures
 from deeppool.base.timeline import SpanKind
 from deeppool.figures import theme
 from deeppool.figures.labels import time_unit
-from deeppool.figures.timeline_rows import Panel as Shown
-from deeppool.figures.timeline_rows import Source, panels_of
+from deeppool.figures.timeline_rows import Source, TimelinePanel, panels_of
 from deeppool.widgets.controls import LABEL, choice, grid
 from deeppool.widgets.live_figure import become, turn
 from deeppool.widgets.panel import Panel
@@ -117,7 +116,7 @@ class TimelineView(Panel):
         window = None if whole else (start, end)
         return figures.timeline(*self._shown(), window=window, kinds=kinds, dark=self.dark)
 
-    def _take(self, panels: tuple[Shown, ...]) -> None:
+    def _take(self, panels: tuple[TimelinePanel, ...]) -> None:
         """Has the controls offer what these timelines have; nothing is drawn."""
         self._panels = panels
         self._longest = max(panel.duration for panel in panels) or 1.0
@@ -158,7 +157,7 @@ class TimelineView(Panel):
 
     # -- what is shown ------------------------------------------------------------------------------
 
-    def _shown(self) -> tuple[Shown, ...]:
+    def _shown(self) -> tuple[TimelinePanel, ...]:
         return self._panels if self.panel.value == ALL else (self._panels[self.panel.value],)
 
     def _offer_kinds(self) -> None:
@@ -219,7 +218,7 @@ def _within(window: Window, longest: float) -> Window:
     return start, start + width
 
 
-def _choices(panels: tuple[Shown, ...]) -> list[tuple[str, int]]:
+def _choices(panels: tuple[TimelinePanel, ...]) -> list[tuple[str, int]]:
     """Text → position; all of them first."""
     every = "all, one below the other" if len(panels) > 1 else f"{panels[0].provenance}: {panels[0].title}"
     each = [(f"{panel.provenance}: {panel.title}", index) for index, panel in enumerate(panels)]

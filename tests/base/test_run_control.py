@@ -5,16 +5,16 @@ import threading
 import pytest
 
 import deeppool as dp
-from deeppool.base.run_control import HeldBound, Steering, refusal
+from deeppool.base.run_control import BoundInterval, RunControl, refusal
 from deeppool.base.sharing import POLICIES, Sharing, find_sharing
-from deeppool.collocation.condition_results import Held, divide, last_measured
+from deeppool.collocation.condition_results import BoundResults, divide, last_measured
 from deeppool.errors import InvalidValueError
 
 BOUND = Sharing(max_slowdown=0.05)
 
 
 def test_the_run_hears_the_newest_bound_once() -> None:
-    steering = Steering()
+    steering = RunControl()
     steering.open(BOUND)
     assert (steering.bound, steering.take(), steering.refusal) == (0.05, None, None)
     steering.change_bound(0.02)
@@ -23,7 +23,7 @@ def test_the_run_hears_the_newest_bound_once() -> None:
 
 
 def test_who_asks_before_the_run_has_begun_waits_for_it() -> None:
-    steering, asked = Steering(), threading.Event()
+    steering, asked = RunControl(), threading.Event()
 
     def ask() -> None:
         steering.change_bound(0.02)
@@ -55,7 +55,7 @@ def test_only_a_run_that_learns_what_its_background_costs_can_change_its_bound(p
     assert (why is None) == (phrase is None)
     if why is not None:
         assert phrase in why
-        steering = Steering()
+        steering = RunControl()
         steering.open(find_sharing(policy, bound))
         with pytest.raises(InvalidValueError, match="the bound cannot be changed: "):
             steering.change_bound(0.01)
@@ -69,7 +69,7 @@ def test_every_policy_has_an_answer() -> None:
 
 
 def test_no_bound_and_a_run_that_is_over_are_refused() -> None:
-    steering = Steering()
+    steering = RunControl()
     steering.open(BOUND)
     with pytest.raises(InvalidValueError, match="max_slowdown must"):
         steering.change_bound(-0.01)
@@ -98,24 +98,24 @@ def answers(times: list[float], *bounds: list[int]) -> list[dict]:
 
 
 def test_iterations_go_to_the_bound_that_all_ranks_held() -> None:
-    held = [Held(0.05, 0.0), Held(0.01, 3.0), Held(0.02, 4.0)]
+    held = [BoundResults(0.05, 0.0), BoundResults(0.01, 3.0), BoundResults(0.02, 4.0)]
     divide(answers([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2]), held)
     assert [one.turns for one in held] == [[[1.0]], [[3.0]], [[5.0]]]
     divide(answers([6.0], [2], [2]), held)
     assert [one.turns for one in held] == [[[1.0], []], [[3.0], []], [[5.0], [6.0]]]
     assert last_measured(held) is held[2]
-    held.append(Held(0.5, 9.0))
+    held.append(BoundResults(0.5, 9.0))
     divide(answers([7.0, 8.0], [2, 3], [2, 3]), held)
     assert held[3].turns == [[], [], [8.0]], "of the rounds before, it has none"
     assert last_measured(held) is held[3]
-    assert last_measured([Held(None, 0.0)]).bound is None
+    assert last_measured([BoundResults(None, 0.0)]).bound is None
 
 
 def test_what_was_measured_under_a_bound_is_told_in_a_line() -> None:
-    held = Held(0.05, 0.0)
+    held = BoundResults(0.05, 0.0)
     held.turns += [[1.0], [1.1]]
     held.work.steps, held.work.seconds = 6.0, 2.0
     result = held.result(alone=1.0, batch=4)
-    assert result == HeldBound(0.05, 0.0, 2, 1.05, pytest.approx(0.05), 12.0)
+    assert result == BoundInterval(0.05, 0.0, 2, 1.05, pytest.approx(0.05), 12.0)
     assert str(result) == "5 % from the start: 2 iterations, slowdown +5.0 %, background 12 samples/s"
-    assert str(Held(0.01, 3.2).result(1.0, 4)) == "1 % from 3.2 s on: nothing was measured under it"
+    assert str(BoundResults(0.01, 3.2).result(1.0, 4)) == "1 % from 3.2 s on: nothing was measured under it"

@@ -70,7 +70,7 @@ def other_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_run_is_seen_with_what_it_does_until_it_ends(runtime: Path) -> None:
     steps = Steps()
     assert dp.running() == ()
-    run = dp.start(run_registry.announced(steps.climb), 2)
+    run = dp.start(run_registry.registered(steps.climb), 2)
     steps.step()
     wait_until(lambda: dp.running()[0].progress == 0.5)
     (seen,) = dp.running()
@@ -86,7 +86,7 @@ def test_a_run_is_seen_with_what_it_does_until_it_ends(runtime: Path) -> None:
 
 
 def test_runs_are_seen_in_the_order_of_their_starts_and_one_is_stopped_without_the_other() -> None:
-    @run_registry.announced
+    @run_registry.registered
     def hold(name: str, *, on_progress=None) -> None:
         cancellation.wait(queue.SimpleQueue(), PATIENCE)
 
@@ -106,11 +106,11 @@ def test_runs_are_seen_in_the_order_of_their_starts_and_one_is_stopped_without_t
 def test_what_a_run_starts_is_part_of_it() -> None:
     seen = []
 
-    @run_registry.announced
+    @run_registry.registered
     def inner(*, on_progress=None):
         seen.append(dp.running())
 
-    @run_registry.announced
+    @run_registry.registered
     def outer(*, on_progress=None):
         inner()
 
@@ -147,13 +147,13 @@ def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(
     run_registry.folder()
     os.mkfifo(runtime / f"{os.getpid()}-7.stop")
     seen = []
-    run_registry.announced(lambda *, on_progress=None: seen.extend(dp.running()))()
+    run_registry.registered(lambda *, on_progress=None: seen.extend(dp.running()))()
     assert [run.name for run in seen] == [f"{os.getpid()}-7"]
 
 
 def test_a_run_of_another_machine_that_shares_the_home_is_left_alone(runtime: Path) -> None:
     seen = []
-    run_registry.announced(lambda *, on_progress=None: seen.extend(dp.running()))()
+    run_registry.registered(lambda *, on_progress=None: seen.extend(dp.running()))()
     there = replace(seen[0], name="1-1", host="another", boot="b")
     before_this_start = replace(seen[0], name="2-1", boot="b")
     for run in (there, before_this_start):
@@ -170,7 +170,7 @@ def test_only_the_user_may_enter_the_folder(runtime: Path, caplog: pytest.LogCap
     with pytest.raises(RunError, match=r"is of user \d+ with mode 750, runs are told of in a folder of user \d+ with"):
         dp.running()
     with caplog.at_level(logging.WARNING):
-        assert run_registry.announced(lambda *, on_progress: on_progress("half", 0.5) or "done")() == "done"
+        assert run_registry.registered(lambda *, on_progress: on_progress("half", 0.5) or "done")() == "done"
     assert "other processes cannot see this run" in caplog.text
     assert list(runtime.iterdir()) == []
 
@@ -182,7 +182,7 @@ def test_without_a_login_runs_are_told_of_in_the_home(tmp_path: Path, monkeypatc
 
 
 def test_a_call_in_the_own_thread_is_stopped_where_it_waits() -> None:
-    @run_registry.announced
+    @run_registry.registered
     def wait(*, on_progress=None):
         threading.Thread(target=dp.running()[0].stop).start()
         cancellation.wait(queue.SimpleQueue(), PATIENCE)

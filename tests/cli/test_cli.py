@@ -16,7 +16,7 @@ from deeppool.base import serialization
 from deeppool.cli import app, main
 from deeppool.cluster.cluster import find_cluster
 from deeppool.errors import DeeppoolError
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.interference import Arrangement, Interference
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
@@ -337,7 +337,7 @@ def test_simulate_json_conserves_gpu_seconds_and_writes_a_trace(deeppool: Comman
 
 
 def test_simulate_prices_a_background_with_interference(deeppool: Command, tiny: Path, tmp_path: Path) -> None:
-    halves = Beside("normal", ((0.5,),), ((0.5,),))
+    halves = Arrangement("normal", ((0.5,),), ((0.5,),))
     path = serialization.write(
         Interference("a processor", "2026-11-21", "made up", (1.0,), (1e-3,), (halves,)), tmp_path / "interference.json"
     )

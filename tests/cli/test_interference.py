@@ -7,8 +7,8 @@ import pytest
 import deeppool as dp
 from deeppool.cli import main
 from deeppool.collocation.interference import measure
-from deeppool.simulation.device.idle_harvest import Waits
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.idle_harvest import IdleHarvest
+from deeppool.simulation.device.interference import Arrangement, Interference
 
 FOUND = Interference(
     "a device",
@@ -16,8 +16,8 @@ FOUND = Interference(
     "by hand",
     (1.0,),
     (1e-3,),
-    (Beside("lowest", ((0.9,),), ((0.1,),)),),
-    Waits((1e-3,), (0.6,)),
+    (Arrangement("lowest", ((0.9,),), ((0.1,),)),),
+    IdleHarvest((1e-3,), (0.6,)),
 )
 
 

@@ -11,7 +11,7 @@ from deeppool.cli import app
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.interference import Arrangement, Interference
 from tests.figures.records import run_of, two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     )
     back = TraceJob(name="back", role="background", source="net.json", gpus=2)
     dp.save(WorkloadTrace("two", "by hand", (front, back)), here / "trace.json")
-    pairs = tuple(Beside(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     dp.save(Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs), here / "pairs.json")
     return here
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.background_group import Neighbours, Work, _credit, steps_done
+from deeppool.collocation.background_group import BackgroundGroup, WorkDone, _credit, steps_done
 from deeppool.collocation.job_queue import BackgroundJob, hand_over
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
 from deeppool.job import Job
-from deeppool.processes.launcher import ThisMachine
+from deeppool.processes.launcher import LocalLauncher
 from tests.processes.children import runs
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
@@ -69,9 +69,9 @@ def test_steps_done_lies_between_those_finished_and_one_more(durations: list[flo
 # -- processes --------------------------------------------------------------------------------------
 
 
-def neighbours(job: Job, here: ThisMachine, sharing: Sharing) -> Neighbours:
+def neighbours(job: Job, here: LocalLauncher, sharing: Sharing) -> BackgroundGroup:
     background = BackgroundJob(job)
-    return Neighbours(background, here, 1, sharing, hand_over(background, Path(here.slot(0).folder)))
+    return BackgroundGroup(background, here, 1, sharing, hand_over(background, Path(here.slot(0).folder)))
 
 
 def background_processes() -> list[psutil.Process]:
@@ -95,8 +95,8 @@ def is_idle_class(thread: int) -> bool:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> ThisMachine:
-    place = ThisMachine("cpu", 1)
+def here(tmp_path: Path) -> LocalLauncher:
+    place = LocalLauncher("cpu", 1)
     place.hand_over(tmp_path)
     return place
 
@@ -104,7 +104,7 @@ def here(tmp_path: Path) -> ThisMachine:
 @pytest.mark.processes
 @pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
-def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: ThisMachine) -> None:
+def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: LocalLauncher) -> None:
     core = usable_cores()[0]
     with neighbours(JOB, here, Sharing()) as beside:
         beside.wait_until_ready()
@@ -126,7 +126,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
         busy = {core for thread, cpu in used.items() if cpu > 0.1 for core in os.sched_getaffinity(thread)}
         assert busy == {core}
 
-        work = Work()
+        work = WorkDone()
         beside.measure(work, started)
     assert work.steps > 0
     assert work.seconds > 0.5
@@ -137,7 +137,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 
 
 @pytest.mark.processes
-def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> None:
+def test_other_policies_give_the_priority_that_they_say(here: LocalLauncher) -> None:
     mine = psutil.Process().nice()
     as_nice, as_equal = Sharing(priority="nice"), Sharing(priority="normal")
     with neighbours(JOB, here, as_nice) as nice, neighbours(JOB, here, as_equal) as naive:
@@ -149,7 +149,7 @@ def test_other_policies_give_the_priority_that_they_say(here: ThisMachine) -> No
 
 
 @pytest.mark.processes
-def test_a_background_job_that_cannot_start_says_why(here: ThisMachine) -> None:
+def test_a_background_job_that_cannot_start_says_why(here: LocalLauncher) -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)
     with neighbours(job, here, Sharing()) as beside, pytest.raises(RunError, match=r"cannot start: .* channels"):
         beside.wait_until_ready()
@@ -160,7 +160,7 @@ def test_a_background_job_that_cannot_start_says_why(here: ThisMachine) -> None:
 
 
 def test_steps_and_losses_of_a_phase_that_was_cut_go_to_both_parts() -> None:
-    before, after = Work(), Work()
+    before, after = WorkDone(), WorkDone()
     _credit(LOG, [(before, 14.0, 3.5), (after, 15.0, 4.5)])
     assert (before.steps, before.losses) == (pytest.approx(1.25), [2.3])
     assert (after.steps, after.losses) == (pytest.approx(0.5), [2.2])
@@ -170,7 +170,7 @@ def test_steps_and_losses_of_a_phase_that_was_cut_go_to_both_parts() -> None:
 def test_the_parts_of_a_phase_add_up_to_the_whole(durations: list[float], cuts: list[float]) -> None:
     clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
     log = [(clock, clock / 2, 1.0) for clock in clocks]
-    parts = [(Work(), clock, clock / 2) for clock in sorted(cuts)]
+    parts = [(WorkDone(), clock, clock / 2) for clock in sorted(cuts)]
     _credit(log, parts)
     assert sum(work.steps for work, *_ in parts) == pytest.approx(steps_done(log, *parts[-1][1:]))
     assert all(work.steps >= 0 for work, *_ in parts)

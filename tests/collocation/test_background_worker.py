@@ -11,7 +11,7 @@ import deeppool as dp
 from deeppool.base.sharing import Sharing
 from deeppool.collocation import background_process
 from deeppool.collocation import background_worker as guest_module
-from deeppool.collocation.background_worker import Guest
+from deeppool.collocation.background_worker import BackgroundWorker
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.training.training_job import save_job
@@ -34,13 +34,15 @@ class Launcher:
         self.told.append((event, content))
 
 
-def start(job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH) -> Guest:
+def start(
+    job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH
+) -> BackgroundWorker:
     save_job(job, tmp_path)
     setup = {"own": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing())}
-    return Guest(setup, launcher or Launcher())
+    return BackgroundWorker(setup, launcher or Launcher())
 
 
-def serve(guest: Guest, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
+def serve(guest: BackgroundWorker, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
     return guest.serve({"steps": steps, "checkpoints": None if folder is None else str(folder), "every": every})
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deeppool.collocation.background_group import Work
-from deeppool.collocation.condition_results import Measured, harvest_margin, slowdown_margin
+from deeppool.collocation.background_group import WorkDone
+from deeppool.collocation.condition_results import ConditionResults, harvest_margin, slowdown_margin
 
 SPEEDS = (1.0, 1.3, 0.8, 1.1)
 """Of a machine, from round to round."""
@@ -16,7 +16,7 @@ def rounds(slowdowns: list[float]) -> list[list[float]]:
 
 def test_a_machine_whose_speed_wanders_says_little_about_a_mean_and_much_about_a_slowdown() -> None:
     alone, beside = rounds([0.0] * 4), rounds([0.05] * 4)
-    measured = Measured(alone, [4.0], 8.4)
+    measured = ConditionResults(alone, [4.0], 8.4)
     spread = measured.phase(batch=8).iteration_time.margin
     # 3.18 standard errors at three degrees of freedom; of means of 0.1, 0.13, 0.08 and 0.11 s.
     assert spread == pytest.approx(3.18 * 0.020817 / 2, rel=1e-3)
@@ -30,8 +30,8 @@ def test_rounds_in_which_a_bound_was_not_held_yet_count_for_the_foreground_alone
     assert slowdown_margin(alone, [[], [], [], beside[3]]) is None
 
 
-def work(*phases: tuple[float, float]) -> Work:
-    return Work(steps=sum(steps for steps, _ in phases), seconds=sum(s for _, s in phases), phases=list(phases))
+def work(*phases: tuple[float, float]) -> WorkDone:
+    return WorkDone(steps=sum(steps for steps, _ in phases), seconds=sum(s for _, s in phases), phases=list(phases))
 
 
 def test_a_harvest_is_as_sure_as_its_rounds_agree() -> None:

@@ -19,7 +19,7 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.execution.ranks import Ranks
 from deeppool.planning.plan import Plan
-from deeppool.processes.launcher import Slot, ThisMachine
+from deeppool.processes.launcher import LocalLauncher, WorkerSpec
 from deeppool.records.training_record import TrainingRecord
 from deeppool.runs import restart_loop
 from tests.collocation import misbehaving
@@ -159,9 +159,9 @@ def test_a_record_with_background_jobs_is_read_back(record: TrainingRecord, tmp_
 def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     # It was given up then: the place, which knows its slots from the ranks, had none for it yet.
     asked = threading.Event()
-    slot, ranks = ThisMachine.slot, restart_loop.Ranks
+    slot, ranks = LocalLauncher.slot, restart_loop.Ranks
 
-    def ask(place: ThisMachine, rank: int) -> Slot:
+    def ask(place: LocalLauncher, rank: int) -> WorkerSpec:
         try:
             return slot(place, rank)
         finally:
@@ -171,7 +171,7 @@ def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.Monk
         assert asked.wait(60)
         return ranks(*arguments)
 
-    monkeypatch.setattr(ThisMachine, "slot", ask)
+    monkeypatch.setattr(LocalLauncher, "slot", ask)
     monkeypatch.setattr(restart_loop, "Ranks", late)
     found = dp.train(
         one_rank(), plain_training(), steps=1, background=[dp.BackgroundJob(plain_training(), batch=BATCH)]

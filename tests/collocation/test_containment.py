@@ -10,7 +10,14 @@ from contextlib import contextmanager
 import pytest
 
 from deeppool.collocation import containment
-from deeppool.collocation.containment import CIRCLING_SECONDS, STARTING_SECONDS, STILL_SECONDS, Usage, Watch, shortage
+from deeppool.collocation.containment import (
+    CIRCLING_SECONDS,
+    STARTING_SECONDS,
+    STILL_SECONDS,
+    ResourceWatch,
+    Usage,
+    shortage,
+)
 from deeppool.collocation.containment import usages as look
 
 MIB = 2**20
@@ -25,13 +32,13 @@ def wanting(cpu: float = 1.0) -> Usage:
 
 
 def test_a_job_that_waits_for_the_core_for_hours_does_not_hang() -> None:
-    watch = Watch(None)
+    watch = ResourceWatch(None)
     watch.got_on(0.0, cpu=1.0, slowest=0.1)
     assert all(watch.hangs(float(now), wanting(), 1.0) is None for now in range(0, 36_000, 10))
 
 
 def test_a_job_that_wants_nothing_for_long_hangs() -> None:
-    watch = Watch(None)
+    watch = ResourceWatch(None)
     watch.got_on(0.0, cpu=1.0, slowest=0.1)
     assert watch.hangs(0.0, idle(), 1.0) is None
     assert watch.hangs(STILL_SECONDS - 1, idle(), 1.0) is None
@@ -40,7 +47,7 @@ def test_a_job_that_wants_nothing_for_long_hangs() -> None:
 
 @pytest.mark.parametrize("sign", [lambda watch, now: watch.got_on(now, 1.0, 0.1), lambda watch, now: None])
 def test_a_sign_of_life_or_cpu_time_in_between_starts_the_patience_anew(sign) -> None:
-    watch = Watch(None)
+    watch = ResourceWatch(None)
     watch.got_on(0.0, cpu=1.0, slowest=0.1)
     watch.hangs(1.0, idle(), 1.0)
     sign(watch, STILL_SECONDS)
@@ -51,14 +58,14 @@ def test_a_sign_of_life_or_cpu_time_in_between_starts_the_patience_anew(sign) ->
 
 
 def test_a_job_that_uses_the_time_of_many_steps_without_one_hangs() -> None:
-    watch = Watch(None)
+    watch = ResourceWatch(None)
     watch.got_on(0.0, cpu=5.0, slowest=0.1)
     assert watch.hangs(1.0, wanting(), 5.0 + CIRCLING_SECONDS - 1) is None
     assert "31 s of CPU time without a step" in watch.hangs(2.0, wanting(), 5.0 + CIRCLING_SECONDS + 1)
 
 
 def test_slow_steps_and_a_slow_start_have_more_patience() -> None:
-    watch = Watch(None)
+    watch = ResourceWatch(None)
     assert watch.hangs(1.0, wanting(), STARTING_SECONDS - 1) is None
     assert watch.hangs(2.0, wanting(), STARTING_SECONDS + 1) is not None
     watch.got_on(3.0, cpu=400.0, slowest=10.0)
@@ -67,10 +74,10 @@ def test_slow_steps_and_a_slow_start_have_more_patience() -> None:
 
 
 def test_over_the_budget_is_told_with_both_sizes() -> None:
-    watch = Watch(100 * MIB)
+    watch = ResourceWatch(100 * MIB)
     assert watch.over_budget(idle()) is None
     assert watch.over_budget(idle()._replace(memory=101 * MIB)) == "evicted: it held 101.0 MiB of 100.0 MiB"
-    assert Watch(None).over_budget(idle()._replace(memory=1e15)) is None
+    assert ResourceWatch(None).over_budget(idle()._replace(memory=1e15)) is None
 
 
 def test_a_machine_is_short_below_a_twentieth_of_its_memory_or_two_gibibytes() -> None:

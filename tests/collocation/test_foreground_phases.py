@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from deeppool.collocation.foreground_phases import Phases
+from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.device.cpu import CpuDevice
 
 PATIENCE = 30.0
@@ -30,8 +30,8 @@ class Gpu:
         return float(later - earlier)
 
 
-def launched(gpu: Gpu, *parts: tuple[str, int]) -> Phases:
-    phases = Phases(gpu)
+def launched(gpu: Gpu, *parts: tuple[str, int]) -> ForegroundPhases:
+    phases = ForegroundPhases(gpu)
     for kind, stage in parts:
         phases.begin(kind, stage)
         phases.end()
@@ -53,7 +53,7 @@ def test_a_part_is_under_way_when_the_device_is_in_it() -> None:
 
 def test_a_part_that_the_host_is_still_launching_is_under_way_once_it_has_begun() -> None:
     gpu = Gpu()
-    phases = Phases(gpu)
+    phases = ForegroundPhases(gpu)
     phases.begin("backward", 3)
     assert phases.doing is None
     gpu.reached = 0
@@ -85,7 +85,7 @@ def test_a_foreground_that_waits_for_others_is_not_busy() -> None:
 
 @pytest.mark.parametrize("looks", [False, True])
 def test_on_a_cpu_the_host_is_the_device(looks: bool) -> None:
-    phases = Phases(CpuDevice())
+    phases = ForegroundPhases(CpuDevice())
     assert phases.doing is None
     phases.begin("forward", 1)
     assert not looks or phases.doing == ("forward", 1)

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from deeppool.base.sharing import POLICIES, Sharing
-from deeppool.collocation.background_placement import PROCESS, PROCESS_UNDER_MPS, THREAD, find_home
-from deeppool.collocation.in_process_background import Lodger
+from deeppool.collocation.background_placement import PROCESS, PROCESS_UNDER_MPS, THREAD, place_background
+from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.collocation.job_queue import BackgroundJob, hand_over
 from deeppool.device.common import find_device
 from deeppool.device.cuda import cuda_problem
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.job import Job
-from deeppool.scheduling.background_limits import FREE, Operator, Orders
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.training.data import ShardReader
 from deeppool.training.training_job import TrainingJob
 
@@ -66,11 +66,11 @@ def make_job(**choices: Any) -> BackgroundJob:
 class Foreground:
     """As a lane sees it; counts its looks."""
 
-    def __init__(self, orders: Orders = FREE) -> None:
+    def __init__(self, orders: BackgroundLimits = FREE) -> None:
         self.orders = orders
         self.looks = threading.Semaphore(0)
 
-    def __call__(self) -> tuple[Orders, Operator | None]:
+    def __call__(self) -> tuple[BackgroundLimits, Operator | None]:
         self.looks.release()
         return self.orders, None
 
@@ -81,10 +81,12 @@ class Foreground:
             assert self.looks.acquire(timeout=PATIENCE)
 
 
-def lodge(folder: Path, job: BackgroundJob, sharing: Sharing, look: Callable[[], Any], device: str = "cpu") -> Lodger:
+def lodge(
+    folder: Path, job: BackgroundJob, sharing: Sharing, look: Callable[[], Any], device: str = "cpu"
+) -> InProcessBackground:
     setup = {"folder": str(folder), "own": str(folder), "sharing": asdict(sharing), **hand_over(job, folder)}
     found = find_device(device)
-    return Lodger(setup, found, found.torch_device(), look)
+    return InProcessBackground(setup, found, found.torch_device(), look)
 
 
 def losses_of_a_plain_loop(steps: int) -> list[float]:
@@ -102,7 +104,7 @@ def losses_of_a_plain_loop(steps: int) -> list[float]:
     return losses
 
 
-def losses_known(lodger: Lodger) -> int:
+def losses_known(lodger: InProcessBackground) -> int:
     """Steps whose loss has been computed, the first one, which no lane launches, included."""
     forwards = (len(lodger.pieces) - 1) // 2
     steps, pieces = divmod(lodger.lane.launched, len(lodger.pieces))
@@ -141,7 +143,7 @@ def test_what_it_gets_done_is_counted_in_steps_and_their_pieces(tmp_path: Path) 
 
 
 def test_the_foregrounds_orders_hold_for_it(tmp_path: Path) -> None:
-    foreground = Foreground(Orders(open=False, share=1.0, banned=frozenset()))
+    foreground = Foreground(BackgroundLimits(open=False, share=1.0, banned=frozenset()))
     lodger = lodge(tmp_path, make_job(), PACED, foreground)
     lodger.begin()
     foreground.wait_for(20)
@@ -181,8 +183,8 @@ def test_a_rule_of_updates_that_a_device_cannot_repeat_needs_a_process(
     with pytest.raises(InvalidValueError, match=f"cannot have {what}.*home='process'"):
         lodge(tmp_path, job, THREADED, Foreground())
     with pytest.raises(InvalidValueError, match=f"cannot have {what}"):
-        find_home(Sharing(home="thread"), "cuda", job)
-    home, why = find_home(Sharing(), "cuda", job)
+        place_background(Sharing(home="thread"), "cuda", job)
+    home, why = place_background(Sharing(), "cuda", job)
     assert home.startswith(PROCESS)
     assert what in str(why)
 
@@ -204,9 +206,9 @@ def test_a_background_is_where_it_was_asked_for_and_else_where_it_can_be_told_ap
         (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     job = BackgroundJob(Job("resnet18", (3, 64, 64), 4))
-    assert find_home(sharing, device, job) == (home, None)
+    assert place_background(sharing, device, job) == (home, None)
 
 
 def test_a_priority_that_a_thread_cannot_have_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="at the rank's own priority on a CPU, got priority lowest"):
-        find_home(Sharing(home="thread"), "cpu", BackgroundJob(Job("resnet18", (3, 64, 64), 4)))
+        place_background(Sharing(home="thread"), "cpu", BackgroundJob(Job("resnet18", (3, 64, 64), 4)))

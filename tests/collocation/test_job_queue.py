@@ -6,7 +6,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.job_queue import BackgroundJob, Queue, lines_of, measured
+from deeppool.collocation.job_queue import BackgroundJob, JobQueue, job_lists, measured
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import Job
 from tests.figures.records import two_layer_plan
@@ -20,7 +20,7 @@ def job(**choices: object) -> BackgroundJob:
 
 def test_a_free_place_takes_the_job_that_came_first() -> None:
     first, second, third = job(), job(), job()
-    queue = Queue([first, second, third], ranks=2)
+    queue = JobQueue([first, second, third], ranks=2)
     assert [queue.take(1), queue.take(0)] == [first, second]
     assert queue.waiting() == [third]
     assert [queue.take(1), queue.take(0), queue.take(1)] == [third, None, None]
@@ -29,19 +29,19 @@ def test_a_free_place_takes_the_job_that_came_first() -> None:
 
 def test_a_rank_with_a_line_of_its_own_takes_from_that_alone() -> None:
     first, second, other = job(), job(), job()
-    queue = Queue({0: [first, second], 2: [other]}, ranks=3)
+    queue = JobQueue({0: [first, second], 2: [other]}, ranks=3)
     assert queue.waiting() == [first, second, other]
     assert [queue.take(rank) for rank in (1, 2, 0, 2, 0)] == [None, other, first, None, second]
 
 
 def test_a_model_by_name_trains_beside_every_rank() -> None:
     plan = two_layer_plan()
-    lines = lines_of("resnet18", plan)
+    lines = job_lists("resnet18", plan)
     assert sorted(lines) == list(range(plan.gpus))
     assert {only.name for (only,) in lines.values()} == {"resnet18"}
     with pytest.raises(CaptureError, match="unknown model 'resnet1'"):
-        lines_of("resnet1", plan)
-    assert lines_of(lines[0][0], plan) == [lines[0][0]]
+        job_lists("resnet1", plan)
+    assert job_lists(lines[0][0], plan) == [lines[0][0]]
 
 
 def test_memory_is_bytes_or_a_size_as_people_write_it() -> None:
@@ -65,12 +65,12 @@ def test_a_job_that_cannot_be_is_refused(choices: dict, message: str) -> None:
 
 def test_a_queue_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="given for rank 2; the ranks are 0 to 1"):
-        Queue({2: [job()]}, ranks=2)
+        JobQueue({2: [job()]}, ranks=2)
     with pytest.raises(InvalidValueError, match=r"must be a deeppool.BackgroundJob, got a Job \(put"):
-        Queue([job().job], ranks=2)
+        JobQueue([job().job], ranks=2)
     twice = [job(checkpoints=tmp_path), job(checkpoints=str(tmp_path / "other" / ".."))]
     with pytest.raises(InvalidValueError, match=r"two background jobs would write checkpoints into .*own\)"):
-        Queue({0: twice[:1], 1: twice[1:]}, ranks=2)
+        JobQueue({0: twice[:1], 1: twice[1:]}, ranks=2)
 
 
 def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path) -> None:

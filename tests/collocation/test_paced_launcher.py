@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.paced_launcher import LONGEST_NAP, NAP, Throttle
-from deeppool.processes.shared_page import Board
+from deeppool.collocation.paced_launcher import LONGEST_NAP, NAP, PacedLauncher
+from deeppool.processes.shared_page import SharedPage
 
 NOTHING: frozenset[tuple[str, int]] = frozenset()
 LOOK = 2e-5
@@ -26,8 +26,8 @@ class Machine:
         """What happens when the background looks for the so-many-th time."""
         self.stop: int | None = None
         """Of the looks, that by which it was told to stop."""
-        self.foreground, self.board = Board(folder, 0), Board(folder, 0)
-        self.throttle = Throttle(
+        self.foreground, self.board = SharedPage(folder, 0), SharedPage(folder, 0)
+        self.throttle = PacedLauncher(
             sharing,
             self.board,
             self.hurries,

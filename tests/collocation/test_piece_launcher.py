@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.piece_launcher import AHEAD_SECONDS, Lane, Piece, timed
+from deeppool.collocation.piece_launcher import AHEAD_SECONDS, LaunchedPiece, PieceLauncher, timed
 from deeppool.device.common import Launch, find_device
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import cuda_problem
-from deeppool.scheduling.background_limits import FREE, Operator, Orders
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 
 PATIENCE = 30.0
@@ -63,11 +63,11 @@ class Timer:
 class Foreground:
     """What the lane sees of one; a test waits until the lane has looked again."""
 
-    def __init__(self, orders: Orders = FREE, doing: Operator | None = None) -> None:
+    def __init__(self, orders: BackgroundLimits = FREE, doing: Operator | None = None) -> None:
         self.orders, self.doing = orders, doing
         self.looks = threading.Semaphore(0)
 
-    def __call__(self) -> tuple[Orders, Operator | None]:
+    def __call__(self) -> tuple[BackgroundLimits, Operator | None]:
         self.looks.release()
         return self.orders, self.doing
 
@@ -89,8 +89,8 @@ def test_pieces_run_in_order_and_all_that_was_launched_is_counted(kind: str) -> 
             enough.set()
 
     stream: Any = Queue() if kind == "queue" else CpuDevice().stream("low")
-    lane = Lane(stream, Gate(Sharing(pieces=3)), Foreground())
-    with lane.running([Piece(lambda number=number: work(number), 1e-6) for number in range(3)]):
+    lane = PieceLauncher(stream, Gate(Sharing(pieces=3)), Foreground())
+    with lane.running([LaunchedPiece(lambda number=number: work(number), 1e-6) for number in range(3)]):
         assert enough.wait(PATIENCE)
     assert lane.error is None
     assert lane.finished == len(done) >= 50
@@ -100,8 +100,8 @@ def test_pieces_run_in_order_and_all_that_was_launched_is_counted(kind: str) -> 
 
 def test_no_more_pieces_are_in_flight_than_the_limit_and_the_next_follows_when_one_ends() -> None:
     queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
-    lane = Lane(queue, Gate(Sharing(pieces=2)), foreground)
-    with lane.running([Piece(lambda: assert_(ends.acquire(timeout=PATIENCE)), 1e-3)]):
+    lane = PieceLauncher(queue, Gate(Sharing(pieces=2)), foreground)
+    with lane.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=PATIENCE)), 1e-3)]):
         for expected in range(2, 6):
             for _ in range(2 if expected == 2 else 1):
                 assert queue.given.acquire(timeout=PATIENCE)
@@ -116,8 +116,8 @@ def test_no_more_pieces_are_in_flight_than_the_limit_and_the_next_follows_when_o
 @pytest.mark.parametrize(("seconds", "most"), [(AHEAD_SECONDS / 8, 8), (1.0, 2)])
 def test_without_a_limit_too_a_device_gets_no_more_than_it_needs_to_be_busy(seconds: float, most: int) -> None:
     queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
-    lane = Lane(queue, Gate(Sharing(priority="normal")), foreground)
-    with lane.running([Piece(lambda: assert_(ends.acquire(timeout=PATIENCE)), seconds)]):
+    lane = PieceLauncher(queue, Gate(Sharing(priority="normal")), foreground)
+    with lane.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=PATIENCE)), seconds)]):
         for _ in range(most):
             assert queue.given.acquire(timeout=PATIENCE)
         foreground.wait_for_looks(20)
@@ -134,9 +134,9 @@ def test_without_a_limit_too_a_device_gets_no_more_than_it_needs_to_be_busy(seco
 def test_nothing_is_launched_beside_a_banned_operator() -> None:
     queue = Queue()
     banned = ("sync", 3)
-    foreground = Foreground(Orders(open=True, share=1.0, banned=frozenset({banned})), doing=banned)
-    lane = Lane(queue, Gate(Sharing(feedback=0.1)), foreground)
-    with lane.running([Piece(lambda: None, 1e-3)]):
+    foreground = Foreground(BackgroundLimits(open=True, share=1.0, banned=frozenset({banned})), doing=banned)
+    lane = PieceLauncher(queue, Gate(Sharing(feedback=0.1)), foreground)
+    with lane.running([LaunchedPiece(lambda: None, 1e-3)]):
         foreground.wait_for_looks(20)
         assert queue.count == 0
         foreground.doing = ("forward", 3)
@@ -144,9 +144,9 @@ def test_nothing_is_launched_beside_a_banned_operator() -> None:
 
 
 def test_a_lane_behind_a_closed_gate_ends() -> None:
-    foreground = Foreground(Orders(open=False, share=1.0, banned=frozenset()))
-    lane = Lane(CpuDevice().stream("low"), Gate(Sharing()), foreground)
-    with lane.running([Piece(lambda: None, 1e-3)]):
+    foreground = Foreground(BackgroundLimits(open=False, share=1.0, banned=frozenset()))
+    lane = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), foreground)
+    with lane.running([LaunchedPiece(lambda: None, 1e-3)]):
         foreground.wait_for_looks(3)
     assert (lane.finished, lane.error) == (0, None)
 
@@ -158,8 +158,8 @@ def test_a_piece_that_fails_ends_the_lane_and_not_the_foreground() -> None:
         failed.set()
         raise RuntimeError("out of memory")
 
-    lane = Lane(CpuDevice().stream("low"), Gate(Sharing()), Foreground())
-    with lane.running([Piece(lambda: None, 1e-3), Piece(fail, 1e-3)]):
+    lane = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), Foreground())
+    with lane.running([LaunchedPiece(lambda: None, 1e-3), LaunchedPiece(fail, 1e-3)]):
         assert failed.wait(PATIENCE)
     assert str(lane.error) == "out of memory"
     assert not any(thread.name == "deeppool background" for thread in threading.enumerate())
@@ -191,7 +191,7 @@ def test_graphs_beside_a_foreground_do_all_their_work() -> None:
     pieces = timed([graph], stream, device)
     device.synchronize()
     before = float(count)
-    lane = Lane(stream, Gate(Sharing(pieces=2, in_flight=1e-3)), Foreground())
+    lane = PieceLauncher(stream, Gate(Sharing(pieces=2, in_flight=1e-3)), Foreground())
     with lane.running(pieces), device.stream("high").current():
         for _ in range(100):
             float((a @ a).sum())

@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import Dataset
 
 import deeppool as dp
-from deeppool.base.run_control import Steering
+from deeppool.base.run_control import RunControl
 from deeppool.execution.ranks import Ranks
 from deeppool.processes.managed_process import Message
 from deeppool.records.training_record import Metrics
-from deeppool.runs.restart_loop import SHORT_CHUNK, Attempts
+from deeppool.runs.restart_loop import SHORT_CHUNK, RestartLoop
 from tests.collocation import misbehaving
 from tests.collocation.misbehaving import BATCH, plain_training, training
 from tests.collocation.test_contained_background import one_rank
@@ -54,10 +54,10 @@ def rank() -> psutil.Process:
 def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_the_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    steering, bounds = Steering(), []
-    hear = Attempts._hear
+    steering, bounds = RunControl(), []
+    hear = RestartLoop._hear
 
-    def listen(run: Attempts, ranks: Ranks, told: Message) -> None:
+    def listen(run: RestartLoop, ranks: Ranks, told: Message) -> None:
         bounds.append((told["step"], told.get("bound")))
         hear(run, ranks, told)
         while told["step"] == SHORT_CHUNK and not run.host.under_way:
@@ -71,7 +71,7 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
             os.kill(rank().pid, signal.SIGKILL)
         (tmp_path / str(metrics.update)).touch()
 
-    monkeypatch.setattr(Attempts, "_hear", listen)
+    monkeypatch.setattr(RestartLoop, "_hear", listen)
     record = dp.train(
         one_rank(),
         plain_training(partial(InStep, tmp_path)),

@@ -13,11 +13,11 @@ from deeppool.base.sharing import Sharing
 from deeppool.collocation import containment
 from deeppool.collocation import supervisor as host_module
 from deeppool.collocation.containment import Usage
-from deeppool.collocation.job_queue import BackgroundJob, Lines, Queue
-from deeppool.collocation.supervisor import Host
+from deeppool.collocation.job_queue import BackgroundJob, JobQueue, Lines
+from deeppool.collocation.supervisor import Supervisor
 from deeppool.job import Job
 from deeppool.processes.managed_process import Inbox
-from deeppool.processes.shared_page import Board
+from deeppool.processes.shared_page import SharedPage
 
 GIB = 2**30
 PIDS = itertools.count(2**22 + 1)
@@ -92,9 +92,9 @@ def machine(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespac
 
 
 @pytest.fixture
-def host(theatre: Theatre, machine: SimpleNamespace, tmp_path: Path) -> Callable[..., Host]:
-    def make(jobs: Lines, ranks: int = 1) -> Host:
-        return Host(Queue(jobs, ranks), theatre, ranks, "cpu", Sharing(), tmp_path)
+def host(theatre: Theatre, machine: SimpleNamespace, tmp_path: Path) -> Callable[..., Supervisor]:
+    def make(jobs: Lines, ranks: int = 1) -> Supervisor:
+        return Supervisor(JobQueue(jobs, ranks), theatre, ranks, "cpu", Sharing(), tmp_path)
 
     return make
 
@@ -239,7 +239,7 @@ def test_a_mistake_of_its_own_ends_the_jobs_and_not_the_foreground(
 
 def test_when_the_ranks_are_lost_the_jobs_are_not_held_back_by_their_last_orders(host, tmp_path: Path) -> None:
     running = host([job(), job()], ranks=2)
-    boards = [Board(tmp_path, rank) for rank in range(2)]
+    boards = [SharedPage(tmp_path, rank) for rank in range(2)]
     for board in boards:
         board.order(open=False, share=0.0, banned=frozenset({("forward", 0)}))
         board.begin("forward", 0)

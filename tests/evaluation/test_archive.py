@@ -14,16 +14,16 @@ from deeppool.base import serialization
 from deeppool.errors import DocumentError, InvalidValueError, RunError
 from deeppool.evaluation.archive import Archive
 from deeppool.evaluation.lock import sole_writer
-from deeppool.evaluation.nightly_record import Night, Outcome
+from deeppool.evaluation.nightly_record import NightlyRun, Outcome
 from deeppool.evaluation.retention import superfluous
 
 FIRST = datetime.date(2026, 1, 5)  # a Monday
 
 
-def night(day: int, *, complete: bool = True, preset: str = "quick") -> Night:
+def night(day: int, *, complete: bool = True, preset: str = "quick") -> NightlyRun:
     date = (FIRST + datetime.timedelta(days=day)).isoformat()
     outcome = Outcome("fig1", "Fig 1", "done" if complete else "failed", "", False, {}, 1.0, "", "")
-    return Night(
+    return NightlyRun(
         name=date,
         preset=preset,
         device="here",
@@ -35,14 +35,14 @@ def night(day: int, *, complete: bool = True, preset: str = "quick") -> Night:
     )
 
 
-def archived(folder: Path, *nights: Night) -> Archive:
+def archived(folder: Path, *nights: NightlyRun) -> Archive:
     archive = Archive(folder)
     for each in nights:
         archive.publish(each)
     return archive
 
 
-def names(nights: list[Night]) -> list[str]:
+def names(nights: list[NightlyRun]) -> list[str]:
     return [each.name for each in nights]
 
 

@@ -13,9 +13,9 @@ from deeppool.base import serialization
 from deeppool.evaluation import Findings
 from deeppool.evaluation.html import FIGURE
 from deeppool.evaluation.index import page, write_index
-from deeppool.evaluation.nightly_record import Night, Observation, Outcome
+from deeppool.evaluation.nightly_record import NightlyRun, Observation, Outcome
 from deeppool.evaluation.record import Check
-from deeppool.evaluation.regression_report import Verdict, verdict
+from deeppool.evaluation.regression_report import RegressionReport, compare_with_earlier
 from deeppool.evaluation.thumbnails import PLOTLY, figures_of, night_figures, write_plotly
 
 NASTY = "a </script><b> & title"
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     return night
 
 
-def tonight(value: float = 2.0, **fields) -> Night:
+def tonight(value: float = 2.0, **fields) -> NightlyRun:
     done = Outcome(
         name="fig10",
         title=NASTY,
@@ -70,7 +70,7 @@ def tonight(value: float = 2.0, **fields) -> Night:
         checks=(),
     )
     late = replace(failed, name="table3", state="not run", problem="the budget of 60 s was spent before it began")
-    return Night(
+    return NightlyRun(
         name="2026-11-21",
         preset="quick",
         device="a processor",
@@ -83,9 +83,9 @@ def tonight(value: float = 2.0, **fields) -> Night:
     )
 
 
-def judged(night: Night) -> Verdict:
+def judged(night: NightlyRun) -> RegressionReport:
     earlier = [replace(tonight(), name=f"2026-11-{day}", started=f"2026-11-{day}T02:00:00+00:00") for day in (19, 20)]
-    return verdict(night, earlier)
+    return compare_with_earlier(night, earlier)
 
 
 class Page(html.parser.HTMLParser):
@@ -112,7 +112,7 @@ class Page(html.parser.HTMLParser):
             self.text += data
 
 
-def read(night: Night, folder: Path) -> Page:
+def read(night: NightlyRun, folder: Path) -> Page:
     path = write_index(night, judged(night), folder)
     found = Page(path.read_text(encoding="utf-8"))
     assert found.open == []
@@ -160,7 +160,7 @@ def test_every_address_of_the_page_is_of_a_file_beside_it(folder: Path) -> None:
 
 def test_a_night_without_history_or_figures_has_a_page_too(tmp_path: Path) -> None:
     night = replace(tonight(), outcomes=())
-    text = page(night, verdict(night, []), tmp_path, {})
+    text = page(night, compare_with_earlier(night, []), tmp_path, {})
     assert "this is the first of its preset and machine" in text
 
 
@@ -176,4 +176,4 @@ def test_figures_of_notebooks_that_did_not_finish_are_none(folder: Path) -> None
 
 def test_the_records_of_a_night_can_be_read_by_anybody(folder: Path) -> None:
     serialization.write(tonight(), folder / "night.json")
-    assert serialization.read(folder / "night.json", Night).outcome("fig11").problem == "cell 3: boom"
+    assert serialization.read(folder / "night.json", NightlyRun).outcome("fig11").problem == "cell 3: boom"

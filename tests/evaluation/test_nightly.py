@@ -20,9 +20,9 @@ from deeppool.base import serialization
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.evaluation.archive import Archive
 from deeppool.evaluation.nightly import machine_with_cores, nightly, versions
-from deeppool.evaluation.nightly_record import Night, Outcome
+from deeppool.evaluation.nightly_record import NightlyRun, Outcome
 from deeppool.evaluation.record import Evaluation
-from deeppool.evaluation.regression_report import Verdict
+from deeppool.evaluation.regression_report import RegressionReport
 from tests.evaluation.folders import SETUP, write_notebook
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
@@ -83,10 +83,10 @@ def kernels() -> list[psutil.Process]:
     ]
 
 
-def unfinished(names: tuple[str, ...], *outcomes: Outcome) -> Night:
+def unfinished(names: tuple[str, ...], *outcomes: Outcome) -> NightlyRun:
     """Of a day long ago."""
     started = "2026-01-05T02:00:00+00:00"
-    return Night("", "quick", machine_with_cores(), names, started, "", versions(), outcomes)
+    return NightlyRun("", "quick", machine_with_cores(), names, started, "", versions(), outcomes)
 
 
 def interrupt_when(path: Path) -> None:
@@ -107,8 +107,8 @@ def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_rai
     assert "ZeroDivisionError: division by zero (see fig1/fig1-fails.ipynb)" in broken.problem
     assert killed.problem == "the process of notebook fig2 was killed by signal 9"
     assert not found.fine and not found.moved and not found.not_run
-    assert serialization.read(first.folder / "verdict.json", Verdict) == found
-    kept = serialization.read(first.folder / "night.json", Night)
+    assert serialization.read(first.folder / "verdict.json", RegressionReport) == found
+    kept = serialization.read(first.folder / "night.json", NightlyRun)
     assert [(x.name, x.title, x.state) for x in kept.outcomes] == [
         ("clock", "A clock", "done"),
         ("fig1", "It fails", "failed"),
@@ -163,7 +163,7 @@ def test_an_interrupted_night_of_another_kind_is_closed_as_it_is(
     closed, second = archive.nights()
     assert (closed.name, second.name) == ("2026-01-05", found.folder.name)
     assert closed.outcome("clock").problem == "the night was interrupted"
-    assert serialization.read(archive.folder / closed.name / "verdict.json", Verdict).not_run == (
+    assert serialization.read(archive.folder / closed.name / "verdict.json", RegressionReport).not_run == (
         "clock: the night was interrupted",
     )
     assert found.verdict.fine

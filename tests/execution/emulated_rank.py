@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from deeppool.execution.communicator import Peers, ProcessGroup
-from deeppool.execution.emulated_rank import Emulated
-from deeppool.execution.replay_schedule import turns_of
+from deeppool.execution.communicator import Communicator, ProcessGroup
+from deeppool.execution.emulated_rank import EmulatedCommunicator
+from deeppool.execution.replay_schedule import replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel, capture
@@ -39,7 +39,7 @@ def make_plan(captured: CapturedModel, *, overlap_sync: bool) -> Plan:
     return dataclasses.replace(made, layers=tuple(layers))
 
 
-def spans_of(captured: CapturedModel, made: Plan, peers: Peers) -> list[list]:
+def spans_of(captured: CapturedModel, made: Plan, peers: Communicator) -> list[list]:
     """Kind, stage and operation of all that a rank does in its second iteration."""
     trainer = Trainer(captured, stages_of(made), peers, training(Rule("")), overlap_sync=made.overlap_sync)
     inputs, targets = make_batch("branches", BATCH, torch.float32)
@@ -50,8 +50,8 @@ def spans_of(captured: CapturedModel, made: Plan, peers: Peers) -> list[list]:
     return [[kind, stage, name] for kind, stage, name, _, _ in trainer.spans]
 
 
-def emulate(made: Plan, rank: int) -> Emulated:
-    return Emulated(rank, made.gpus, turns_of(made, stages_of(made), rank))
+def emulate(made: Plan, rank: int) -> EmulatedCommunicator:
+    return EmulatedCommunicator(rank, made.gpus, replay_schedule(made, stages_of(made), rank))
 
 
 def run_rank(rank: int, folder: str) -> None:

@@ -11,6 +11,7 @@ from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
+from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.training.training_job import Training
 from tests.graph.capture.test_granularity import Blocks
 
@@ -36,6 +37,7 @@ class Branches(nn.Module):
 
 
 def vgg16() -> nn.Module:
+    define_missing_operators()
     import torchvision
 
     # Dropout would draw other masks on each rank.

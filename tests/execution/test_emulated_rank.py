@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeppool.execution.emulated_rank import Emulated
-from deeppool.execution.replay_schedule import turns_of
+from deeppool.execution.emulated_rank import EmulatedCommunicator
+from deeppool.execution.replay_schedule import replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
@@ -50,8 +50,8 @@ class VirtualRank:
         self.plan, self.rank, self.stages = made, rank, stages_of(made)
         self.clock = VirtualClock()
         self.idle = 0.0
-        turns = turns_of(made, self.stages, rank)
-        self.peers = Emulated(rank, made.gpus, turns, clock=self.clock, wait=self.clock.wait)
+        turns = replay_schedule(made, self.stages, rank)
+        self.peers = EmulatedCommunicator(rank, made.gpus, turns, clock=self.clock, wait=self.clock.wait)
         self.group = self.peers.group([0, 1])
 
     def iterate(self, seconds):
@@ -190,7 +190,7 @@ def test_stages_follow_the_schedule_and_none_spans_the_begin_or_end_of_lanes(mad
 
 def test_what_comes_from_others_is_finite_small_and_the_same_in_every_iteration():
     made = plan(profile_from_times(make_graph([()]), [lambda b: b]), 2, 16)
-    peers = Emulated(0, 2, turns_of(made, stages_of(made), 0))
+    peers = EmulatedCommunicator(0, 2, replay_schedule(made, stages_of(made), 0))
     peers.begin()
     numbers, tokens = torch.full((4, 3), torch.nan), torch.full((4,), 7)
     peers.exchange([(numbers[1:3], 1), (tokens, 1)], [])
@@ -221,7 +221,7 @@ def test_an_emulated_rank_runs_its_stages_as_cuda_graphs():
     made = emulated_rank.make_plan(captured, overlap_sync=False)
     stages = stages_of(made)
     settle = torch.cuda.current_stream().synchronize
-    peers = Emulated(0, made.gpus, turns_of(made, stages, 0), settle=settle)
+    peers = EmulatedCommunicator(0, made.gpus, replay_schedule(made, stages, 0), settle=settle)
     trainer = Trainer(captured, stages, peers, training(Rule("")))
     for index, stage in enumerate(stages):
         assert hasattr(trainer._forwards[index], "func") == (0 not in stage.layout.gpus)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from deeppool.errors import DocumentError
-from deeppool.execution.failure_report import MEETING, describe, tell
+from deeppool.execution.failure_report import MEETING, describe, report_failure
 from deeppool.units import format_bytes
 
 DOING = "forward of stage conv1 (update 3)"
@@ -194,7 +194,7 @@ class Interrupted:
 
 def test_news_of_a_loader_that_come_while_its_loss_is_told_are_told_too() -> None:
     launcher = Interrupted(KILLED)
-    told = tell(launcher, one_after_another(FOUND_GONE), DOING)  # type: ignore[arg-type]
+    told = report_failure(launcher, one_after_another(FOUND_GONE), DOING)  # type: ignore[arg-type]
     assert launcher.told == [{"event": "failed", **told}]
     assert told["text"].endswith(": process 71 was killed by a signal (Killed)")
 

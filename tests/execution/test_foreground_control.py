@@ -15,11 +15,11 @@ from torch import nn
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collectives.layout import Layout
 from deeppool.execution.communicator import Alone
-from deeppool.execution.foreground_control import GROUP, Governing
+from deeppool.execution.foreground_control import GROUP, ForegroundControl
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
-from deeppool.processes.shared_page import Board
+from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.governor import DENSE, is_alone
 from deeppool.training.training_job import Training
 
@@ -40,7 +40,7 @@ def samples(chosen: range) -> tuple[torch.Tensor, ...]:
     return torch.ones(len(chosen), 4), torch.zeros(len(chosen), dtype=torch.int64)
 
 
-class Listener(Board):
+class Listener(SharedPage):
     """A board that keeps what was written on it."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,8 +57,8 @@ class Listener(Board):
 
 
 def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path) -> None:
-    trainer, board, background = two_stages(), Listener(tmp_path), Board(tmp_path, 0)
-    governing = Governing(Sharing(), tmp_path, 0, Alone())
+    trainer, board, background = two_stages(), Listener(tmp_path), SharedPage(tmp_path, 0)
+    governing = ForegroundControl(Sharing(), tmp_path, 0, Alone())
     governing._board = board
     governing.begin(trainer)
     trainer.iterate([samples])
@@ -70,7 +70,7 @@ def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path
     assert background.doing is None
 
 
-def learn(governing: Governing, background: Board, trainer: Trainer, cost: float) -> list[float]:
+def learn(governing: ForegroundControl, background: SharedPage, trainer: Trainer, cost: float) -> list[float]:
     """So many iterations as are dense, each slower by what the background's share costs; its shares."""
     shares = []
     for _ in range(DENSE):
@@ -83,8 +83,8 @@ def learn(governing: Governing, background: Board, trainer: Trainer, cost: float
 
 @pytest.mark.parametrize("cost", [0.0, 0.5])
 def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -> None:
-    trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    trainer, background = two_stages(), SharedPage(tmp_path, 0)
+    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
     shares = learn(governing, background, trainer, cost)
     assert [share > 0 for share in shares] == [not is_alone(number) for number in range(DENSE)]
     found = governing.found(trainer.stages)
@@ -97,8 +97,8 @@ def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -
 
 
 def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
-    trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    trainer, background = two_stages(), SharedPage(tmp_path, 0)
+    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
     learn(governing, background, trainer, 0.5)
     governing.start_over()
     assert governing.found(trainer.stages)["slowdown"] is None
@@ -107,8 +107,8 @@ def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
 
 
 def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
-    trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(Sharing(feedback=0.1), tmp_path, 0, Alone())
+    trainer, background = two_stages(), SharedPage(tmp_path, 0)
+    governing = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, Alone())
     seen: Sequence[str] = ()
     for _ in range(2 * DENSE):
         governing.begin(trainer)
@@ -139,8 +139,8 @@ class Clock:
 
 
 def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_were_timed_too(tmp_path: Path) -> None:
-    trainer, board, clock = two_stages(), Board(tmp_path, 0), Clock()
-    governing = Governing(Sharing(feedback=0.1), tmp_path, 0, Alone())
+    trainer, board, clock = two_stages(), SharedPage(tmp_path, 0), Clock()
+    governing = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, Alone())
     governing.trust(clock)
     # A turn of two iterations beside the background, and many alone: a ban needs only some slow ones.
     for _ in range(2 * DENSE):
@@ -155,8 +155,8 @@ def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_we
 
 
 def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: Path) -> None:
-    trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    trainer, background = two_stages(), SharedPage(tmp_path, 0)
+    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
     learn(governing, background, trainer, 0.5)
     governing.begin(trainer)
     before = background.orders[1]
@@ -172,8 +172,8 @@ def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: 
 
 
 def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
-    trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0, Alone())
+    trainer, background = two_stages(), SharedPage(tmp_path, 0)
+    governing = ForegroundControl(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0, Alone())
     governing.change_bound(0.01, 1)
     governing.start_over()
     learn(governing, background, trainer, 0.5)
@@ -183,8 +183,8 @@ def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
 
 
 def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Path) -> None:
-    trainer, background = two_stages(), Board(tmp_path, 0)
-    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    trainer, background = two_stages(), SharedPage(tmp_path, 0)
+    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
     background.wait(0)
     heard = []
     for _ in range(DENSE):
@@ -199,10 +199,10 @@ def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Pat
 
 def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_path: Path) -> None:
     trainer = two_stages()
-    governing = Governing(GOVERNED, tmp_path, 0, Alone())
+    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
     governing.begin(trainer)
     assert governing.told() == {"bound": 0.01, "share": 0.0}
-    ungoverned = Governing(Sharing(), tmp_path, 0, Alone())
+    ungoverned = ForegroundControl(Sharing(), tmp_path, 0, Alone())
     ungoverned.begin(trainer)
     assert ungoverned.told() == {"bound": None, "share": None}
 
@@ -247,7 +247,7 @@ class Sum:
 
 def test_a_rank_that_has_ended_an_iteration_waits_for_nobody_before_it_has_ended_the_next_one(tmp_path: Path) -> None:
     meeting, trainer = Meeting(), two_stages()
-    governing = Governing(GOVERNED, tmp_path, 0, Two(0, meeting))
+    governing = ForegroundControl(GOVERNED, tmp_path, 0, Two(0, meeting))
     governing.begin(trainer)
     governing.end(0.2, [SPAN])
     governing.begin(trainer)
@@ -262,8 +262,8 @@ def train_two(
     trainer = two_stages()
 
     def train(rank: int) -> tuple[Sequence[float], dict[str, Any]]:
-        background = Board(folder, rank)
-        governing = Governing(GOVERNED, folder, rank, Two(rank, meeting))
+        background = SharedPage(folder, rank)
+        governing = ForegroundControl(GOVERNED, folder, rank, Two(rank, meeting))
         shares = []
         for iteration in range(iterations):
             governing.begin(trainer)
@@ -292,7 +292,7 @@ def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks
     meeting, trainer = Meeting(), two_stages()
 
     def train(rank: int) -> dict[str, Any]:
-        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        governing = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
         governing.alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
         governing.alone([5.0])
         for iteration in range(8):
@@ -329,8 +329,8 @@ def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(
     trainer = two_stages()
 
     def train(rank: int) -> list[tuple[float, int]]:
-        background = Board(tmp_path, rank)
-        governing = Governing(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        background = SharedPage(tmp_path, rank)
+        governing = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
         found = []
         for iteration in range(DENSE + 5):
             if iteration == heard[rank]:

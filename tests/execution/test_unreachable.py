@@ -12,8 +12,8 @@ import pytest
 import deeppool as dp
 from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
-from deeppool.processes.launcher import Slot, ThisMachine
-from deeppool.processes.managed_process import Child, Inbox, Process
+from deeppool.processes.launcher import LocalLauncher, WorkerSpec
+from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
 from tests.execution.test_training_faults import Faulty
 from tests.processes.children import children
 from tests.runs.test_train import make_job, make_plan
@@ -23,12 +23,12 @@ LINK = "deeppool0"
 """Name of the network interface of each namespace."""
 
 
-class OnAnInterface(ThisMachine):
+class OnAnInterface(LocalLauncher):
     """This machine, with gloo on an interface of choice."""
 
     interface = "nowhere0"
 
-    def slot(self, rank: int) -> Slot:
+    def slot(self, rank: int) -> WorkerSpec:
         return dataclasses.replace(super().slot(rank), interface=self.interface)
 
 
@@ -41,8 +41,8 @@ class InNamespaces(OnAnInterface):
         super().__init__("cpu", len(namespaces))
         self.namespaces = namespaces
 
-    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
-        return Child(module, name, inbox, launcher=("ip", "netns", "exec", self.namespaces[rank]))
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
+        return ManagedProcess(module, name, inbox, launcher=("ip", "netns", "exec", self.namespaces[rank]))
 
 
 def ip(*arguments: str) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from deeppool.graph.series_parallel import Block, Knot, Series, decompose, layers_of, parts_of
+from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series, decompose, layers_of, parts_of
 from tests.planning.random_problems import SHAPES, random_edges
 
 
@@ -14,7 +14,7 @@ def chain(*layers, tail=None):
 
 
 def block(*branches, direct=False):
-    return Block(branches, direct)
+    return ParallelBlock(branches, direct)
 
 
 # -- by hand ----------------------------------------------------------------------------------------
@@ -64,23 +64,23 @@ def test_tail_may_have_a_tail():
 def test_layers_that_read_across_branches_are_a_knot():
     """Layer 4 reads both 1 and 2, of which 3 reads one: no branches describe that."""
     found = decompose([(), (0,), (0,), (1,), (1, 2), (3, 4)])
-    assert found == Series((0, 5), (None, Knot((1, 2, 3, 4))))
+    assert found == Series((0, 5), (None, Irregular((1, 2, 3, 4))))
 
 
 def test_branch_that_ends_in_a_knot_makes_one_of_all_branches_beside_it():
     """Layer 1 is followed by a knot of 2 to 5, which meets only at the join outside, where 6 ends too."""
     found = decompose([(), (0,), (1,), (1,), (2,), (2, 3), (0,), (4, 5, 6)])
-    assert found == Series((0, 7), (None, Knot((1, 2, 3, 4, 5, 6))))
+    assert found == Series((0, 7), (None, Irregular((1, 2, 3, 4, 5, 6))))
 
 
 def test_dense_block_is_a_knot():
-    assert decompose([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)]) == Series((0, 4), (None, Knot((1, 2, 3))))
+    assert decompose([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)]) == Series((0, 4), (None, Irregular((1, 2, 3))))
 
 
 def test_knot_takes_the_branches_beside_it_but_not_the_layers_around():
     """Between the cuts 0 and 6 lie a knot (1 to 4) and a branch (5): together a knot, since one piece has no cut."""
     found = decompose([(), (0,), (0,), (1, 2), (2,), (0,), (3, 4, 5), (6,)])
-    assert found == Series((0, 6, 7), (None, Knot((1, 2, 3, 4, 5)), None))
+    assert found == Series((0, 6, 7), (None, Irregular((1, 2, 3, 4, 5)), None))
 
 
 # -- any graph --------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_tree_put_together_again_is_the_graph(shape):
         edges = random_edges(rng, rng.randint(1, 20), shape)
         tree = decompose(edges)
         assert sorted(layers_of(tree)) == list(range(len(edges)))
-        if any(isinstance(part, Knot) for part in parts_of(tree)):
+        if any(isinstance(part, Irregular) for part in parts_of(tree)):
             knots += 1
             continue
         found = {}
@@ -121,7 +121,7 @@ def test_branches_read_nothing_of_one_another(shape):
     for number in range(200):
         edges = random_edges(random.Random(f"apart {shape} {number}"), 20, shape)
         for part in parts_of(decompose(edges)):
-            if isinstance(part, Block):
+            if isinstance(part, ParallelBlock):
                 inside = [set(layers_of(branch)) for branch in part.branches]
                 for mine in inside:
                     others = set().union(*inside) - mine

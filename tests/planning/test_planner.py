@@ -13,7 +13,7 @@ from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
-from deeppool.graph.series_parallel import Block, layers_of
+from deeppool.graph.series_parallel import ParallelBlock, layers_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.planning.report.explain import reason
@@ -192,7 +192,7 @@ def room_beside_others(definition, places, index):
     def search(series):
         nonlocal end
         for block in (*series.blocks, series.tail):
-            if not isinstance(block, Block):
+            if not isinstance(block, ParallelBlock):
                 continue
             firsts = [places[branch.layers[0]][1] for branch in block.branches]
             for branch, first in zip(block.branches, firsts, strict=True):

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import torch  # noqa: F401  as every real child does
 
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 
 SECONDS = 60.0
 
 
 def main() -> None:
-    commands = Commands()
+    commands = CommandChannel()
     atexit.register(say_goodbye)
     while (command := commands.next()["command"]) != "exit":
         if command == "tell":

@@ -2,16 +2,16 @@
 
 import os
 
-from deeppool.processes.fork_server_client import inherit, nursery
-from deeppool.processes.managed_process import Child, Commands, receive
+from deeppool.processes.fork_server_client import fork_own_server, fork_server
+from deeppool.processes.managed_process import CommandChannel, ManagedProcess, receive
 from tests.processes.fork_server_child import SECONDS
 
 
 def main() -> None:
-    inherit()
-    commands = Commands()
-    with Child(
-        "tests.processes.fork_server_child", "grandchild", nursery=nursery(), folder=os.environ["HOME"]
+    fork_own_server()
+    commands = CommandChannel()
+    with ManagedProcess(
+        "tests.processes.fork_server_child", "grandchild", nursery=fork_server(), folder=os.environ["HOME"]
     ) as child:
         while commands.next()["command"] != "exit":
             child.send("tell")

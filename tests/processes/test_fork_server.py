@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from deeppool.errors import RunError
-from deeppool.processes.fork_server_client import Nursery, nursery
-from deeppool.processes.managed_process import Child, receive
+from deeppool.processes.fork_server_client import ForkServerClient, fork_server
+from deeppool.processes.managed_process import ManagedProcess, receive
 from tests.processes.children import gone
 from tests.processes.fork_server_child import SECONDS
 
@@ -24,17 +24,20 @@ MODULE = "tests.processes.fork_server_child"
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Nursery]:
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ForkServerClient]:
     """One that no other test shares."""
-    found = Nursery()
+    found = ForkServerClient()
     monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", str(tmp_path))
     yield found
     found.close()
 
 
-def test_a_forked_child_is_as_good_as_a_new_process(own: Nursery, tmp_path: Path) -> None:
+def test_a_forked_child_is_as_good_as_a_new_process(own: ForkServerClient, tmp_path: Path) -> None:
     (tmp_path / "only_here.py").write_text("ANSWER = 42\n")
-    with Child(MODULE, "one", nursery=own, folder=tmp_path) as one, Child(MODULE, "two", nursery=own) as two:
+    with (
+        ManagedProcess(MODULE, "one", nursery=own, folder=tmp_path) as one,
+        ManagedProcess(MODULE, "two", nursery=own) as two,
+    ):
         first, second = (told(child) for child in (one, two))
         assert first["pid"] == one.process.pid
         assert first["group"] == first["pid"]
@@ -63,13 +66,13 @@ def ended(process: psutil.Process) -> bool:
     return gone(process)
 
 
-def told(child: Child) -> dict[str, object]:
+def told(child: ManagedProcess) -> dict[str, object]:
     child.send("tell")
     return receive(child, SECONDS)
 
 
-def test_what_a_child_started_dies_with_it(own: Nursery) -> None:
-    child = Child(MODULE, "parent", nursery=own)
+def test_what_a_child_started_dies_with_it(own: ForkServerClient) -> None:
+    child = ManagedProcess(MODULE, "parent", nursery=own)
     child.send("start")
     grandchild = psutil.Process(receive(child, SECONDS)["pid"])
     os.kill(child.process.pid, signal.SIGKILL)
@@ -79,8 +82,8 @@ def test_what_a_child_started_dies_with_it(own: Nursery) -> None:
     assert ended(grandchild)
 
 
-def test_children_do_not_outlive_a_nursery_that_was_killed(own: Nursery) -> None:
-    child = Child(MODULE, "child", nursery=own)
+def test_children_do_not_outlive_a_nursery_that_was_killed(own: ForkServerClient) -> None:
+    child = ManagedProcess(MODULE, "child", nursery=own)
     process = psutil.Process(int(str(told(child)["pid"])))
     os.kill(own._process.pid, signal.SIGKILL)
     with pytest.raises(RunError, match="child was killed by signal 9"):
@@ -88,13 +91,13 @@ def test_children_do_not_outlive_a_nursery_that_was_killed(own: Nursery) -> None
     child.close()
     assert ended(process)
     with pytest.raises(RunError, match="cannot start: the process that it is forked from is gone"):
-        Child(MODULE, "late", nursery=own)
-    with Child(MODULE, "next", nursery=nursery()) as another:
+        ManagedProcess(MODULE, "late", nursery=own)
+    with ManagedProcess(MODULE, "next", nursery=fork_server()) as another:
         told(another)
 
 
-def test_a_child_may_have_a_nursery_with_its_modules_which_goes_with_it(own: Nursery) -> None:
-    heir = Child("tests.processes.fork_server_heir", "heir", nursery=own)
+def test_a_child_may_have_a_nursery_with_its_modules_which_goes_with_it(own: ForkServerClient) -> None:
+    heir = ManagedProcess("tests.processes.fork_server_heir", "heir", nursery=own)
     grandchild = told(heir)
     process = psutil.Process(int(str(grandchild["pid"])))
     nursery_of_heir = psutil.Process(int(str(grandchild["parent"])))
@@ -113,15 +116,15 @@ def test_a_child_may_have_a_nursery_with_its_modules_which_goes_with_it(own: Nur
 
 
 def test_libraries_that_read_their_environment_when_loaded_are_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = nursery()
+    before = fork_server()
     assert before is not None
-    with Child(MODULE, "old", nursery=before) as old:
+    with ManagedProcess(MODULE, "old", nursery=before) as old:
         monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", "elsewhere")
-        assert nursery() is before
-        with Child(MODULE, "new", nursery=before) as new:
+        assert fork_server() is before
+        with ManagedProcess(MODULE, "new", nursery=before) as new:
             assert told(new)["environment"] == "elsewhere"
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
-        after = nursery()
+        after = fork_server()
         assert after is not None
         assert after is not before
         old.send("start")
@@ -130,14 +133,14 @@ def test_libraries_that_read_their_environment_when_loaded_are_loaded_anew(monke
     after.close()
 
 
-def test_a_module_that_cannot_be_imported_says_so_as_a_new_process_would(own: Nursery) -> None:
-    child = Child("tests.no_such_module", "it", nursery=own)
+def test_a_module_that_cannot_be_imported_says_so_as_a_new_process_would(own: ForkServerClient) -> None:
+    child = ManagedProcess("tests.no_such_module", "it", nursery=own)
     with pytest.raises(RunError, match="it ended with exit code 1: ModuleNotFoundError"):
         receive(child, SECONDS)
     child.close()
 
 
-def test_a_nursery_that_was_stopped_is_ended_all_the_same(own: Nursery) -> None:
+def test_a_nursery_that_was_stopped_is_ended_all_the_same(own: ForkServerClient) -> None:
     own._process.send_signal(signal.SIGSTOP)
     own.close()
     assert own._process.returncode == -signal.SIGKILL

@@ -3,8 +3,8 @@
 import pytest
 
 from deeppool.errors import RankFailedError, RankRefusedError
-from deeppool.processes.failure_attribution import culprit, death
-from deeppool.processes.hang_detector import MUTE_SECONDS, Heard, Vigil
+from deeppool.processes.failure_attribution import failure_error, root_cause
+from deeppool.processes.hang_detector import MUTE_SECONDS, HangDetector, RankStatus
 
 NAMES = ("rank 0", "rank 1", "rank 2")
 FORWARD = "forward of stage conv1 (update 7)"
@@ -16,11 +16,11 @@ def pulse(what: str, since: float, *, waits: bool = False, at: str | None = None
     return {"event": "pulse", "what": what, "since": since, "waits": waits, "at": at, "seconds": seconds}
 
 
-def vigil() -> Vigil:
-    return Vigil({name: Heard(name) for name in NAMES})
+def vigil() -> HangDetector:
+    return HangDetector({name: RankStatus(name) for name in NAMES})
 
 
-def beat(watched: Vigil, pulses: dict[str, dict], seconds: int) -> None:
+def beat(watched: HangDetector, pulses: dict[str, dict], seconds: int) -> None:
     """Lets seconds pass in which some ranks give the same sign of life each second."""
     for second in range(1, seconds + 1):
         watched.clock += 1.0
@@ -28,7 +28,7 @@ def beat(watched: Vigil, pulses: dict[str, dict], seconds: int) -> None:
             watched.hear(name, {**told, "seconds": second})
 
 
-def verdict(watched: Vigil, finished: tuple[str, ...] = ()) -> str | None:
+def verdict(watched: HangDetector, finished: tuple[str, ...] = ()) -> str | None:
     return watched.hung(PATIENCE, MEETING, finished, "while it trained")
 
 
@@ -116,9 +116,9 @@ def failed(kind: str, text: str, doing: str = FORWARD) -> dict:
 
 
 def blame(codes: tuple[int | None, ...], failures: dict[str, dict], fate: str = "", oom: int = 0) -> RankFailedError:
-    ranks = [Heard(name, failure=failures.get(name), pulse=pulse(FORWARD, 1.0)) for name in NAMES]
-    first = culprit(ranks, dict(zip(NAMES, codes, strict=True)))
-    return death(ranks, first, fate, "while it trained", oom)
+    ranks = [RankStatus(name, failure=failures.get(name), pulse=pulse(FORWARD, 1.0)) for name in NAMES]
+    first = root_cause(ranks, dict(zip(NAMES, codes, strict=True)))
+    return failure_error(ranks, first, fate, "while it trained", oom)
 
 
 LOST = failed("connection", "lost its connection to another rank in the sync (reset)", SYNC)

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.processes.shared_page import KINDS, STAGES, Board, Operator
+from deeppool.processes.shared_page import KINDS, STAGES, Operator, SharedPage
 
 OPERATORS = st.tuples(st.sampled_from(KINDS), st.integers(0, STAGES - 1))
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, Board]]:
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharedPage, SharedPage]]:
     """The foreground's and the background's end of one page."""
     folder = tmp_path_factory.mktemp("run")
-    ends = Board(folder, 0), Board(folder, 0)
+    ends = SharedPage(folder, 0), SharedPage(folder, 0)
     yield ends
     for end in ends:
         end.close()
 
 
 def test_a_blank_page_allows_all(tmp_path: Path) -> None:
-    board = Board(tmp_path, 0)
+    board = SharedPage(tmp_path, 0)
     assert board.orders == (True, 1.0, frozenset())
     assert board.doing is None
     assert board.done == (0, 0, 0.0, 0.0)
@@ -34,7 +34,7 @@ def test_a_blank_page_allows_all(tmp_path: Path) -> None:
 
 @given(open=st.booleans(), share=st.floats(0.001, 1), banned=st.frozensets(OPERATORS, max_size=5), now=OPERATORS)
 def test_the_background_reads_what_the_foreground_wrote(
-    sides: tuple[Board, Board],
+    sides: tuple[SharedPage, SharedPage],
     open: bool,  # noqa: A002
     share: float,
     banned: frozenset[Operator],
@@ -52,7 +52,7 @@ def test_the_background_reads_what_the_foreground_wrote(
 
 
 def test_what_the_background_did_adds_up(tmp_path: Path) -> None:
-    foreground, background = Board(tmp_path, 0), Board(tmp_path, 0)
+    foreground, background = SharedPage(tmp_path, 0), SharedPage(tmp_path, 0)
     background.count(pieces=1, busy=0.25, held=0.5)
     background.count(steps=1, pieces=2, busy=0.5)
     assert foreground.done == (1, 3, 0.75, 0.5)
@@ -62,7 +62,7 @@ def test_what_the_background_did_adds_up(tmp_path: Path) -> None:
 
 
 def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> None:
-    lost, background, restarted = Board(tmp_path, 0), Board(tmp_path, 0), Board(tmp_path, 0)
+    lost, background, restarted = SharedPage(tmp_path, 0), SharedPage(tmp_path, 0), SharedPage(tmp_path, 0)
     lost.order(open=True, share=0.5, banned=frozenset({("sync", 1)}))
     lost.begin("sync", 1)
     assert background.orders == (True, 0.5, {("sync", 1)})
@@ -75,7 +75,7 @@ def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> No
 
 
 def test_each_rank_has_its_own_page(tmp_path: Path) -> None:
-    first, second = Board(tmp_path, 0), Board(tmp_path, 1)
+    first, second = SharedPage(tmp_path, 0), SharedPage(tmp_path, 1)
     first.begin("forward", 3)
     assert (first.doing, second.doing) == (("forward", 3), None)
     first.close()
@@ -83,9 +83,12 @@ def test_each_rank_has_its_own_page(tmp_path: Path) -> None:
 
 
 def test_another_process_reads_it_and_it_outlives_its_folder(tmp_path: Path) -> None:
-    board = Board(tmp_path, 2)
+    board = SharedPage(tmp_path, 2)
     board.order(open=False, share=0.5, banned=frozenset({("sync", 7)}))
-    read = "import sys; from deeppool.processes.shared_page import Board; b = Board(sys.argv[1], 2); b.count(steps=4); print(b.orders)"
+    read = (
+        "import sys\nfrom deeppool.processes.shared_page import SharedPage\n"
+        "page = SharedPage(sys.argv[1], 2); page.count(steps=4); print(page.orders)"
+    )
     told = subprocess.run([sys.executable, "-c", read, str(tmp_path)], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "(False, 0.5, frozenset({('sync', 7)}))"
     (tmp_path / "board-2").unlink()

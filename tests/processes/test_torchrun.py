@@ -20,9 +20,9 @@ from hypothesis import strategies as some
 
 import deeppool as dp
 from deeppool.errors import RunError
-from deeppool.processes.torchrun.channel import Wire
+from deeppool.processes.torchrun.channel import Channel
 from deeppool.processes.torchrun.clock import ClockOffset
-from deeppool.processes.torchrun.host_server import Seat
+from deeppool.processes.torchrun.host_server import HostSlot
 from deeppool.processes.torchrun.launcher import LOOPBACK
 from deeppool.processes.torchrun.rendezvous import _gather
 from examples import own_training
@@ -283,11 +283,11 @@ def test_a_folder_that_nodes_do_not_share_is_refused_before_anything_is_trained(
 # -- what they are made of --------------------------------------------------------------------------
 
 
-def connected() -> tuple[Wire, Wire]:
+def connected() -> tuple[Channel, Channel]:
     with socket.create_server((LOOPBACK, 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         other, _ = listener.accept()
-    return Wire(one), Wire(other)
+    return Channel(one), Channel(other)
 
 
 def test_lines_and_files_come_in_order_and_whole(tmp_path: Path) -> None:
@@ -333,12 +333,14 @@ def test_strangers_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = threading.Thread(target=lambda: gathered.append(_gather(store, LOOPBACK)), daemon=True)
     thread.start()
     told = json.loads(store.get("launcher"))
-    seat = asdict(Seat(1, local_rank=0, local_ranks=1, node=1, host="there", cores=(0,), memory=1, gpus=0, folder="."))
+    seat = asdict(
+        HostSlot(1, local_rank=0, local_ranks=1, node=1, host="there", cores=(0,), memory=1, gpus=0, folder=".")
+    )
     for first in (b"GET / HTTP/1.1\r\n", b"[]\n", json.dumps({"token": "guess", "seat": seat}).encode() + b"\n"):
         with socket.create_connection((told["address"], told["port"]), timeout=10) as stranger:
             stranger.sendall(first)
             assert stranger.recv(1) == b""
-    friend = Wire(socket.create_connection((told["address"], told["port"])))
+    friend = Channel(socket.create_connection((told["address"], told["port"])))
     friend.send("hello", token=told["token"], seat=seat)
     thread.join(PATIENCE)
     ((rank, agent),) = gathered[0].items()

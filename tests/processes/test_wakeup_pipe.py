@@ -3,11 +3,11 @@
 import threading
 from pathlib import Path
 
-from deeppool.processes.wakeup_pipe import MOST, Bell
+from deeppool.processes.wakeup_pipe import MOST, WakeupPipe
 
 
 def test_a_ring_is_heard_by_who_waits_and_by_who_waits_next(tmp_path: Path) -> None:
-    foreground, background = Bell(tmp_path, 0), Bell(tmp_path, 0)
+    foreground, background = WakeupPipe(tmp_path, 0), WakeupPipe(tmp_path, 0)
     assert not background.wait(0)
     foreground.ring()
     foreground.ring()
@@ -22,14 +22,14 @@ def test_a_ring_is_heard_by_who_waits_and_by_who_waits_next(tmp_path: Path) -> N
 
 
 def test_a_bell_rings_on_though_nobody_listens(tmp_path: Path) -> None:
-    foreground, background = Bell(tmp_path, 0), Bell(tmp_path, 0)
+    foreground, background = WakeupPipe(tmp_path, 0), WakeupPipe(tmp_path, 0)
     for _ in range(2 * MOST):
         foreground.ring()
     background.close()
     foreground.ring()
     foreground.close()
     # Of a rank that starts in this one's place.
-    again, another = Bell(tmp_path, 0), Bell(tmp_path, 1)
+    again, another = WakeupPipe(tmp_path, 0), WakeupPipe(tmp_path, 1)
     assert not another.wait(0)
     again.ring()
     assert again.wait(0)

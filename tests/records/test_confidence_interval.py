@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from deeppool.records.confidence_interval import format_margin, margin
+from deeppool.records.confidence_interval import confidence_half_width, format_interval
 
 NOTHING = range(0)
 
@@ -16,7 +16,7 @@ def mean(values: list[float], left_out: range) -> float:
 
 
 def margin_of_mean(rounds: list[float], together: int = 1) -> float | None:
-    return margin(lambda left_out: mean(rounds, left_out), len(rounds), together)
+    return confidence_half_width(lambda left_out: mean(rounds, left_out), len(rounds), together)
 
 
 def test_of_a_mean_it_is_students_t_by_the_standard_error() -> None:
@@ -36,7 +36,7 @@ def test_the_true_value_is_inside_19_times_of_20(rounds: int) -> None:
         def ratio(left_out: range, above: list[float] = above, below: list[float] = below) -> float:
             return mean(above, left_out) / mean(below, left_out)
 
-        found = margin(ratio, rounds)
+        found = confidence_half_width(ratio, rounds)
         assert found is not None
         inside += abs(ratio(NOTHING) - 1) <= found
     assert inside / draws == pytest.approx(0.95, abs=0.015)
@@ -60,16 +60,16 @@ def test_rounds_of_which_one_says_what_the_next_will_be_count_together() -> None
 
 def test_a_stretch_is_as_long_as_asked_or_a_little_longer() -> None:
     left_out: list[range] = []
-    margin(lambda some: float(left_out.append(some) or len(left_out)), 11, together=3)
+    confidence_half_width(lambda some: float(left_out.append(some) or len(left_out)), 11, together=3)
     assert left_out == [range(3), range(3, 7), range(7, 11)]
 
 
 def test_one_round_says_nothing_and_neither_does_an_estimate_that_stands_on_one() -> None:
     assert margin_of_mean([1.0]) is None
     assert margin_of_mean([1.0, 2.0, 3.0], together=2) is None
-    assert margin(lambda left_out: None if 1 in left_out else 1.0, 3) is None
+    assert confidence_half_width(lambda left_out: None if 1 in left_out else 1.0, 3) is None
 
 
 def test_it_follows_a_percentage() -> None:
-    assert f"+2.6 %{format_margin(0.0193)}" == "+2.6 % ± 1.9"
-    assert format_margin(None) == ""
+    assert f"+2.6 %{format_interval(0.0193)}" == "+2.6 % ± 1.9"
+    assert format_interval(None) == ""

@@ -9,7 +9,7 @@ import pytest
 import deeppool as dp
 from deeppool.errors import DocumentError
 from deeppool.records.files import save_run
-from deeppool.records.record_index import HEAD, catalogue
+from deeppool.records.record_index import HEAD, record_index
 from tests.figures.records import run_of, two_layer_plan
 
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_files_are_listed_the_newest_first_with_what_they_are(folder: Path) -> None:
-    assert [(entry.path.name, entry.kind, entry.model, entry.problem) for entry in catalogue(folder)] == [
+    assert [(entry.path.name, entry.kind, entry.model, entry.problem) for entry in record_index(folder)] == [
         ("binary.json", None, None, "not a file of deeppool"),
         ("empty.json", None, None, "not a file of deeppool"),
         ("later.json", "dream", None, "of kind 'dream', which this deeppool does not know"),
@@ -50,13 +50,13 @@ def test_files_are_listed_the_newest_first_with_what_they_are(folder: Path) -> N
 
 
 def test_an_entry_reads_as_a_line(folder: Path) -> None:
-    lines = {entry.path.name: str(entry) for entry in catalogue(folder)}
+    lines = {entry.path.name: str(entry) for entry in record_index(folder)}
     assert lines["plan.json"].endswith("plan.json: plan of tiny")
     assert lines["half.json"].endswith("half.json: cut off before its end")
 
 
 def test_every_file_that_is_said_to_be_whole_can_be_read(folder: Path) -> None:
-    for entry in catalogue(folder):
+    for entry in record_index(folder):
         if entry.problem is None:
             assert dp.load(entry.path).model == entry.model
         else:
@@ -93,7 +93,7 @@ def test_a_large_file_is_read_at_its_ends_only(tmp_path: Path, monkeypatch: pyte
         return Counted()
 
     monkeypatch.setattr(Path, "open", counting)
-    (entry,) = catalogue(tmp_path)
+    (entry,) = record_index(tmp_path)
     assert (entry.kind, entry.model, entry.problem) == ("run", "tiny", None)
     assert entry.size > 10**7
     assert sum(read) <= 2 * HEAD
@@ -101,8 +101,8 @@ def test_a_large_file_is_read_at_its_ends_only(tmp_path: Path, monkeypatch: pyte
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match=r"cannot list .*: No such file or directory"):
-        catalogue(tmp_path / "none")
-    assert catalogue(tmp_path) == ()
+        record_index(tmp_path / "none")
+    assert record_index(tmp_path) == ()
 
 
 # -- where a run's record lands -------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import deeppool as dp
-from deeppool.collocation.condition_results import Measured
+from deeppool.collocation.condition_results import ConditionResults
 from deeppool.records.run_comparison import FigureChange, compare_runs, format_change
 from deeppool.records.run_record import RunRecord, TimeSummary
 from tests.figures.records import run_of
@@ -50,7 +50,7 @@ def test_of_runs_that_are_alike_few_differ_and_of_others_nearly_all(shift: float
         for _ in range(7):
             middle = 0.1 * (1 + by + draw.gauss(0, 0.01))
             turns.append([middle * (1 + noise) for noise in (draw.gauss(0, 0.1) for _ in range(3)) for _ in range(5)])
-        return Measured(turns, [1.0], 10.5).phase(batch=1).iteration_time
+        return ConditionResults(turns, [1.0], 10.5).phase(batch=1).iteration_time
 
     differ = 0
     for _ in range(200):

@@ -5,7 +5,7 @@ import sys
 
 import deeppool as dp
 from deeppool.base import serialization
-from deeppool.processes.torchrun.rendezvous import gathered
+from deeppool.processes.torchrun.rendezvous import rendezvous
 from examples import own_training
 from tests.strategies import profile_from_times
 
@@ -17,7 +17,7 @@ def main() -> None:
     # A plan made as if nothing gained from a second rank, where the profile knows better.
     cautious = dp.plan(profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers)), plan.cluster, plan.global_batch)
     profile = profile_from_times(graph, [lambda b: 1e-3 * b] * len(graph.layers))
-    with gathered() as crew:
+    with rendezvous() as crew:
         record = dp.train(
             cautious,
             job,

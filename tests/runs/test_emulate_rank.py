@@ -10,7 +10,7 @@ import deeppool as dp
 from deeppool.cli import app
 from deeppool.cluster.cluster import find_cluster
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.replanning.profile_correction import correct
+from deeppool.planning.replanning.profile_correction import correct_profile
 from tests.figures.records import run_of, two_layer_plan
 from tests.planning.replanning.test_profile_correction import run_with, two_stages
 
@@ -70,4 +70,4 @@ def test_times_of_one_rank_do_not_correct_a_profile() -> None:
     profile, made = two_stages()
     run = run_with(made, emulated_rank=2, cores=1)
     with pytest.raises(PlanError, match=r"emulated rank 2 of 4, so it measured that rank's layers alone"):
-        correct(profile, made, run)
+        correct_profile(profile, made, run)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.runs.interleaved_measurement import alike, divided
+from deeppool.runs.interleaved_measurement import iterations_per_round, rounds_per_block
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,13 @@ from deeppool.runs.interleaved_measurement import alike, divided
     ],
 )
 def test_a_longer_run_has_more_rounds_and_not_longer_ones(total: int, seconds: float, shares: list[int]) -> None:
-    assert divided(total, seconds) == shares
+    assert iterations_per_round(total, seconds) == shares
 
 
 def test_a_background_whose_steps_are_long_has_long_turns() -> None:
     """Each turn's end waits for the step under way."""
-    assert divided(60, 0.1, step=1.0) == [20, 20, 20]
-    assert divided(60, 0.1, step=0.1) == divided(60, 0.1)
+    assert iterations_per_round(60, 0.1, step=1.0) == [20, 20, 20]
+    assert iterations_per_round(60, 0.1, step=0.1) == iterations_per_round(60, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_a_background_whose_steps_are_long_has_long_turns() -> None:
     ],
 )
 def test_rounds_within_eight_seconds_count_together(rounds: int, seconds: float, together: int) -> None:
-    assert alike(rounds, seconds) == together
+    assert rounds_per_block(rounds, seconds) == together
 
 
 @given(st.integers(1, 10**6), st.floats(1e-5, 1e3))
 def test_rounds_are_as_long_as_one_another_and_leave_out_nothing(total: int, seconds: float) -> None:
-    shares = divided(total, seconds)
+    shares = iterations_per_round(total, seconds)
     assert sum(shares) == total
     assert 0 < max(shares) <= min(shares) + 1

@@ -17,7 +17,7 @@ from deeppool.cli import app
 from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, RunError
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.planning.plan import Plan
-from deeppool.processes.launcher import ThisMachine
+from deeppool.processes.launcher import LocalLauncher
 from deeppool.profiling.table import Profile
 from deeppool.training.data import Order, ShardReader
 from examples import own_training
@@ -307,7 +307,7 @@ def test_what_is_no_job_is_told_in_one_line(job: str, phrase: str, tmp_path: Pat
 
 
 def test_machines_without_a_common_folder_are_told_at_the_start_that_they_cannot_change_their_plan() -> None:
-    elsewhere = ThisMachine("cpu", 2)
+    elsewhere = LocalLauncher("cpu", 2)
     elsewhere.same_files = False
     with pytest.raises(InvalidValueError, match="change their plan through a checkpoint, and there is no folder"):
         dp.train(

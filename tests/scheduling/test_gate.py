@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
-from deeppool.scheduling.background_limits import FREE, Orders
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits
 from deeppool.scheduling.gate import Gate
 from deeppool.scheduling.pacing import WINDOW
 
@@ -57,7 +57,8 @@ def test_launches_take_no_more_than_the_share_and_what_was_kept(life, share):
     exact = [(*before, 1.0) for *before, _ in life]
     gate = Gate(Sharing())
     launched = [
-        (now, flying[-1]) for now, flying in live(gate, Orders(open=True, share=share, banned=frozenset()), exact)
+        (now, flying[-1])
+        for now, flying in live(gate, BackgroundLimits(open=True, share=share, banned=frozenset()), exact)
     ]
     for first, (began, _) in enumerate(launched):
         for last in range(first, len(launched)):
@@ -67,14 +68,14 @@ def test_launches_take_no_more_than_the_share_and_what_was_kept(life, share):
 
 
 def test_a_share_is_used_up_by_a_background_that_always_asks():
-    gate, orders = Gate(Sharing()), Orders(open=True, share=0.25, banned=frozenset())
+    gate, orders = Gate(Sharing()), BackgroundLimits(open=True, share=0.25, banned=frozenset())
     taken = sum(_ask(gate, step / 1000, orders, FORWARD, 0.001) for step in range(10_000))
     assert taken == pytest.approx(0.25 * 10, abs=0.25 * WINDOW + 0.001)
 
 
 def test_a_share_goes_to_gaps_first():
     """Half of the time is a gap: with less than half of the time earned, nothing is left to run beside computing."""
-    gate, orders = Gate(Sharing()), Orders(open=True, share=0.3, banned=frozenset())
+    gate, orders = Gate(Sharing()), BackgroundLimits(open=True, share=0.3, banned=frozenset())
     taken = {None: 0.0, FORWARD: 0.0}
     for step in range(10_000):
         doing = None if step // 10 % 2 else FORWARD
@@ -92,7 +93,7 @@ def _ask(gate, now, orders, doing, seconds):
 
 
 def test_pieces_longer_than_expected_are_paid_for():
-    gate, orders = Gate(Sharing()), Orders(open=True, share=0.5, banned=frozenset())
+    gate, orders = Gate(Sharing()), BackgroundLimits(open=True, share=0.5, banned=frozenset())
     taken = 0.0
     for step in range(10_000):
         if gate.admits(step / 1000, orders, None, 0.001):
@@ -115,9 +116,9 @@ def test_gaps_only_means_while_the_foreground_computes_nothing(doing, admitted):
 @settings(deadline=None)
 @given(lives())
 def test_nothing_starts_beside_a_banned_operator_or_while_the_gate_is_closed(life):
-    closed = Orders(open=False, share=1.0, banned=frozenset())
+    closed = BackgroundLimits(open=False, share=1.0, banned=frozenset())
     assert list(live(Gate(Sharing()), closed, life)) == []
     banned = [(passed, SYNC, *rest) for passed, _, *rest in life]
-    orders = Orders(open=True, share=1.0, banned=frozenset({SYNC}))
+    orders = BackgroundLimits(open=True, share=1.0, banned=frozenset({SYNC}))
     assert list(live(Gate(Sharing()), orders, banned)) == []
     assert Gate(Sharing()).admits(0.0, orders, ("sync", 1), 0.001)

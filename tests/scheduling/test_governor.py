@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
-from deeppool.scheduling.background_limits import FREE, Orders
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits
 from deeppool.scheduling.controller import LEAST
 from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
 from deeppool.scheduling.governor import DENSE, Governor, is_alone, together
@@ -161,7 +161,7 @@ def test_a_ban_ends_when_the_operator_no_longer_suffers():
 def test_no_ban_is_longer_than_the_longest():
     feedback, told = Feedback(0.1), []
     for iteration in range(3 * LONGEST_BAN):
-        told.append(Orders(open=True, share=1.0, banned=feedback.banned(iteration)))
+        told.append(BackgroundLimits(open=True, share=1.0, banned=feedback.banned(iteration)))
         feedback.alone({SYNC: 0.01})
         feedback.collocated(iteration, {SYNC: 0.01 if told[-1].banned else 0.02})
     assert max(stretches(banned(told))) == LONGEST_BAN

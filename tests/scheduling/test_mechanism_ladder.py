@@ -4,11 +4,11 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 
 from deeppool.base.sharing import Sharing
-from deeppool.scheduling.mechanism_ladder import ladder
+from deeppool.scheduling.mechanism_ladder import mechanism_ladder
 
 
 def test_each_rung_keeps_the_mechanisms_of_the_one_before() -> None:
-    rungs = list(ladder().values())
+    rungs = list(mechanism_ladder().values())
     assert rungs[0].sharing == Sharing(priority="normal")
     for before, after in pairwise(rungs):
         assert after != before
@@ -18,7 +18,7 @@ def test_each_rung_keeps_the_mechanisms_of_the_one_before() -> None:
 
 
 def test_batches_and_the_bound_are_those_asked_for() -> None:
-    found = ladder(batch=8, smaller_batch=2, bound=0.03)
+    found = mechanism_ladder(batch=8, smaller_batch=2, bound=0.03)
     assert [rung.batch for rung in found.values()] == [8, 8, 8, 8, 2, 2]
     last = list(found)[-1]
     assert last == "+ bound 3 %"

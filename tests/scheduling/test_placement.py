@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.scheduling.placement import Gpu, Placement, Request, place
+from deeppool.scheduling.placement import Gpu, JobPlacement, Request, place
 
 ROLES = ("foreground", "background")
 
@@ -85,22 +85,22 @@ FOUR = [Gpu(0, "a"), Gpu(1, "a"), Gpu(2, "a"), Gpu(3, "b")]
     ("waiting", "running", "placed"),
     [
         # The fullest node that has room.
-        ([Request(1, "foreground", 1)], [], [Placement(1, "foreground", (3,))]),
-        ([Request(1, "foreground", 2)], [], [Placement(1, "foreground", (0, 1))]),
+        ([Request(1, "foreground", 1)], [], [JobPlacement(1, "foreground", (3,))]),
+        ([Request(1, "foreground", 2)], [], [JobPlacement(1, "foreground", (0, 1))]),
         # A background beside a foreground, but on a free GPU first.
         (
             [Request(2, "background", 2)],
-            [Placement(1, "foreground", (0, 1, 2))],
-            [Placement(2, "background", (3, 0))],
+            [JobPlacement(1, "foreground", (0, 1, 2))],
+            [JobPlacement(2, "background", (3, 0))],
         ),
         # The small foreground does not pass the large one, a background does.
         (
             [Request(2, "foreground", 4), Request(3, "foreground", 1), Request(4, "background", 1)],
-            [Placement(1, "foreground", (3,))],
-            [Placement(4, "background", (0,))],
+            [JobPlacement(1, "foreground", (3,))],
+            [JobPlacement(4, "background", (0,))],
         ),
         # A job still holds a GPU whose node was lost.
-        ([Request(2, "foreground", 1)], [Placement(1, "foreground", (3, 7))], [Placement(2, "foreground", (0,))]),
+        ([Request(2, "foreground", 1)], [JobPlacement(1, "foreground", (3, 7))], [JobPlacement(2, "foreground", (0,))]),
     ],
 )
 def test_a_choice(waiting, running, placed) -> None:

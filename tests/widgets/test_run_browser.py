@@ -9,7 +9,7 @@ import pytest
 import deeppool as dp
 from deeppool import figures
 from deeppool.planning.report.diff import PlanDiff
-from deeppool.records.record_index import catalogue
+from deeppool.records.record_index import record_index
 from deeppool.records.run_comparison import RunComparison
 from deeppool.widgets import RunBrowser
 from deeppool.widgets.run_browser import NOTHING, line
@@ -133,7 +133,7 @@ def test_an_empty_folder_says_what_to_do_and_a_missing_one_that_it_is_missing(tm
 
 
 def test_a_row_has_columns_that_a_list_box_does_not_fold(folder: Path) -> None:
-    rows = [line(entry) for entry in catalogue(folder)]
+    rows = [line(entry) for entry in record_index(folder)]
     assert not any(" " in row for row in rows)
     assert len({row.index(kind) for row in rows for kind in ("plan\u00a0", "run\u00a0") if kind in row}) == 1
     assert rows[0].endswith("not\u00a0a\u00a0file\u00a0of\u00a0deeppool")

@@ -31,7 +31,7 @@ def panel() -> Iterator[RunsPanel]:
     made.close()
 
 
-@run_registry.announced
+@run_registry.registered
 def hold(name: str, *, on_progress=None) -> None:
     on_progress("<holding>", 0.25)
     cancellation.wait(queue.SimpleQueue(), PATIENCE)
@@ -94,7 +94,7 @@ def test_a_line_says_what_how_far_and_where() -> None:
     with pytest.raises(ZeroDivisionError):
         seen = []
 
-        @run_registry.announced
+        @run_registry.registered
         def divide(*, on_progress=None) -> None:
             seen.extend(dp.running())
             raise ZeroDivisionError

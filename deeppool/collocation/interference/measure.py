@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from deeppool.base.run_registry import announced
+from deeppool.base.run_registry import registered
 from deeppool.collocation.interference.on_cpu import Cpu
 from deeppool.collocation.interference.on_gpu import Cuda
 from deeppool.collocation.interference.rounds import measure_rates
@@ -17,15 +17,15 @@ from deeppool.collocation.interference.waits import WAITS, check_waits, measure_
 from deeppool.device.common import find_device
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
-from deeppool.simulation.device.idle_harvest import Waits
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.idle_harvest import IdleHarvest
+from deeppool.simulation.device.interference import Arrangement, Interference
 
 PAIRS_IN_A_WAIT = 20
 """A background's training does few steps in short waits, so each length, and transfers, are measured as long as so
 many pairs."""
 
 
-@announced
+@registered
 def measure_interference(
     *,
     device: str = "auto",
@@ -82,7 +82,7 @@ def measure_interference(
         rates = measure_rates(bench, len(chosen), seconds, rounds, told["pairs of kernels"])
     measured = None
     if with_waits:
-        measured = Waits(lengths, measure_waits(lengths, PAIRS_IN_A_WAIT * seconds, rounds, told["waits"]))
+        measured = IdleHarvest(lengths, measure_waits(lengths, PAIRS_IN_A_WAIT * seconds, rounds, told["waits"]))
     if measured is not None and with_transfers:
         within = measure_transfers(PAIRS_IN_A_WAIT * seconds, rounds, told["transfers"])
         measured = replace(measured, in_transfers=within)
@@ -94,7 +94,7 @@ def measure_interference(
         intensities=tuple(dict.fromkeys(kind.intensity for kind in chosen)),
         durations=tuple(dict.fromkeys(kind.seconds for kind in chosen)),
         arrangements=tuple(
-            Beside(name, *(tuple(map(tuple, pairs.tolist())) for pairs in both))
+            Arrangement(name, *(tuple(map(tuple, pairs.tolist())) for pairs in both))
             for name, both in zip(names, rates, strict=True)
         ),
         waits=measured,

@@ -7,8 +7,8 @@ from dataclasses import astuple
 from deeppool.collocation.interference.synthetic_kernels import Kind
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.managed_process import Child, Message, receive
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.managed_process import ManagedProcess, Message, receive
 
 START_SECONDS, RUN_SECONDS = 120.0, 120.0
 
@@ -72,7 +72,9 @@ class Cpu:
         self.close()
 
 
-def run(children: Sequence[Child], kernel: int, seconds: float, *, beside: Child | None = None) -> list[Message]:
+def run(
+    children: Sequence[ManagedProcess], kernel: int, seconds: float, *, beside: ManagedProcess | None = None
+) -> list[Message]:
     """Runs of some workers at once, so many seconds long: what each has done, and the process beside it meanwhile."""
     for child in children:
         child.send("run", kernel=kernel, seconds=seconds, beside=None if beside is None else beside.process.pid)
@@ -80,7 +82,7 @@ def run(children: Sequence[Child], kernel: int, seconds: float, *, beside: Child
 
 
 @contextlib.contextmanager
-def running(children: Sequence[Child], kernel: int) -> Iterator[list[Message]]:
+def running(children: Sequence[ManagedProcess], kernel: int) -> Iterator[list[Message]]:
     """Workers that run meanwhile; afterwards told what each has done."""
     done: list[Message] = [{} for _ in children]
     for child in children:
@@ -97,9 +99,11 @@ def running(children: Sequence[Child], kernel: int) -> Iterator[list[Message]]:
 
 def _start(
     ending: contextlib.ExitStack, name: str, core: int, priority: str, kinds: Sequence[Kind], sizes: list[int] | None
-) -> tuple[Child, list[int]]:
+) -> tuple[ManagedProcess, list[int]]:
     """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
-    child = ending.enter_context(Child("deeppool.collocation.interference.worker", name, nursery=nursery()))
+    child = ending.enter_context(
+        ManagedProcess("deeppool.collocation.interference.worker", name, nursery=fork_server())
+    )
     child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
     return child, receive(child, START_SECONDS)["sizes"]
 

@@ -16,7 +16,7 @@ FLYING = 8
 """Launches of each job that are queued: enough to keep the device busy, few enough to end soon."""
 
 
-class Job:
+class StreamJob:
     """One kernel after another on one stream, a few launches ahead of the device."""
 
     def __init__(self, run: Callable[[], object], stream: torch.cuda.Stream) -> None:
@@ -68,18 +68,18 @@ class Cuda:
 
     def alone(self, kernel: int, seconds: float) -> float:
         """Kernels a second."""
-        return self._measure([Job(self._foreground[kernel], self._streams["foreground"])], seconds)[0]
+        return self._measure([StreamJob(self._foreground[kernel], self._streams["foreground"])], seconds)[0]
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
         """Kernels a second of both."""
         jobs = [
-            Job(self._foreground[foreground], self._streams["foreground"]),
-            Job(self._background[background], self._streams[arrangement]),
+            StreamJob(self._foreground[foreground], self._streams["foreground"]),
+            StreamJob(self._background[background], self._streams[arrangement]),
         ]
         foreground_rate, background_rate = self._measure(jobs, seconds)
         return foreground_rate, background_rate
 
-    def _measure(self, jobs: list[Job], seconds: float) -> list[float]:
+    def _measure(self, jobs: list[StreamJob], seconds: float) -> list[float]:
         # What is queued at first and at the end is left out.
         self._feed(jobs, seconds / 10)
         counted = [job.count for job in jobs]
@@ -88,7 +88,7 @@ class Cuda:
         torch.cuda.synchronize()
         return rates
 
-    def _feed(self, jobs: list[Job], seconds: float) -> float:
+    def _feed(self, jobs: list[StreamJob], seconds: float) -> float:
         started = now = time.perf_counter()
         while now - started < seconds:
             for job in jobs:

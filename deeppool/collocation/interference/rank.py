@@ -14,7 +14,7 @@ import torch.distributed as dist
 from deeppool.collocation.interference.worker import obey
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.heap import keep_memory
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 
 ELEMENT_BYTES = 4
 PATIENCE = timedelta(seconds=120)
@@ -23,7 +23,7 @@ PATIENCE = timedelta(seconds=120)
 
 def main() -> None:
     """Obeys until it is told to exit."""
-    commands = Commands()
+    commands = CommandChannel()
     setup = commands.next()
     device = CpuDevice()
     device.select(setup["rank"])

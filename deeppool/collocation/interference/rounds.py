@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Bench(Protocol):
+class PairBench(Protocol):
     """Kernels of a foreground and a background, by number, and the arrangements of the two."""
 
     @property
@@ -26,7 +26,7 @@ class Bench(Protocol):
 
 
 def measure_rates(
-    bench: Bench, classes: int, seconds: float, rounds: int, report: Callable[[float], None]
+    bench: PairBench, classes: int, seconds: float, rounds: int, report: Callable[[float], None]
 ) -> NDArray[np.float64]:
     """Medians over the rounds, in each of which a rate is taken against the median alone.
 
@@ -48,7 +48,7 @@ def measure_rates(
     return np.asarray(np.median(found, axis=0))
 
 
-def _one_round(bench: Bench, classes: int, seconds: float, report: Callable[[float], None]) -> NDArray[np.float64]:
+def _one_round(bench: PairBench, classes: int, seconds: float, report: Callable[[float], None]) -> NDArray[np.float64]:
     names = bench.arrangements
     rates = np.empty((len(names), 2, classes, classes))
     alone: list[list[float]] = [[] for _ in range(classes)]

@@ -14,7 +14,7 @@ import torchvision
 from deeppool.collocation.interference.worker import obey
 from deeppool.device.cpu import lower_priority, pin_to_core
 from deeppool.device.heap import keep_memory
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 
 SHAPE = (3, 64, 64)
 COLD = 3
@@ -23,7 +23,7 @@ COLD = 3
 
 def main() -> None:
     """Obeys until it is told to exit."""
-    commands = Commands()
+    commands = CommandChannel()
     setup = commands.next()
     pin_to_core(setup["core"])
     torch.set_num_threads(1)

@@ -12,8 +12,8 @@ import numpy as np
 from deeppool.collocation.interference.on_cpu import START_SECONDS, run, running
 from deeppool.collocation.interference.waits import start_background
 from deeppool.device.cpu import usable_cores
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.managed_process import Child, receive
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.managed_process import ManagedProcess, receive
 from deeppool.processes.rank_group import private_folder
 
 RANKS = 2
@@ -51,10 +51,12 @@ def measure_transfers(seconds: float, rounds: int, report: Callable[[float], Non
     return float(min(1.0, np.median(found)))
 
 
-def _start_ranks(ending: contextlib.ExitStack) -> list[Child]:
+def _start_ranks(ending: contextlib.ExitStack) -> list[ManagedProcess]:
     folder = ending.enter_context(private_folder())
     ranks = [
-        ending.enter_context(Child("deeppool.collocation.interference.rank", f"rank {rank}", nursery=nursery()))
+        ending.enter_context(
+            ManagedProcess("deeppool.collocation.interference.rank", f"rank {rank}", nursery=fork_server())
+        )
         for rank in range(RANKS)
     ]
     for rank, child in enumerate(ranks):

@@ -12,8 +12,8 @@ import numpy as np
 from deeppool.collocation.interference.on_cpu import START_SECONDS, run, running
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.managed_process import Child, receive
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.managed_process import ManagedProcess, receive
 
 WAITS = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 2e-2)
 """Seconds."""
@@ -63,7 +63,7 @@ def measure_waits(
     return tuple(float(min(1.0, one)) for one in np.median(found, axis=0))
 
 
-def _harvest_of_idle(foreground: Child, background: Child, rest: int, seconds: float) -> float:
+def _harvest_of_idle(foreground: ManagedProcess, background: ManagedProcess, rest: int, seconds: float) -> float:
     (alone,) = run([background], 0, seconds / 2)
     with running([foreground], rest) as (waiting,):
         # It ends with a step, however long the last one takes.
@@ -72,7 +72,7 @@ def _harvest_of_idle(foreground: Child, background: Child, rest: int, seconds: f
     return float(rates[0] / rates[1] / (1 - waiting["cpu"] / waiting["seconds"]))
 
 
-def start_background(ending: contextlib.ExitStack, core: int) -> Child:
+def start_background(ending: contextlib.ExitStack, core: int) -> ManagedProcess:
     """A training at the lowest priority, which does not rest by itself."""
     return _start(ending, "training at the lowest priority", core, *BACKGROUND, "lowest", [(0.0, 0.0)])
 
@@ -85,8 +85,10 @@ def _start(
     batch: int,
     priority: str,
     rests: Sequence[tuple[float, float]],
-) -> Child:
-    child = ending.enter_context(Child("deeppool.collocation.interference.training", name, nursery=nursery()))
+) -> ManagedProcess:
+    child = ending.enter_context(
+        ManagedProcess("deeppool.collocation.interference.training", name, nursery=fork_server())
+    )
     child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
     receive(child, START_SECONDS)
     return child

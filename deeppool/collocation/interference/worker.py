@@ -13,12 +13,12 @@ import torch
 
 from deeppool.collocation.interference.synthetic_kernels import Kind, buffers, calibrate, launcher
 from deeppool.device.cpu import cpu_seconds_of, lower_priority, pin_to_core
-from deeppool.processes.managed_process import Commands
+from deeppool.processes.managed_process import CommandChannel
 
 
 def main() -> None:
     """Obeys until it is told to exit."""
-    commands = Commands()
+    commands = CommandChannel()
     setup = commands.next()
     pin_to_core(setup["core"])
     torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def obey(
-    commands: Commands, kernels: Sequence[Callable[[], object]], *, over: Callable[[], bool] | None = None
+    commands: CommandChannel, kernels: Sequence[Callable[[], object]], *, over: Callable[[], bool] | None = None
 ) -> None:
     """Runs what it is told to, until it is told to exit.
 
@@ -52,7 +52,11 @@ def obey(
 
 
 def _counted(
-    commands: Commands, run: Callable[[], object], over: Callable[[], bool], seconds: float | None, beside: int | None
+    commands: CommandChannel,
+    run: Callable[[], object],
+    over: Callable[[], bool],
+    seconds: float | None,
+    beside: int | None,
 ) -> dict[str, float]:
     def clocks() -> tuple[float, float, float]:
         return time.perf_counter(), time.process_time(), 0.0 if beside is None else cpu_seconds_of(beside)

@@ -9,7 +9,7 @@ from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 
 
-def halved_plan(profile: Profile, cluster: Cluster | int, global_batch: int) -> Plan:
+def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: int) -> Plan:
     """The first half of the layers on all GPUs, the second on GPU 0 alone, while all others are idle.
 
     A search's plan follows the layer times, and so differs from night to night; this one is the same on every machine.

@@ -18,7 +18,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from deeppool.graph.capture.fake_tensors import FakeRun
+from deeppool.graph.capture.fake_tensors import FakeTensorRun
 
 PRIME_BATCH = 1009
 """Samples of the fake run. What grows with the batch has this divisor; what does not has it only by accident."""
@@ -59,7 +59,7 @@ def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]
     return tuple(totals)
 
 
-class _Recorder(FakeRun):
+class _Recorder(FakeTensorRun):
     """Runs a program on fake tensors and notes who makes and who saves which memory."""
 
     def __init__(self, program: fx.GraphModule, mode: FakeTensorMode) -> None:

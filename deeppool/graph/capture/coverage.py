@@ -8,7 +8,7 @@ from torch import nn
 
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.layer import LayerGraph
-from deeppool.graph.series_parallel import Block, Knot, decompose, parts_of
+from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose, parts_of
 from deeppool.units import format_bytes
 
 
@@ -71,10 +71,10 @@ def coverage(captured: CapturedModel) -> Coverage:
 def structure(graph: LayerGraph) -> str:
     """``chain``, ``series-parallel``, or how many layers each knot has."""
     parts = list(parts_of(decompose([layer.predecessors for layer in graph.layers])))
-    knots = [str(len(part.layers)) for part in parts if isinstance(part, Knot)]
+    knots = [str(len(part.layers)) for part in parts if isinstance(part, Irregular)]
     if knots:
         return f"{'a knot' if len(knots) == 1 else 'knots'} of {', '.join(knots)} layers"
-    return "series-parallel" if any(isinstance(part, Block) for part in parts) else "chain"
+    return "series-parallel" if any(isinstance(part, ParallelBlock) for part in parts) else "chain"
 
 
 def _read_parameters(captured: CapturedModel) -> set[int]:
@@ -111,7 +111,7 @@ def _warnings(graph: LayerGraph, model: nn.Module, unread: tuple[str, ...]) -> I
             "statistics of its own samples, as in DDP (dp.TrainingJob(synchronise_batch_norm=True) takes those of all)"
         )
     for part in parts_of(decompose([layer.predecessors for layer in graph.layers])):
-        if isinstance(part, Knot):
+        if isinstance(part, Irregular):
             first, last = graph.layers[part.layers[0]].name, graph.layers[part.layers[-1]].name
             coarser = "" if graph.granularity == "block" else "; granularity 'block' may hide them in one layer"
             yield (

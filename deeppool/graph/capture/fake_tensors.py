@@ -7,7 +7,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 
-class FakeRun(fx.Interpreter):
+class FakeTensorRun(fx.Interpreter):
     """An interpreter whose parameters and buffers are fake; the caller gives fake inputs.
 
     The run is on the CPU, with two operators done as the kernels of a GPU do them: dropout is one kernel, and

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Input
+from deeppool.graph.models.torchvision_operators import define_missing_operators
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -27,6 +28,7 @@ Found = tuple[Callable[[], "Module"], tuple[Input, ...]]
 
 def torchvision_names() -> list[str]:
     """Of all classifiers."""
+    define_missing_operators()
     import torchvision
 
     names: list[str] = torchvision.models.list_models(module=torchvision.models)
@@ -35,6 +37,7 @@ def torchvision_names() -> list[str]:
 
 def torchvision_model(name: str) -> Found:
     """A classifier in training mode; its images are as large as those that its published weights take."""
+    define_missing_operators()
     import torchvision
 
     arguments: dict[str, Any] = {"init_weights": False} if name in SLOW_INITIALISATION else {}
@@ -45,6 +48,7 @@ def torchvision_model(name: str) -> Found:
 
 def transformers_names() -> list[str]:
     """Architectures with a language model's head; none where transformers is not installed."""
+    define_missing_operators()
     try:
         import transformers  # noqa: F401
         from transformers.models.auto import modeling_auto

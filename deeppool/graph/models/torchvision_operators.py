@@ -1,9 +1,9 @@
-"""Lets torchvision's models import beside a torch whose build its compiled operators do not fit.
+"""Defines the operators that torchvision lacks beside a CPU build of torch.
 
-The registry's torchvision is compiled for CUDA. Beside a CPU build of torch its extension does not
-load, and ``import torchvision`` then fails on two operators that no classifier calls, because their
-schemas are unknown. pyproject.toml names :func:`define_missing` under torch's ``torch.backends``
-entry points, so torch calls it at the end of its own import; where the builds fit, it does nothing.
+The registry's torchvision is compiled for CUDA. Beside a CPU build of torch its extension does not load, and
+``import torchvision`` fails on two operators that no classifier calls, because their schemas are unknown. deeppool
+calls :func:`define_missing_operators` before it imports torchvision or a user's code. Where the builds fit, it does
+nothing.
 """
 
 from importlib import metadata
@@ -11,8 +11,8 @@ from importlib import metadata
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
-def define_missing() -> None:
-    """Defines the schemas of ``torchvision::nms`` and ``qnms`` if torchvision cannot do it itself."""
+def define_missing_operators() -> None:
+    """Defines the schemas of ``torchvision::nms`` and ``qnms`` where torchvision cannot do it itself."""
     import torch
 
     try:
@@ -21,9 +21,8 @@ def define_missing() -> None:
         return
     if torch.version.cuda is None and built_for_cuda:
         for name in ("nms", "qnms"):
-            if hasattr(torch.ops.torchvision, name):
-                continue
-            torch.library.define(f"torchvision::{name}", SCHEMA)
+            if not hasattr(torch.ops.torchvision, name):
+                torch.library.define(f"torchvision::{name}", SCHEMA)
 
 
 def _stated_version() -> str:

@@ -17,6 +17,7 @@ from deeppool.graph.models.libraries import (
     transformers_model,
     transformers_names,
 )
+from deeppool.graph.models.torchvision_operators import define_missing_operators
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -101,6 +102,7 @@ def _users_own(reference: str) -> Workload:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
+        define_missing_operators()
         build = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the user's module may raise anything
         raise CaptureError(
@@ -146,5 +148,6 @@ def load_model(reference: str, seed: int = 0, folder: str | os.PathLike[str] = "
         return build_model(reference, seed)
     import cloudpickle
 
+    define_missing_operators()
     model: Module = cloudpickle.loads((Path(folder) / reference).read_bytes())
     return model

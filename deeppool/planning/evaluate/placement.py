@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from deeppool.costs.communication import FAR, HOME, NEAR, Place
 from deeppool.costs.table import CostTable
-from deeppool.graph.series_parallel import Block, Series, decompose, layers_of
+from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of
 from deeppool.planning.evaluate.schedule import Order, Schedule, held, order_of, schedule
 from deeppool.planning.evaluate.timing import duration
 from deeppool.planning.search.gpu_partition import lanes_of
@@ -167,7 +167,7 @@ class Placement:
         for layer in layers_of(series):
             rooms[layer] = end - self.starts[layer]
         for block in (*series.blocks, series.tail):
-            if not isinstance(block, Block):
+            if not isinstance(block, ParallelBlock):
                 continue
             lanes = lanes_of(block, self.gpus)
             first = [

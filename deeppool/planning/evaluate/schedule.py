@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from deeppool.graph.series_parallel import Block, Knot, Series
+from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series
 from deeppool.planning.search.gpu_partition import Gpus, GpuSet, lanes_of, share
 
 Order = tuple["int | tuple[Order, ...]", ...]
@@ -67,7 +67,7 @@ class Schedule:
     """When the all-reduce of its own gradients starts."""
 
 
-def order_of(part: Series | Block | Knot | None, gpus: Gpus) -> Order:
+def order_of(part: Series | ParallelBlock | Irregular | None, gpus: Gpus) -> Order:
     """What follows what in a forward pass, and what runs side by side.
 
     Args:
@@ -76,9 +76,9 @@ def order_of(part: Series | Block | Knot | None, gpus: Gpus) -> Order:
     """
     if part is None:
         return ()
-    if isinstance(part, Knot):
+    if isinstance(part, Irregular):
         return part.layers
-    if isinstance(part, Block):
+    if isinstance(part, ParallelBlock):
         lanes = tuple(
             tuple(chain.from_iterable(order_of(part.branches[branch], gpus) for branch in lane))
             for lane in lanes_of(part, gpus)

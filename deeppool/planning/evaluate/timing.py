@@ -7,11 +7,11 @@ in the other direction. Each layer takes its own time wherever it runs.
 
 from collections.abc import Callable
 
-from deeppool.graph.series_parallel import Block, Knot, Series
+from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series
 from deeppool.planning.search.gpu_partition import Gpus, lanes_of
 
 
-def duration(part: Series | Block | Knot | None, gpus: Gpus, seconds: Callable[[int], float]) -> float:
+def duration(part: Series | ParallelBlock | Irregular | None, gpus: Gpus, seconds: Callable[[int], float]) -> float:
     """Seconds of one pass through a part of the model.
 
     Args:
@@ -21,9 +21,9 @@ def duration(part: Series | Block | Knot | None, gpus: Gpus, seconds: Callable[[
     """
     if part is None:
         return 0.0
-    if isinstance(part, Knot):
+    if isinstance(part, Irregular):
         return sum(map(seconds, part.layers))
-    if isinstance(part, Block):
+    if isinstance(part, ParallelBlock):
         return max(
             sum(duration(part.branches[position], gpus, seconds) for position in lane) for lane in lanes_of(part, gpus)
         )

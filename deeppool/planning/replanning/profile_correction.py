@@ -80,7 +80,7 @@ class Corrected:
     """All whose times changed: those that were corrected, and those of equal signature."""
 
 
-def correct(profile: Profile, plan: Plan, live: LiveTimes, *, noise: float = NOISE) -> Corrected:
+def correct_profile(profile: Profile, plan: Plan, live: LiveTimes, *, noise: float = NOISE) -> Corrected:
     """The profile with the times of a live run of a plan.
 
     Args:

@@ -24,7 +24,7 @@ from deeppool.planning.replanning.profile_correction import (
     Correction,
     LiveTimes,
     check_pair,
-    correct,
+    correct_profile,
     describe,
 )
 from deeppool.planning.report.diff import PlanDiff, diff
@@ -108,7 +108,7 @@ def replan(
 
     Args:
         plan: what ran.
-        profile: layer times that it was made of; see :func:`deeppool.planning.replanning.profile_correction.correct`.
+        profile: layer times that it was made of; see :func:`deeppool.planning.replanning.profile_correction.correct_profile`.
         live: a run's record, or forward and backward seconds by layer.
         hysteresis: the new plan is recommended if it saves more than this share of the iteration time, or if
             the old one exceeds its amplification limit by more than this share.
@@ -128,7 +128,7 @@ def replan(
             "say little about it (plan without overlap_sync)"
         )
     started = time.perf_counter()
-    corrected = correct(profile, plan, live, noise=noise)
+    corrected = correct_profile(profile, plan, live, noise=noise)
     known = prices_for(plan, profile) if prices is None else prices
     _check_prices(known, plan, profile)
     costs = reprice(known, corrected.profile, corrected.layers)

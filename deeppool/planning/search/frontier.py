@@ -25,7 +25,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.communication import HOME
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, decompose, parts_of
+from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.frontier_dp import Fronts
 from deeppool.planning.search.gpu_partition import is_complete
@@ -213,9 +213,9 @@ def _row(placement: Placement, time: float) -> Menu:
     return Menu(nothing, nothing, seconds, np.zeros(1), np.zeros(1), work, seconds, lambda _: iter(choices))
 
 
-def _is_complete(part: Series | Block | Knot) -> bool:
+def _is_complete(part: Series | ParallelBlock | Irregular) -> bool:
     """Whether a menu holds every way through it, or one that stands for it."""
-    return isinstance(part, Series) or (isinstance(part, Block) and is_complete(len(part.branches)))
+    return isinstance(part, Series) or (isinstance(part, ParallelBlock) and is_complete(len(part.branches)))
 
 
 def _left_out(menu: Menu) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from deeppool.base import cancellation
 from deeppool.costs.communication import FAR, HOME, NEAR, Place
 from deeppool.costs.table import Floats
-from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, layers_of
+from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, layers_of
 from deeppool.planning.search.gpu_partition import Slot, division
 from deeppool.planning.search.labels import (
     Integers,
@@ -63,7 +63,9 @@ class Fronts:
         self._left = most
         self._known: dict[object, tuple[Menu, int]] = {}
 
-    def step(self, block: Block | Knot | None, fork: int, layer: int, slot: Slot, *, beside: bool = False) -> Menu:
+    def step(
+        self, block: ParallelBlock | Irregular | None, fork: int, layer: int, slot: Slot, *, beside: bool = False
+    ) -> Menu:
         """From a layer of a series to the next one, that one included.
 
         Args:
@@ -78,7 +80,7 @@ class Fronts:
         key = "step", self.prices.shape([*sorted(layers_of(block)), layer]), fork == INPUT, slot, beside
         first = min(layers_of(block))
         if key not in self._known:
-            if isinstance(block, Knot):
+            if isinstance(block, Irregular):
                 found = self._knot(block, fork, layer, slot)
             else:
                 found = self._crossing(block, fork, layer, slot, beside)
@@ -172,7 +174,7 @@ class Fronts:
             lambda row: iter((Choice(layer, int(after[row]), 0),)),
         )  # fmt: skip
 
-    def _crossing(self, block: Block, fork: int, join: int, slot: Slot, beside: bool) -> Menu:
+    def _crossing(self, block: ParallelBlock, fork: int, join: int, slot: Slot, beside: bool) -> Menu:
         nothing = np.zeros((1 if fork == INPUT else len(self.counts), len(self.counts)))
         direct = self.prices.move(fork, join, slot[1]) if block.direct else nothing
         branches = self._branches(block, fork, join, slot, None, beside)
@@ -184,7 +186,9 @@ class Fronts:
         )  # fmt: skip
         return self.efficient(settled, beside)
 
-    def _branches(self, block: Block, fork: int, join: int, slot: Slot, leave: Place | None, beside: bool) -> Menu:
+    def _branches(
+        self, block: ParallelBlock, fork: int, join: int, slot: Slot, leave: Place | None, beside: bool
+    ) -> Menu:
         """All branches in all lanes; ``leave``: where the slot is, seen from a join outside."""
         width, entry = slot
         inside = None if leave is not None else width
@@ -275,7 +279,7 @@ class Fronts:
             rest = self._together(rest, self._branches(branch.tail, last, join, (slot[0], HOME), leave, beside), beside)
         return self._then(ways, rest, beside)
 
-    def _knot(self, knot: Knot, fork: int, join: int, slot: Slot) -> Menu:
+    def _knot(self, knot: Irregular, fork: int, join: int, slot: Slot) -> Menu:
         """The knot's layers all on one GPU count, whichever."""
         rows = 1 if fork == INPUT else len(self.counts)
         wide = int((self.counts <= slot[0]).sum())

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.costs.communication import FAR, HOME, NEAR, Place
-from deeppool.graph.series_parallel import Block, layers_of
+from deeppool.graph.series_parallel import ParallelBlock, layers_of
 
 MOST_BRANCHES = 5
 """Blocks of more branches are not divided in every possible way (with 5 there are 52)."""
@@ -109,7 +109,7 @@ Gpus = Sequence[GpuSet]
 """Per layer of a graph the GPUs that compute it."""
 
 
-def lanes_of(block: Block, gpus: Gpus) -> list[list[int]]:
+def lanes_of(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
     """The branches of a block that a plan runs in each lane: those that share a GPU, in their order.
 
     Args:

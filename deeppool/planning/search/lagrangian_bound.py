@@ -9,7 +9,7 @@ import numpy as np
 from deeppool.base import cancellation
 from deeppool.costs.communication import FAR, HOME, NEAR
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, Block, Knot, Series
+from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series
 
 
 class Relaxation:
@@ -37,16 +37,16 @@ class Relaxation:
         assert total is not None
         return total
 
-    def _between(self, block: Block | Knot | None, fork: int, join: int, weight: Floats) -> Floats:
+    def _between(self, block: ParallelBlock | Irregular | None, fork: int, join: int, weight: Floats) -> Floats:
         """(fork, join) for what lies between them and the transfers into the join."""
         nothing = np.zeros((1 if fork == INPUT else len(weight), len(weight)))
-        if isinstance(block, Knot):
+        if isinstance(block, Irregular):
             # Transfers inside a knot and out of it count for nothing here.
             return nothing + sum(float((self.own[layer] * weight).min()) for layer in block.layers)
         direct = self._move(fork, join) * weight if block is None or block.direct else nothing
         return direct if block is None else direct + self._branches(block, fork, join, weight)
 
-    def _branches(self, block: Block, fork: int, join: int, weight: Floats) -> Floats:
+    def _branches(self, block: ParallelBlock, fork: int, join: int, weight: Floats) -> Floats:
         work = [self._to_join(branch, fork, join, self._work) for branch in block.branches]
         if weight is self._work:
             return np.asarray(np.sum(work, axis=0))

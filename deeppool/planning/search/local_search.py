@@ -11,7 +11,7 @@ import numpy as np
 
 from deeppool.costs.communication import HOME, Place
 from deeppool.costs.table import Floats
-from deeppool.graph.series_parallel import INPUT, Knot
+from deeppool.graph.series_parallel import INPUT, Irregular
 from deeppool.planning.search.limited_costs import Prices
 from deeppool.planning.search.shortest_path import NO_WAY, Choice, Passage
 
@@ -22,7 +22,7 @@ MOST_STARTS = 2
 class Tangled:
     """A knot and its join, as a step of a series."""
 
-    def __init__(self, prices: Prices, knot: Knot, fork: int, join: int, place: Place, fits: Floats) -> None:
+    def __init__(self, prices: Prices, knot: Irregular, fork: int, join: int, place: Place, fits: Floats) -> None:
         """Bounds every pair of GPU counts of the fork and the join.
 
         Args:

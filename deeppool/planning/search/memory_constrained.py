@@ -29,7 +29,7 @@ import numpy as np
 from deeppool.costs.amplification import TOLERANCE, time_allowance
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
-from deeppool.graph.series_parallel import Block, decompose, parts_of
+from deeppool.graph.series_parallel import ParallelBlock, decompose, parts_of
 from deeppool.planning.evaluate.memory import Integers, MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
@@ -113,7 +113,7 @@ class _Problem:
         """(L, K) bytes on GPU 0."""
         self.state = memory.state(memory.graph.parameter_bytes)
         parts = parts_of(decompose([layer.predecessors for layer in costs.graph.layers]))
-        several = any(isinstance(part, Block) and len(part.branches) > 1 for part in parts)
+        several = any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts)
         self.may_divide = several and len(costs.gpu_counts) > 1
         """Whether branches may run side by side."""
         self._peaks: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from deeppool.costs.table import CostTable
-from deeppool.graph.series_parallel import Block, Series, decompose, layers_of, parts_of
+from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
 from deeppool.planning.search.limited_costs import ROUNDING, Prices
@@ -114,5 +114,5 @@ def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
 def _side_by_side(tree: Series) -> Iterator[int]:
     """Layers of blocks of several branches."""
     for part in parts_of(tree):
-        if isinstance(part, Block) and len(part.branches) > 1:
+        if isinstance(part, ParallelBlock) and len(part.branches) > 1:
             yield from layers_of(part)

@@ -18,7 +18,7 @@ import numpy as np
 
 from deeppool.costs.communication import HOME, Place
 from deeppool.costs.table import Floats
-from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, layers_of
+from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, layers_of
 from deeppool.planning.search.block_bounds import Bounds
 from deeppool.planning.search.block_evaluation import Settling
 from deeppool.planning.search.branch_bounds import Reach
@@ -74,7 +74,12 @@ class Crossings:
         return way, layers[0] - first
 
     def step(
-        self, block: Block | Knot, fork: int, join: int, slots: tuple[Slot, ...], exits: tuple[Place, ...] | None = None
+        self,
+        block: ParallelBlock | Irregular,
+        fork: int,
+        join: int,
+        slots: tuple[Slot, ...],
+        exits: tuple[Place, ...] | None = None,
     ) -> tuple["Slotted", int]:
         """What lies between a fork and its join, seen as a step, and what to add to its layers.
 
@@ -91,7 +96,7 @@ class Crossings:
         if key not in self._steps:
             parts: list[Crossing | Tangled] = []
             for number, slot in enumerate(slots):
-                if isinstance(block, Knot):
+                if isinstance(block, Irregular):
                     fits = self.fits((slot,))[0, 0]
                     parts.append(Tangled(self.prices, block, fork, join, slot[1], fits))
                 else:
@@ -169,7 +174,7 @@ class Crossing:
     """The branches between a fork and its join, and the join itself if it belongs to the same series."""
 
     def __init__(
-        self, crossings: Crossings, block: Block, fork: int, join: int, slot: Slot, exit_: Place | None
+        self, crossings: Crossings, block: ParallelBlock, fork: int, join: int, slot: Slot, exit_: Place | None
     ) -> None:
         """Bounds every pair of GPU counts of the fork and the join."""
         self.crossings, self.block, self.fork, self.join = crossings, block, fork, join

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, Block, Knot, Series, decompose
+from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose
 from deeppool.planning.plan import Claim
 
 Indices = NDArray[np.intp]
@@ -181,9 +181,9 @@ class _Solver:
         away: Floats = 2 * (latency + size * per_byte)
         return self.costs.comm(size), away
 
-    def _reduce(self, block: Block | Knot, fork: int, join: int) -> _Edge:
+    def _reduce(self, block: ParallelBlock | Irregular, fork: int, join: int) -> _Edge:
         """The graph reduction: the branches between a branching and a joining layer become an edge."""
-        if isinstance(block, Knot):
+        if isinstance(block, Irregular):
             found = [self._to_join(self._knot(block, fork), block.layers, None, join)]
         else:
             found = [self._branch(branch, fork, join) for branch in block.branches]
@@ -192,7 +192,7 @@ class _Solver:
         elapsed, beside = merge(np.stack([edge.time for edge in edges]), moves, self.limit)
         arrival, fetch = sum(edge.arrival for edge in edges), sum(edge.fetch for edge in edges)
         reads_fork = fork in self.costs.graph.layers[join].predecessors
-        if reads_fork if isinstance(block, Knot) else block.direct:
+        if reads_fork if isinstance(block, Irregular) else block.direct:
             moved, away = self._moves(fork, join)
             elapsed, arrival, fetch = np.maximum(elapsed, moved), arrival + moved, fetch + away - moved
 
@@ -238,7 +238,7 @@ class _Solver:
 
         return _Edge(time, arriving[last, self.every], fetch, trace), (away - moved)[last, self.every]
 
-    def _knot(self, knot: Knot, fork: int) -> _Table:
+    def _knot(self, knot: Irregular, fork: int) -> _Table:
         """All layers on one GPU count: no transfers inside."""
         rows = 1 if fork == INPUT else len(self.counts)
         time, worst, fetch = (np.zeros((rows, len(self.counts))) for _ in range(3))

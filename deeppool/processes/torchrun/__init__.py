@@ -2,7 +2,7 @@
 
 torchrun starts a process per rank, on every node the same command. The one with rank 0 becomes the launcher;
 the others become its *agents*: each starts the processes of its rank (the rank itself, its background job, its
-spinner) with :class:`deeppool.processes.managed_process.Child`, as the launcher does on its own machine, and relays their lines.
+spinner) with :class:`deeppool.processes.managed_process.ManagedProcess`, as the launcher does on its own machine, and relays their lines.
 
     gathering.py   who is there: the launcher and its agents find each other by torchrun's store
     agent.py       an agent's life

@@ -16,7 +16,7 @@ LONGEST_FIRST_LINE = 4096
 IDLE_SECONDS, PROBE_SECONDS, PROBES = 3, 1, 3
 
 
-class Wire:
+class Channel:
     """Either end. What is sent to nobody is lost; that the other end is gone is learnt by reading."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.managed_process import Child, Inbox, Message, Process
-from deeppool.processes.torchrun.channel import Wire
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.managed_process import Inbox, ManagedProcess, Message, ProcessHandle
+from deeppool.processes.torchrun.channel import Channel
 from deeppool.processes.torchrun.clock import ClockOffset
 
 PING_SECONDS = 2.0
@@ -21,7 +21,7 @@ FIRST_PINGS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class HostSlot:
     """Where one of torchrun's processes is, and what it finds there."""
 
     rank: int
@@ -39,13 +39,13 @@ class Seat:
     """Private, for the files of a run."""
 
 
-def find_seat(folder: Path) -> Seat:
+def find_host_slot(folder: Path) -> HostSlot:
     """This process's."""
     import psutil
     import torch
 
     rank, local_ranks = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    return Seat(
+    return HostSlot(
         rank=rank,
         local_rank=int(os.environ.get("LOCAL_RANK", rank % local_ranks)),
         local_ranks=local_ranks,
@@ -58,10 +58,10 @@ def find_seat(folder: Path) -> Seat:
     )
 
 
-class Agent:
+class HostServer:
     """Serves one launcher. A context manager that ends every process it has started."""
 
-    def __init__(self, wire: Wire, folder: Path, *, same_clock: bool) -> None:
+    def __init__(self, wire: Channel, folder: Path, *, same_clock: bool) -> None:
         """Listens to nobody yet.
 
         Args:
@@ -71,8 +71,8 @@ class Agent:
         """
         self._wire, self._folder = wire, folder
         self._answers: Inbox = queue.SimpleQueue()
-        self._children: dict[int, Child] = {}
-        self._numbers: dict[Process, int] = {}
+        self._children: dict[int, ManagedProcess] = {}
+        self._numbers: dict[ProcessHandle, int] = {}
         self._changing = threading.Lock()
         self.offset = ClockOffset()
         threading.Thread(target=self._relay, daemon=True).start()
@@ -112,7 +112,7 @@ class Agent:
     def _on_start(self, message: Message) -> None:
         # It may say something before it has its number.
         with self._changing:
-            child = Child(message["module"], message["name"], self._answers, nursery=nursery())
+            child = ManagedProcess(message["module"], message["name"], self._answers, nursery=fork_server())
             self._children[message["process"]] = child
             self._numbers[child] = message["process"]
 
@@ -133,14 +133,14 @@ class Agent:
     def _on_pong(self, message: Message) -> None:
         self.offset.add(message["sent"], message["there"], time.perf_counter())
 
-    def _end(self, process: int, child: Child, grace: float) -> None:
+    def _end(self, process: int, child: ManagedProcess, grace: float) -> None:
         if grace:
             child.close(grace)
         else:
             child.kill()
         self._wire.send("ended", process=process, code=child.exit_code(), fate="was ended")
 
-    def _forget(self, process: int) -> Child | None:
+    def _forget(self, process: int) -> ManagedProcess | None:
         with self._changing:
             return self._children.pop(process, None)
 
@@ -164,7 +164,7 @@ class Agent:
             self._wire.send("ping", sent=time.perf_counter())
             time.sleep(PING_SECONDS if number >= FIRST_PINGS else 0.05)
 
-    def __enter__(self) -> "Agent":
+    def __enter__(self) -> "HostServer":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deeppool.errors import RankFailedError, RunError
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.launcher import Slot
-from deeppool.processes.managed_process import Child, Inbox, Message, Process
-from deeppool.processes.torchrun.channel import Wire
-from deeppool.processes.torchrun.host_server import Seat
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.launcher import WorkerSpec
+from deeppool.processes.managed_process import Inbox, ManagedProcess, Message, ProcessHandle
+from deeppool.processes.torchrun.channel import Channel
+from deeppool.processes.torchrun.host_server import HostSlot
 from deeppool.units import format_bytes
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ PATIENCE = 5.0
 """Seconds that an agent gets for what takes it no time."""
 
 
-class AgentLink:
+class HostConnection:
     """The wire to one agent, and the processes that it runs."""
 
-    def __init__(self, wire: Wire, seat: Seat) -> None:
+    def __init__(self, wire: Channel, seat: HostSlot) -> None:
         """Begins to listen."""
         self.wire, self.seat = wire, seat
         self.lost = False
         self._numbers = itertools.count()
-        self._processes: dict[int, RemoteProcess] = {}
+        self._processes: dict[int, TorchrunProcess] = {}
         self._changing = threading.Lock()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def start(self, module: str, name: str, inbox: Inbox | None) -> "RemoteProcess":
+    def start(self, module: str, name: str, inbox: Inbox | None) -> "TorchrunProcess":
         """Starts a process there.
 
         Raises:
@@ -48,7 +48,7 @@ class AgentLink:
         with self._changing:
             if self.lost:
                 raise RankFailedError(f"{name} cannot start: {self.gone} (start torchrun again)")
-            process = RemoteProcess(self, next(self._numbers), name, inbox)
+            process = TorchrunProcess(self, next(self._numbers), name, inbox)
             self._processes[process.number] = process
         self.wire.send("start", process=process.number, module=module, name=name)
         return process
@@ -77,11 +77,11 @@ class AgentLink:
         self.wire.close()
 
 
-class RemoteProcess:
+class TorchrunProcess:
     """A process that an agent has started."""
 
-    def __init__(self, agent: AgentLink, number: int, name: str, inbox: Inbox | None) -> None:
-        """See :meth:`AgentLink.start`."""
+    def __init__(self, agent: HostConnection, number: int, name: str, inbox: Inbox | None) -> None:
+        """See :meth:`HostConnection.start`."""
         self.name = name
         self.number = number
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
@@ -136,10 +136,10 @@ class RemoteProcess:
             self._ended.wait(grace + PATIENCE)
 
 
-class TorchrunPlace:
+class TorchrunLauncher:
     """All of torchrun's processes, this one included: a rank beside each."""
 
-    def __init__(self, agents: Mapping[int, AgentLink], seat: Seat, address: str, device: str) -> None:
+    def __init__(self, agents: Mapping[int, HostConnection], seat: HostSlot, address: str, device: str) -> None:
         """Nothing starts yet.
 
         Args:
@@ -185,11 +185,11 @@ class TorchrunPlace:
                 agent.wire.send_file(path)
         self._store = _meeting_point(self._address)
 
-    def slot(self, rank: int) -> Slot:
+    def slot(self, rank: int) -> WorkerSpec:
         """Between nodes, gloo finds the interface itself, or by ``GLOO_SOCKET_IFNAME``."""
         seat = self._seats[rank]
         own = rank == 0 or self.one_node
-        return Slot(
+        return WorkerSpec(
             folder=str(self._folder) if own else seat.folder,
             rendezvous=(self._folder / "rendezvous").as_uri() if self._store is None else _url(self._store),
             interface="lo" if self._address == LOOPBACK else None,
@@ -197,10 +197,10 @@ class TorchrunPlace:
             core=seat.cores[seat.local_rank % len(seat.cores)] if self._device == "cpu" else None,
         )
 
-    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> Process:
+    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """A child of this process, or of the rank's agent."""
         if rank == 0:
-            return Child(module, name, inbox, nursery=nursery())
+            return ManagedProcess(module, name, inbox, nursery=fork_server())
         return self._agents[rank].start(module, name, inbox)
 
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from deeppool.errors import RunError
 from deeppool.processes.rank_group import private_folder
-from deeppool.processes.torchrun.channel import Wire
-from deeppool.processes.torchrun.host_server import Agent, Seat, find_seat
-from deeppool.processes.torchrun.launcher import LOOPBACK, AgentLink, TorchrunPlace, is_loopback, listen
+from deeppool.processes.torchrun.channel import Channel
+from deeppool.processes.torchrun.host_server import HostServer, HostSlot, find_host_slot
+from deeppool.processes.torchrun.launcher import LOOPBACK, HostConnection, TorchrunLauncher, is_loopback, listen
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -38,15 +38,15 @@ GRACE_SECONDS = 3
 """torchrun ends all of its processes when one has failed; the launcher finds out why, and says so, in these."""
 
 
-class Crew:
+class WorkerGroup:
     """All of torchrun's processes, seen from rank 0."""
 
-    def __init__(self, agents: dict[int, AgentLink], seat: Seat, address: str) -> None:
+    def __init__(self, agents: dict[int, HostConnection], seat: HostSlot, address: str) -> None:
         """The agents of the ranks from 1, and this process's seat."""
         self._agents, self._seat, self._address = agents, seat, address
         self.ranks = len(agents) + 1
 
-    def place(self, device: str, ranks: int) -> TorchrunPlace:
+    def place(self, device: str, ranks: int) -> TorchrunLauncher:
         """For the ranks of a plan.
 
         Raises:
@@ -57,11 +57,11 @@ class Crew:
                 f"the plan is for {ranks} ranks, torchrun has started {self.ranks} processes "
                 f"(plan with --gpus {self.ranks}, or change --nnodes and --nproc-per-node)"
             )
-        return TorchrunPlace(self._agents, self._seat, self._address, device)
+        return TorchrunLauncher(self._agents, self._seat, self._address, device)
 
 
 @contextmanager
-def gathered() -> Iterator[Crew]:
+def rendezvous() -> Iterator[WorkerGroup]:
     """The crew, on rank 0; the other processes serve it for as long as the block lasts there, and exit.
 
         with gathered() as crew:
@@ -73,7 +73,7 @@ def gathered() -> Iterator[Crew]:
     """
     _end_with_torchrun()
     with private_folder() as folder:
-        seat = find_seat(folder)
+        seat = find_host_slot(folder)
         store = _join_store()
         if seat.rank:
             try:
@@ -84,7 +84,7 @@ def gathered() -> Iterator[Crew]:
         agents = _gather(store, address)
         well = False
         try:
-            yield Crew(agents, seat, address)
+            yield WorkerGroup(agents, seat, address)
             well = True
         finally:
             for agent in agents.values():
@@ -108,17 +108,17 @@ def _join_store() -> "Store":
     return PrefixStore(f"deeppool/{attempt}", store)
 
 
-def _own_address(seat: Seat) -> str:
+def _own_address(seat: HostSlot) -> str:
     """Of rank 0's machine, as the others know it."""
     known = os.environ["MASTER_ADDR"]
     return LOOPBACK if is_loopback(known) or seat.local_ranks == int(os.environ["WORLD_SIZE"]) else known
 
 
-def _gather(store: "Store", address: str) -> dict[int, AgentLink]:
+def _gather(store: "Store", address: str) -> dict[int, HostConnection]:
     """Listens until every other rank has come."""
     ranks = int(os.environ["WORLD_SIZE"])
     token = secrets.token_hex(32)
-    agents: dict[int, AgentLink] = {}
+    agents: dict[int, HostConnection] = {}
     deadline = time.monotonic() + GATHERING_SECONDS
     with listen(address) as listener:
         port = listener.getsockname()[1]
@@ -133,17 +133,17 @@ def _gather(store: "Store", address: str) -> dict[int, AgentLink]:
                     f"torchrun's ranks {missing} did not reach rank 0 at {address}:{port} within "
                     f"{GATHERING_SECONDS:.0f} s (does a firewall close the port between the nodes?)"
                 ) from None
-            wire = Wire(connection)
+            wire = Channel(connection)
             said = wire.first(HELLO_SECONDS)
             if said is None or not hmac.compare_digest(str(said.get("token")), token):
                 wire.close()
                 continue
-            found = Seat(**{**said["seat"], "cores": tuple(said["seat"]["cores"])})
-            agents[found.rank] = AgentLink(wire, found)
+            found = HostSlot(**{**said["seat"], "cores": tuple(said["seat"]["cores"])})
+            agents[found.rank] = HostConnection(wire, found)
     return agents
 
 
-def _serve(store: "Store", seat: Seat) -> int:
+def _serve(store: "Store", seat: HostSlot) -> int:
     """An agent's life; its exit code."""
     try:
         # Not by store.get, which hears no signal while it waits.
@@ -153,11 +153,11 @@ def _serve(store: "Store", seat: Seat) -> int:
         connection = socket.create_connection((found["address"], found["port"]), timeout=GATHERING_SECONDS)
     except (RuntimeError, OSError) as error:
         raise RunError(f"rank {seat.rank} of torchrun cannot reach rank 0: {_first_line(error)}") from error
-    wire = Wire(connection)
+    wire = Channel(connection)
     wire.send("hello", token=found["token"], seat=asdict(seat))
     same_clock = seat.local_ranks == int(os.environ["WORLD_SIZE"])
     try:
-        with Agent(wire, Path(seat.folder), same_clock=same_clock) as agent:
+        with HostServer(wire, Path(seat.folder), same_clock=same_clock) as agent:
             well = agent.serve()
     finally:
         wire.close()

@@ -16,7 +16,7 @@ from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
-from deeppool.profiling.estimate.layer_work import Work, layer_work
+from deeppool.profiling.estimate.layer_work import LayerWork, layer_work
 from deeppool.profiling.estimate.roofline import ACCURACY, FITTED, Columns
 from deeppool.profiling.table import Measurement, Profile
 
@@ -98,7 +98,7 @@ def estimate(
 
 
 def _seconds(
-    works: Sequence[Work], batches: Sequence[int], sheet: GpuSheet, *, tf32: bool
+    works: Sequence[LayerWork], batches: Sequence[int], sheet: GpuSheet, *, tf32: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Forward and backward seconds of each work."""
     parts = [kernels for work in works for kernels in (work.forward, work.backward)]

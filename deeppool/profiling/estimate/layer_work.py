@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeppool.graph.capture.extract import Segment, example_inputs
-from deeppool.graph.capture.fake_tensors import FakeRun
+from deeppool.graph.capture.fake_tensors import FakeTensorRun
 from deeppool.profiling.estimate.kernels import Kernel, kernels_of
 
 NOTHING = ("aten::empty", "aten::_unsafe_view")
@@ -22,14 +22,14 @@ NOTHING = ("aten::empty", "aten::_unsafe_view")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LayerWork:
     """The kernels of a layer at one per-GPU batch, in the order of their launch."""
 
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
 
 
-def layer_work(segment: Segment, batch: int, *, autocast: bool = False) -> Work:
+def layer_work(segment: Segment, batch: int, *, autocast: bool = False) -> LayerWork:
     """The kernels of some layers' forward and backward.
 
     Args:
@@ -39,7 +39,7 @@ def layer_work(segment: Segment, batch: int, *, autocast: bool = False) -> Work:
             every layer is taken alone. The operators that autocast chooses are those of a CPU.
     """
     mode = FakeTensorMode()
-    run = FakeRun(segment.module, mode)
+    run = FakeTensorRun(segment.module, mode)
     with mode:
         inputs = example_inputs(segment, batch, torch.device("cpu"))
     return trace(
@@ -53,7 +53,7 @@ def trace(
     *,
     mode: FakeTensorMode,
     autocast: bool = False,
-) -> Work:
+) -> LayerWork:
     """The kernels of ``forward`` on fake tensors, and of the gradients of the ``leaves`` that want one.
 
     Args:
@@ -70,11 +70,11 @@ def trace(
         first = recorder.take()
         wanted = [x for x in leaves() if x.requires_grad]
         if not outputs or not wanted:
-            return Work(first, ())
+            return LayerWork(first, ())
         gradients = [torch.ones_like(x) for x in outputs]
         with recorder:
             torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
-    return Work(first, recorder.take())
+    return LayerWork(first, recorder.take())
 
 
 class _Recorder(TorchDispatchMode):

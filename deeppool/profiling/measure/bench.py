@@ -8,14 +8,14 @@ from functools import partial
 from deeppool.device.common import Device, Precision
 from deeppool.errors import ProfileError
 from deeppool.graph.capture.capture import CapturedModel
-from deeppool.profiling.measure.concurrent_ranks import Company
-from deeppool.profiling.measure.iteration import Iteration, Tape, copy_weights, example_data
+from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks
+from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
 from deeppool.profiling.measure.sampling import LONG, enough, progress
 from deeppool.profiling.store import MeasurementLog, Runs, Times
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryUse:
+class DeviceMemory:
     """Bytes of one iteration, where the device counts them."""
 
     peak: int | None = None
@@ -32,7 +32,7 @@ class Bench:
         device: Device,
         precision: Precision,
         graphs: bool,
-        company: Company | None = None,
+        company: ConcurrentRanks | None = None,
     ) -> None:
         """Copies the weights there.
 
@@ -69,7 +69,7 @@ class Bench:
         """One iteration, stamped or not, as a function that gives the seconds of each layer, or of the whole."""
         kinds = (True, False)
         data = example_data(self._captured, batch, self._device)
-        tapes = {stamped: Tape(self._device.stamp) for stamped in kinds}
+        tapes = {stamped: TimestampLog(self._device.stamp) for stamped in kinds}
         works: list[Callable[[], None]] = [
             partial(self._iterations[x].run, data, tapes[x], self._precision) for x in kinds
         ]
@@ -91,11 +91,11 @@ class Bench:
 
         return once
 
-    def memory(self, batch: int) -> MemoryUse:
+    def memory(self, batch: int) -> DeviceMemory:
         """Of one more iteration, without graphs, whose memory lasts longer than they run."""
         if self._device.memory_use() is None:
-            return MemoryUse()
-        tape = Tape(self._device.memory_use)
+            return DeviceMemory()
+        tape = TimestampLog(self._device.memory_use)
         with self._errors(batch):
             self._iterations[True].run(example_data(self._captured, batch, self._device), tape, self._precision)
         layers = [0] * len(self._captured.nodes)
@@ -103,7 +103,7 @@ class Bench:
         for _, layer, (now, peak) in tape.marks:
             layers[layer] = max(layers[layer], peak - held)
             held, highest = now, max(highest, peak)
-        return MemoryUse(highest, tuple(layers))
+        return DeviceMemory(highest, tuple(layers))
 
     @contextmanager
     def _errors(self, batch: int) -> Iterator[None]:

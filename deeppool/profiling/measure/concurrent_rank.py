@@ -14,19 +14,19 @@ from deeppool.device.heap import keep_memory
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.models.workloads import load_model
-from deeppool.processes.managed_process import Commands
-from deeppool.profiling.measure.iteration import Iteration, Tape, copy_weights, example_data
+from deeppool.processes.managed_process import CommandChannel
+from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
 
 
 def main() -> None:
     """Obeys until it is told to exit."""
     try:
-        serve(Commands())
+        serve(CommandChannel())
     except DeeppoolError as error:
         sys.exit(str(error))
 
 
-def serve(commands: Commands) -> None:
+def serve(commands: CommandChannel) -> None:
     """Until it is told to exit; raises what keeps it from that."""
     setup = commands.next()
     pin_to_core(setup["core"])
@@ -50,7 +50,7 @@ def serve(commands: Commands) -> None:
     commands.answer("ready")
     with device.arithmetic(setup["precision"]):
         while (message := commands.next())["command"] != "exit":
-            iteration.run(data(message["batch"]), Tape(lambda: None), setup["precision"])
+            iteration.run(data(message["batch"]), TimestampLog(lambda: None), setup["precision"])
             commands.answer("done")
 
 

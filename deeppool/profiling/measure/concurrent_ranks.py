@@ -13,8 +13,8 @@ from deeppool.device.cpu import on_cores, usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.models.workloads import save_model
-from deeppool.processes.fork_server_client import nursery
-from deeppool.processes.managed_process import Child, receive
+from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.managed_process import ManagedProcess, receive
 from deeppool.processes.rank_group import private_folder
 
 START_SECONDS, ITERATION_SECONDS = 300.0, 600.0
@@ -39,7 +39,7 @@ def check_ranks(ranks: int, device: str, threads: int) -> None:
         raise InvalidValueError(f"ranks have a core each, got {threads} threads (leave ranks or threads out)")
 
 
-class Company:
+class ConcurrentRanks:
     """A process on each of the other cores. A context manager that ends them."""
 
     def __init__(self, captured: CapturedModel, precision: Precision, others: int) -> None:
@@ -55,7 +55,7 @@ class Company:
             model = save_model(captured.source, folder)
             self._others = [
                 ending.enter_context(
-                    Child("deeppool.profiling.measure.concurrent_rank", f"rank {rank}", nursery=nursery())
+                    ManagedProcess("deeppool.profiling.measure.concurrent_rank", f"rank {rank}", nursery=fork_server())
                 )
                 for rank in range(1, others + 1)
             ]
@@ -84,7 +84,7 @@ class Company:
         for child in self._others:
             receive(child, ITERATION_SECONDS)
 
-    def __enter__(self) -> "Company":
+    def __enter__(self) -> "ConcurrentRanks":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -25,7 +25,7 @@ AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(slots=True)
-class Tape:
+class TimestampLog:
     """What was read at each boundary of an iteration, in order: of the clock, or of the device's memory."""
 
     read: Callable[[], Any]
@@ -61,7 +61,7 @@ class _Boundary(nn.Module):
         self.layer = layer
 
     def forward(self, *outputs: torch.Tensor) -> None:
-        tape: Tape = self.__dict__["iteration"].tape
+        tape: TimestampLog = self.__dict__["iteration"].tape
         tape.end("forward", self.layer)
         for output in outputs:
             if output.grad_fn is not None:
@@ -79,7 +79,7 @@ class Iteration:
             weights: see :func:`copy_weights`.
             stamped: whether there are boundaries between layers, or only around the two passes.
         """
-        self.tape = Tape(lambda: None)
+        self.tape = TimestampLog(lambda: None)
         self.last = len(captured.nodes) - 1
         self.broken = False
         """The last run raised, or still runs."""
@@ -111,7 +111,7 @@ class Iteration:
                 graph.call_module(name, tuple(copies[output] for output in _outputs(nodes)))
         return fx.GraphModule(holder, graph)
 
-    def run(self, data: Sequence[torch.Tensor], tape: Tape, precision: Precision) -> None:
+    def run(self, data: Sequence[torch.Tensor], tape: TimestampLog, precision: Precision) -> None:
         """One iteration, on ``data`` of :func:`example_data`; ``tape`` then holds a reading for each boundary.
 
         Gradients are new, as after ``zero_grad``, and are left on the weights.

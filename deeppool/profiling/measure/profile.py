@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from deeppool.base import serialization
-from deeppool.base.run_registry import announced
+from deeppool.base.run_registry import registered
 from deeppool.device.common import AUTOCAST, Device, Precision, find_device
 from deeppool.device.environment import package_versions
 from deeppool.device.heap import memory_kept
@@ -28,8 +28,8 @@ from deeppool.graph.layer import LayerGraph
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.iteration_check import IterationCheck
-from deeppool.profiling.measure.bench import Bench, MemoryUse
-from deeppool.profiling.measure.concurrent_ranks import Company, check_ranks
+from deeppool.profiling.measure.bench import Bench, DeviceMemory
+from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks, check_ranks
 from deeppool.profiling.measure.sampling import MAXIMUM_SECONDS, faster_half, spread, typical
 from deeppool.profiling.store import Kept, MeasurementLog, Runs, read_kept
 from deeppool.profiling.table import Measurement, Profile
@@ -44,7 +44,7 @@ SHORTEST = 1e-9
 """Seconds; a layer that only shows its input otherwise takes none by the clock, and amplification divides by it."""
 
 
-@announced
+@registered
 def profile(
     model: CapturedModel | torch.nn.Module | str,
     input_shape: Shapes | None = None,
@@ -105,13 +105,13 @@ def profile(
     conditions = json.dumps([captured.graph.fingerprint, *_circumstances(place, precision, threads, graphs, ranks)])
     _check_memory(captured, sizes[-1], place, precision, ranks)
     log = MeasurementLog(log_path, conditions)
-    memory: dict[int, MemoryUse] = {}
+    memory: dict[int, DeviceMemory] = {}
     # As in the processes that train.
     with (
         memory_kept() if place.kind == "cpu" else nullcontext(),
         _threads(threads),
         place.arithmetic(precision),
-        nullcontext() if ranks == 1 else Company(captured, precision, ranks - 1) as company,
+        nullcontext() if ranks == 1 else ConcurrentRanks(captured, precision, ranks - 1) as company,
     ):
         bench = Bench(captured, place, precision, graphs, company)
         for index, batch in enumerate(sizes):
@@ -197,7 +197,7 @@ def _circumstances(place: Device, precision: Precision, threads: int, graphs: bo
 
 
 def _measurements(
-    captured: CapturedModel, runs: Sequence[Runs], memory: Sequence[MemoryUse]
+    captured: CapturedModel, runs: Sequence[Runs], memory: Sequence[DeviceMemory]
 ) -> tuple[Measurement, ...]:
     """One per signature, over its layers and runs at each batch size."""
     places: dict[str, list[int]] = defaultdict(list)
@@ -224,7 +224,7 @@ def _measurements(
     return tuple(found)
 
 
-def _check(made: Profile, batch: int, runs: Runs, memory: MemoryUse) -> IterationCheck:
+def _check(made: Profile, batch: int, runs: Runs, memory: DeviceMemory) -> IterationCheck:
     layered, whole = runs.seconds
     return IterationCheck(
         batch=batch,

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from deeppool.base.run_registry import announced
+from deeppool.base.run_registry import registered
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork
 from deeppool.device.common import Device, find_device
 from deeppool.device.environment import package_versions
 from deeppool.errors import InvalidValueError, RunError
-from deeppool.processes.launcher import ThisMachine
+from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
-from deeppool.profiling.network.patterns import ELEMENT_BYTES, METHOD, Progress, Seat, group_sizes, measure_patterns
+from deeppool.profiling.network.patterns import ELEMENT_BYTES, METHOD, Progress, RankSlot, group_sizes, measure_patterns
 from deeppool.units import format_bytes
 
 SIZES = tuple(2**exponent for exponent in range(2, 27))
@@ -34,7 +34,7 @@ RANK_BYTES = 300 * 2**20
 Backend = Literal["auto", "gloo", "nccl"]
 
 
-@announced
+@registered
 def measure_network(
     ranks: int | None = None,
     *,
@@ -67,7 +67,7 @@ def measure_network(
     _check_capacity(count, device, wanted[-1])
     report = on_progress or (lambda what, share: None)
     # The folder stays to the end: ranks meet in it for each pattern's group.
-    with private_folder() as folder, RankGroup(ThisMachine(device.kind, count)) as group:
+    with private_folder() as folder, RankGroup(LocalLauncher(device.kind, count)) as group:
         report("starting", 0.0)
         for rank in range(count):
             group.start("deeppool.profiling.network.rank").send(
@@ -86,7 +86,7 @@ def measure_network(
             "while the network was measured",
             lambda message: report(message["what"], message["share"]),
         )
-    return _cluster(_curves(answers[0]["curves"]), Seat(0, count, count), device, name)
+    return _cluster(_curves(answers[0]["curves"]), RankSlot(0, count, count), device, name)
 
 
 def join_measurement(
@@ -107,7 +107,7 @@ def join_measurement(
 
     device = _device(backend)
     wanted = _checked(sizes, seconds)
-    seat = Seat(*(int(os.environ[variable]) for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+    seat = RankSlot(*(int(os.environ[variable]) for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
     _check_capacity(seat.ranks, device, wanted[-1], seat.per_node)
     device.select(seat.local)
     if seat.ranks == seat.per_node:
@@ -172,8 +172,8 @@ def _curves(found: Any) -> list[Curve]:
     return TypeAdapter(list[Curve]).validate_python(found)
 
 
-def _cluster(curves: list[Curve], seat: Seat, device: Device, name: str) -> Cluster:
-    """What the planner needs of the curves, which are in the order of :meth:`Seat.patterns`."""
+def _cluster(curves: list[Curve], seat: RankSlot, device: Device, name: str) -> Cluster:
+    """What the planner needs of the curves, which are in the order of :meth:`RankSlot.patterns`."""
     found = dict(zip(seat.patterns(), curves, strict=True))
     pairs = {pattern.ranks[1]: curve for pattern, curve in found.items() if pattern.kind == "transfer"}
     near = pairs.get(1) if seat.per_node > 1 else None

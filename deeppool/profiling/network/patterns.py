@@ -61,7 +61,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankSlot:
     """One rank among all of them, which are numbered node by node."""
 
     rank: int
@@ -88,8 +88,10 @@ def group_sizes(ranks: int, per_node: int) -> tuple[int, ...]:
     return tuple(sorted(n for n in {*range(2, 9), *steps, per_node, per_node + 1, ranks} if 2 <= n <= ranks))
 
 
-def measure_patterns(seat: Seat, device: Device, sizes: Sequence[int], seconds: float, report: Progress) -> list[Curve]:
-    """Measures every pattern, in the order of :meth:`Seat.patterns`.
+def measure_patterns(
+    seat: RankSlot, device: Device, sizes: Sequence[int], seconds: float, report: Progress
+) -> list[Curve]:
+    """Measures every pattern, in the order of :meth:`RankSlot.patterns`.
 
     All ranks call it; torch.distributed is initialised, and ``device`` selected.
 
@@ -127,7 +129,7 @@ class _Member:
     """One rank's part in one pattern."""
 
     def __init__(
-        self, pattern: Pattern, seat: Seat, group: dist.ProcessGroup, device: Device, sizes: Sequence[int]
+        self, pattern: Pattern, seat: RankSlot, group: dist.ProcessGroup, device: Device, sizes: Sequence[int]
     ) -> None:
         self.pattern, self.group, self.device, self.sizes = pattern, group, device, sizes
         self.leads = seat.rank == pattern.ranks[0]

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from deeppool.device.common import find_device
 from deeppool.errors import DeeppoolError
-from deeppool.processes.heartbeat import Pulse
-from deeppool.processes.managed_process import Commands
-from deeppool.profiling.network.patterns import Seat, measure_patterns
+from deeppool.processes.heartbeat import Heartbeat
+from deeppool.processes.managed_process import CommandChannel
+from deeppool.profiling.network.patterns import RankSlot, measure_patterns
 
 PATIENCE = 120.0
 """Seconds, beyond those to measure, that a rank waits for the others; the launcher notices a death much sooner."""
@@ -23,11 +23,11 @@ PATIENCE = 120.0
 
 def main() -> None:
     """Measures, and answers."""
-    commands = Commands()
-    pulse = Pulse(commands)
+    commands = CommandChannel()
+    pulse = Heartbeat(commands)
     try:
         setup = commands.next()
-        seat = Seat(setup["rank"], setup["ranks"], setup["ranks"])
+        seat = RankSlot(setup["rank"], setup["ranks"], setup["ranks"])
         device = find_device(setup["device"])
         device.select(seat.local)
         # gloo would listen on the machine's public address.

@@ -8,9 +8,9 @@ import numpy as np
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
-from deeppool.scheduling.placement import Gpu, Placement, Request, place
-from deeppool.simulation.cluster.history import History
-from deeppool.simulation.cluster.job_costs import ClusterStrategy, PriceBook
+from deeppool.scheduling.placement import Gpu, JobPlacement, Request, place
+from deeppool.simulation.cluster.history import SimulationHistory
+from deeppool.simulation.cluster.job_costs import ClusterStrategy, CostCache
 from deeppool.simulation.cluster.jobs import SimulatedBackground, SimulatedForeground
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
 from deeppool.simulation.plan.conditions import Conditions
@@ -33,7 +33,7 @@ class Engine:
         cluster: Cluster,
         strategy: ClusterStrategy,
         foreground_gpus: int | None,
-        prices: PriceBook,
+        prices: CostCache,
         conditions: Conditions,
     ) -> None:
         """Prices every job.
@@ -42,7 +42,7 @@ class Engine:
             InvalidValueError: a job is larger than the cluster.
         """
         self.now = 0.0
-        self.history = History(cluster.gpus)
+        self.history = SimulationHistory(cluster.gpus)
         self.jobs: list[SimulatedJob] = [_job(number, job, prices) for number, job in enumerate(trace.jobs)]
         for job in self.jobs:
             if job.gpu_count > cluster.gpus:
@@ -98,10 +98,10 @@ class Engine:
         behind = [job for job in self._waiting if isinstance(job, SimulatedBackground)]
         self._start(place(_requests(behind), self._placements(), free))
 
-    def _placements(self) -> list[Placement]:
-        return [Placement(job.number, job.job.role, job.gpus) for job in self._running.values()]
+    def _placements(self) -> list[JobPlacement]:
+        return [JobPlacement(job.number, job.job.role, job.gpus) for job in self._running.values()]
 
-    def _start(self, placements: Sequence[Placement]) -> None:
+    def _start(self, placements: Sequence[JobPlacement]) -> None:
         for placement in placements:
             job = self.jobs[placement.job]
             self._waiting.remove(job)
@@ -179,7 +179,7 @@ class Engine:
                 del self._running[job.number]
 
 
-def _job(number: int, job: TraceJob, prices: PriceBook) -> SimulatedJob:
+def _job(number: int, job: TraceJob, prices: CostCache) -> SimulatedJob:
     return (SimulatedForeground if job.role == "foreground" else SimulatedBackground)(number, job, prices)
 
 

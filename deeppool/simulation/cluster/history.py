@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.simulation.cluster.record import ClusterStep, GpuGroup, GpuSeconds, Stint
+from deeppool.simulation.cluster.record import ClusterStep, GpuGroup, GpuSeconds, Interval
 
 _State = tuple[float, int, int, float, float]
 """Since when; number of the foreground and of the background, below 0 for none; parts held and harvested."""
 
 
-class History:
+class SimulationHistory:
     """Is told of every stretch of time between two events."""
 
     def __init__(self, gpus: int) -> None:
@@ -66,10 +66,10 @@ class History:
         return tuple(GpuGroup(tuple(gpus), _stints(states, end, names)) for states, gpus in same.items())
 
 
-def _stints(states: Sequence[_State], end: float, names: Sequence[str]) -> tuple[Stint, ...]:
+def _stints(states: Sequence[_State], end: float, names: Sequence[str]) -> tuple[Interval, ...]:
     ends = [*(state[0] for state in states[1:]), end]
     return tuple(
-        Stint(
+        Interval(
             start,
             until,
             names[foreground] if foreground >= 0 else None,

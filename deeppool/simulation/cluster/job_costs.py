@@ -32,7 +32,7 @@ from deeppool.simulation.cluster.workload import Source, TraceJob
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.collocated_plan import simulate_beside
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.simulation.plan.simulate import GpuWork, work_of, work_under
+from deeppool.simulation.plan.simulate import GpuActivity, work_of, work_under
 
 ClusterStrategy = Literal["data-parallel", "partition", "burst-parallel", "collocated"]
 """Who trains where:
@@ -50,7 +50,7 @@ COLLOCATED_ITERATIONS, LEARNING_ITERATIONS = 20, 200
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class InterferenceEffect:
     """A background beside one GPU of a foreground; see above."""
 
     stretch: float = 1.0
@@ -66,7 +66,7 @@ class ForegroundCost:
 
     plan: Plan
     """Whose GPUs are all in use."""
-    work: tuple[GpuWork, ...]
+    work: tuple[GpuActivity, ...]
     """Of its ranks, as planned; those that do the same together."""
     kind: NDArray[np.intp]
     """Per rank, which of ``work`` it does."""
@@ -88,7 +88,7 @@ class BackgroundCost:
     """Seconds."""
 
 
-class PriceBook:
+class CostCache:
     """Prices each distinct combination once."""
 
     def __init__(
@@ -115,7 +115,7 @@ class PriceBook:
         self._plans: dict[tuple[object, ...], Plan] = {}
         self._costs: dict[tuple[int, Conditions | None], ForegroundCost] = {}
         self._backgrounds: dict[tuple[str, int | None], BackgroundCost] = {}
-        self._effects: dict[tuple[int, int, int], Effect] = {}
+        self._effects: dict[tuple[int, int, int], InterferenceEffect] = {}
 
     def plan(self, job: TraceJob) -> Plan:
         """Of a foreground, by the strategy; all of its GPUs are in use.
@@ -175,11 +175,11 @@ class PriceBook:
             self._backgrounds[key] = BackgroundCost(profile, batch, profile.iteration_time(batch))
         return self._backgrounds[key]
 
-    def effect(self, cost: ForegroundCost, kind: int, background: BackgroundCost) -> Effect:
+    def effect(self, cost: ForegroundCost, kind: int, background: BackgroundCost) -> InterferenceEffect:
         """A background beside a GPU of a foreground that does work number ``kind``."""
         work = cost.work[kind]
         if self._interference is None or self._sharing is None or not work.spans:
-            return Effect(gaps=self._harvest)
+            return InterferenceEffect(gaps=self._harvest)
         # As planned, whatever the conditions: they change how long work is held, not what suffers beside what.
         key = (id(cost.plan), kind, id(background))
         if key not in self._effects:
@@ -219,19 +219,19 @@ def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
 
 def effect_beside(
     plan: Plan,
-    work: GpuWork,
+    work: GpuActivity,
     iteration_time: float,
     background: Profile,
     batch: int,
     interference: Interference,
     sharing: Sharing,
-) -> Effect:
+) -> InterferenceEffect:
     """Simulates a GPU of a plan with a background beside it; see :func:`simulate_beside` for the arguments."""
     iterations = LEARNING_ITERATIONS if sharing.learns else COLLOCATED_ITERATIONS
     found = simulate_beside(plan, work, iteration_time, background, batch, interference, sharing, iterations=iterations)
     busy = found.elapsed - found.gap_time
     stretch = max(1.0, busy / found.iterations / work.held)
-    return Effect(
+    return InterferenceEffect(
         stretch=stretch,
         wait=max(0.0, found.iteration_time - found.alone_time - (stretch - 1) * work.held),
         gaps=min(1.0, found.gap_work / found.gap_time) if found.gap_time else 1.0,

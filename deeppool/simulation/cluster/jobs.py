@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.simulation.cluster.job_costs import BackgroundCost, ForegroundCost, PriceBook
+from deeppool.simulation.cluster.job_costs import BackgroundCost, CostCache, ForegroundCost
 from deeppool.simulation.cluster.record import JobOutcome
 from deeppool.simulation.cluster.workload import TraceJob
 
@@ -51,7 +51,7 @@ class _SimulatedJob:
 class SimulatedForeground(_SimulatedJob):
     """A training by a plan."""
 
-    def __init__(self, number: int, job: TraceJob, prices: PriceBook) -> None:
+    def __init__(self, number: int, job: TraceJob, prices: CostCache) -> None:
         """Waits."""
         self._plan = prices.plan(job)
         super().__init__(number, job, self._plan.gpus)
@@ -64,14 +64,14 @@ class SimulatedForeground(_SimulatedJob):
         self.held = self.harvested = self.work = np.zeros(0)
         """Per GPU of its own, parts of the time: held by it, by a background alone, and a background's work done."""
 
-    def start(self, now: float, gpus: tuple[int, ...], prices: PriceBook) -> None:
+    def start(self, now: float, gpus: tuple[int, ...], prices: CostCache) -> None:
         """Gets its GPUs."""
         self.gpus, self.started = gpus, now
         self._cost = prices.foreground(self.job, gpus)
         self._beside = None
         self.alone_time = self._iterations * self._cost.iteration_time
 
-    def go_beside(self, backgrounds: Gpus, costs: dict[int, BackgroundCost], prices: PriceBook) -> bool:
+    def go_beside(self, backgrounds: Gpus, costs: dict[int, BackgroundCost], prices: CostCache) -> bool:
         """Finds its rates beside the background of each of its GPUs, below 0 where there is none.
 
         Returns:
@@ -126,7 +126,7 @@ class SimulatedForeground(_SimulatedJob):
 class SimulatedBackground(_SimulatedJob):
     """Trainings of their own on some GPUs; the job is over when all of them are."""
 
-    def __init__(self, number: int, job: TraceJob, prices: PriceBook) -> None:
+    def __init__(self, number: int, job: TraceJob, prices: CostCache) -> None:
         """Waits."""
         super().__init__(number, job, job.gpus or 1)
         self.cost = prices.background(job)

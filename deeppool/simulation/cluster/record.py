@@ -69,7 +69,7 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Stint:
+class Interval:
     """What a GPU does for a while; the three shares of its time sum to 1."""
 
     start: float
@@ -89,7 +89,7 @@ class GpuGroup:
     """GPUs that did the same at all times."""
 
     gpus: tuple[int, ...]
-    stints: tuple[Stint, ...]
+    stints: tuple[Interval, ...]
     """Without a break from the start of the trace to the end of the simulation."""
 
 

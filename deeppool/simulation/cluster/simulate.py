@@ -16,7 +16,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.cluster.engine import Engine
-from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy, PriceBook
+from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy, CostCache
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, load_sources
 from deeppool.simulation.device.interference import Interference
@@ -69,7 +69,7 @@ def simulate_cluster(
     if sharing is None:
         raise InvalidValueError("policy 'none' has no background (the strategy burst-parallel keeps them apart)")
     known = load_sources(trace) if sources is None else sources
-    prices = PriceBook(
+    prices = CostCache(
         cluster,
         strategy,
         known,

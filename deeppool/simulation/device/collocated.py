@@ -24,13 +24,13 @@ import numpy as np
 
 from deeppool.base.sharing import Sharing
 from deeppool.errors import InvalidValueError
-from deeppool.scheduling.background_limits import Operator, Orders
+from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 from deeppool.scheduling.governor import Governor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SimulatedStep:
     """An operator of the foreground, and the idle time before it."""
 
     kind: str
@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SimulatedPiece:
     """What the background launches as one."""
 
     seconds: float
@@ -59,7 +59,7 @@ class Piece:
     """Seconds of one of its kernels; None: it is one."""
 
 
-Rates = Callable[[Step, Piece], tuple[float, float]]
+Rates = Callable[[SimulatedStep, SimulatedPiece], tuple[float, float]]
 """At which an operator and a piece go while both are on the device; 1 is as fast as alone."""
 
 
@@ -124,8 +124,8 @@ class CollocatedSimulation:
 
 
 def simulate_collocated(
-    steps: Sequence[Step],
-    pieces: Sequence[Piece],
+    steps: Sequence[SimulatedStep],
+    pieces: Sequence[SimulatedPiece],
     sharing: Sharing,
     device: DeviceModel,
     *,
@@ -190,25 +190,25 @@ def simulate_collocated(
 class _Run:
     """The device's state; time goes on by events: the end of an operator, of a piece, a question to the gate."""
 
-    def __init__(self, pieces: Sequence[Piece], sharing: Sharing, device: DeviceModel, poll: float) -> None:
+    def __init__(self, pieces: Sequence[SimulatedPiece], sharing: Sharing, device: DeviceModel, poll: float) -> None:
         self.now = 0.0
         self.work = 0.0
         """Seconds of the background's."""
         self.gap_work = self.gap_time = 0.0
         self._pieces = pieces
         self._next = 0
-        self._queue: deque[Piece] = deque()
+        self._queue: deque[SimulatedPiece] = deque()
         self._left = 0.0
         """Seconds of the first piece in the queue."""
         self._gate = Gate(sharing)
         self._device = device
         self._poll = poll
-        self._orders = Orders(open=False, share=1.0, banned=frozenset())
+        self._orders = BackgroundLimits(open=False, share=1.0, banned=frozenset())
         self._waits = not device.preempts or sharing.priority == "normal"
         self._private = 0 if sharing.priority == "normal" else device.private_queue
 
     def iterate(
-        self, steps: Sequence[Step], drawn: Sequence[float], orders: Orders
+        self, steps: Sequence[SimulatedStep], drawn: Sequence[float], orders: BackgroundLimits
     ) -> tuple[float, dict[Operator, float]]:
         """One iteration of the foreground; returns its seconds, and those of each operator."""
         self._orders = orders
@@ -242,7 +242,7 @@ class _Run:
             ended = self._pass(min(self._left_at(1.0), self._asking()), 1.0)
             ahead -= ended
 
-    def _operate(self, step: Step, doing: Operator, seconds: float) -> None:
+    def _operate(self, step: SimulatedStep, doing: Operator, seconds: float) -> None:
         """An operator works, beside whatever the background has on the device."""
         while seconds > 0:
             self._launch(doing)

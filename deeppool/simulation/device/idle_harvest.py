@@ -10,7 +10,7 @@ from deeppool.errors import InvalidValueError
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class IdleHarvest:
     """Measured by length, of a background at the lowest priority on the foreground's core."""
 
     seconds: tuple[float, ...]
@@ -42,7 +42,7 @@ class Waits:
         return f"{text}, {100 * self.in_transfers:.0f} % inside transfers" if self.in_transfers < 1 else text
 
 
-ALL = Waits((1.0,), (1.0,))
+ALL = IdleHarvest((1.0,), (1.0,))
 """Nothing is lost in any wait."""
 
 

@@ -11,15 +11,15 @@ from itertools import pairwise, product
 from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
-from deeppool.simulation.device.collocated import Piece, Rates, Step
-from deeppool.simulation.device.idle_harvest import ALL, Waits, between
+from deeppool.simulation.device.collocated import Rates, SimulatedPiece, SimulatedStep
+from deeppool.simulation.device.idle_harvest import ALL, IdleHarvest, between
 
 Pairs = tuple[tuple[float, ...], ...]
 """Per class of the foreground (row) and of the background (column)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Arrangement:
     """All pairs in one arrangement of the two jobs; 1 is as fast as alone."""
 
     name: str
@@ -41,8 +41,8 @@ class Interference:
     """FLOP per byte of a kernel, ascending."""
     durations: tuple[float, ...]
     """Seconds of a kernel alone, ascending."""
-    arrangements: tuple[Beside, ...]
-    waits: Waits | None = None
+    arrangements: tuple[Arrangement, ...]
+    waits: IdleHarvest | None = None
     """None: not measured, as on GPUs; a background then gets all of every wait."""
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Interference:
                     f"arrangement {found.name} has a foreground that stands still, or rates below 0"
                 )
 
-    def arrangement(self, name: str) -> Beside:
+    def arrangement(self, name: str) -> Arrangement:
         """That of a name.
 
         Raises:
@@ -89,7 +89,7 @@ class Interference:
             rows, columns = weights(*kernels[:2]), weights(*kernels[2:])
             return _weighted(found.foreground, rows, columns), _weighted(found.background, rows, columns)
 
-        def look_up(step: Step, piece: Piece) -> tuple[float, float]:
+        def look_up(step: SimulatedStep, piece: SimulatedPiece) -> tuple[float, float]:
             return between(
                 step.intensity,
                 step.seconds if step.kernel is None else step.kernel,
@@ -99,7 +99,7 @@ class Interference:
 
         return look_up
 
-    def waits_beside(self, name: str) -> Waits:
+    def waits_beside(self, name: str) -> IdleHarvest:
         """What a background in that arrangement gets done in waits: only the lowest priority's are measured."""
         return ALL if self.waits is None or name != "lowest" else self.waits
 

@@ -10,10 +10,16 @@ from typing import ClassVar
 from deeppool.base.sharing import Sharing
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
-from deeppool.simulation.device.collocated import CollocatedSimulation, DeviceModel, Piece, Step, simulate_collocated
-from deeppool.simulation.device.idle_harvest import Waits
+from deeppool.simulation.device.collocated import (
+    CollocatedSimulation,
+    DeviceModel,
+    SimulatedPiece,
+    SimulatedStep,
+    simulate_collocated,
+)
+from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Interference
-from deeppool.simulation.plan.simulate import GpuWork, work_of
+from deeppool.simulation.plan.simulate import GpuActivity, work_of
 from deeppool.simulation.validation.fidelity import Fidelity
 
 
@@ -93,7 +99,7 @@ def simulate_collocated_plan(
 
 def simulate_beside(
     plan: Plan,
-    work: GpuWork,
+    work: GpuActivity,
     iteration_time: float,
     background: Profile,
     batch: int,
@@ -119,7 +125,7 @@ def simulate_beside(
     """
     times = [background.time(layer, batch) for layer in range(len(background.graph.layers))]
     seconds = [time.forward for time in times] + [time.backward for time in reversed(times)]
-    pieces = [Piece(seconds=one) for one in seconds if one > 0]
+    pieces = [SimulatedPiece(seconds=one) for one in seconds if one > 0]
     preempts = plan.device == "cpu"
     device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
     stages = {layer.name: index for index, layer in enumerate(plan.layers)}
@@ -127,7 +133,7 @@ def simulate_beside(
     return simulate_collocated(steps, pieces, sharing, device, iterations=iterations)
 
 
-def _steps(work: GpuWork, stages: dict[str, int], end: float, waits: Waits) -> list[Step]:
+def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHarvest) -> list[SimulatedStep]:
     """What one GPU does in an iteration; the idle time at its end comes before the next one's first operator."""
     free_since = work.spans[-1].end - end
     steps = []
@@ -138,7 +144,7 @@ def _steps(work: GpuWork, stages: dict[str, int], end: float, waits: Waits) -> l
         gap, pauses = max(0.0, span.start - free_since), span.duration - seconds
         idle = gap + pauses
         steps.append(
-            Step(
+            SimulatedStep(
                 kind=span.kind,
                 stage=stages[span.name],
                 seconds=seconds,

@@ -21,7 +21,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.schedule import LayerSeconds, Schedule, alike, exposed, order_of, schedule
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import TimeSummary, summarise
-from deeppool.simulation.device.idle_harvest import Waits
+from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.stragglers import VariedIterations, vary
 from deeppool.simulation.validation.fidelity import Fidelity
@@ -132,7 +132,7 @@ def simulate(
 
 
 @dataclass(frozen=True, slots=True)
-class GpuWork:
+class GpuActivity:
     """What some GPUs do in an iteration, all of them the same."""
 
     gpus: tuple[int, ...]
@@ -147,7 +147,7 @@ class GpuWork:
         """Seconds, on one of them."""
         return sum(self.computed(span) for span in self.spans)
 
-    def harvest(self, end: float, waits: Waits) -> float:
+    def harvest(self, end: float, waits: IdleHarvest) -> float:
         """Seconds of its own work that a background gets done on one of them while it waits, until ``end``.
 
         Args:
@@ -167,20 +167,20 @@ class GpuWork:
         return tuple(Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
 
 
-def work_of(plan: Plan) -> tuple[list[GpuWork], float]:
+def work_of(plan: Plan) -> tuple[list[GpuActivity], float]:
     """What each GPU does, and the iteration time; GPUs that do the same together, those without work included."""
     layers, gpus = plan.layers, plan.gpu_sets
     times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
     names = [layer.name for layer in layers]
     computing = _computing(plan)
     work = [
-        GpuWork(tuple(same), _spans(same[0], computed, names, times, layers), computing)
+        GpuActivity(tuple(same), _spans(same[0], computed, names, times, layers), computing)
         for computed, same in alike(gpus).items()
     ]
     return [*work, *_without_work(plan)], times.iteration_time
 
 
-def replay(plan: Plan) -> tuple[GpuWork, ...]:
+def replay(plan: Plan) -> tuple[GpuActivity, ...]:
     """As :func:`simulate`, but once for all GPUs that do the same, idle spans included: of many GPUs few kinds."""
     work, end = work_of(plan)
     return tuple(sorted((_filled(one, end, "idle") for one in work), key=lambda one: one.gpus[0]))
@@ -191,7 +191,7 @@ def planned_title(plan: Plan) -> str:
     return f"{plan.model}, planned"
 
 
-def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[list[GpuWork], tuple[float, ...]]:
+def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[list[GpuActivity], tuple[float, ...]]:
     """What each GPU does in the iteration of median length, and the times of all iterations.
 
     Raises:
@@ -202,7 +202,7 @@ def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[lis
     return _work_in(plan, found, _middle(times)[0]), times
 
 
-def works_under(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuWork], float]]:
+def works_under(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuActivity], float]]:
     """What each GPU does in every iteration, and how long that takes.
 
     Raises:
@@ -217,7 +217,7 @@ def _varied(plan: Plan, conditions: Conditions, iterations: int) -> VariedIterat
     return vary(plan, conditions, iterations if conditions.random else 1)
 
 
-def _work_in(plan: Plan, found: VariedIterations, iteration: int) -> list[GpuWork]:
+def _work_in(plan: Plan, found: VariedIterations, iteration: int) -> list[GpuActivity]:
     names = [layer.name for layer in plan.layers]
     work = []
     for computed, same in alike(plan.gpu_sets).items():
@@ -226,7 +226,7 @@ def _work_in(plan: Plan, found: VariedIterations, iteration: int) -> list[GpuWor
             by_speed.setdefault(float(found.slowness[iteration, gpu]), []).append(gpu)
         for gpus in by_speed.values():
             own, seconds = found.schedule_of(plan, iteration, gpus[0])
-            work.append(GpuWork(tuple(gpus), _spans(gpus[0], computed, names, own, seconds), _computing(plan)))
+            work.append(GpuActivity(tuple(gpus), _spans(gpus[0], computed, names, own, seconds), _computing(plan)))
     return [*work, *_without_work(plan)]
 
 
@@ -251,10 +251,10 @@ def _computing(plan: Plan) -> dict[SpanKind, float]:
     return {"reshard": network.computing("transfer"), "sync": network.computing("all-reduce")}
 
 
-def _without_work(plan: Plan) -> list[GpuWork]:
+def _without_work(plan: Plan) -> list[GpuActivity]:
     used = {gpu for gpus in set(plan.gpu_sets) for gpu in gpus}
     idle = tuple(gpu for gpu in range(plan.gpus) if gpu not in used)
-    return [GpuWork(idle, ())] if idle else []
+    return [GpuActivity(idle, ())] if idle else []
 
 
 def _spans(
@@ -277,10 +277,10 @@ def _spans(
     return tuple(sorted(spans, key=_start))
 
 
-def _filled(work: GpuWork, end: float, kind: SpanKind) -> GpuWork:
+def _filled(work: GpuActivity, end: float, kind: SpanKind) -> GpuActivity:
     """With spans of a kind in its gaps, until the end of the iteration."""
     gaps = (Span(work.gpus[0], kind, kind, *gap) for gap in _gaps(work.spans, end))
-    return GpuWork(work.gpus, tuple(sorted([*work.spans, *gaps], key=_start)))
+    return GpuActivity(work.gpus, tuple(sorted([*work.spans, *gaps], key=_start)))
 
 
 def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:

@@ -9,11 +9,11 @@ from deeppool.errors import InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.records.run_record import RunRecord
-from deeppool.simulation.cluster.job_costs import Effect, effect_beside
-from deeppool.simulation.device.idle_harvest import ALL, Waits
+from deeppool.simulation.cluster.job_costs import InterferenceEffect, effect_beside
+from deeppool.simulation.device.idle_harvest import ALL, IdleHarvest
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.simulation.plan.simulate import GpuWork, work_of, works_under
+from deeppool.simulation.plan.simulate import GpuActivity, work_of, works_under
 from deeppool.simulation.validation.fidelity import Fidelity, Quantity
 
 
@@ -95,7 +95,7 @@ class _Mean:
     """Of its waits, to a background that has only just come in."""
 
 
-def _mean_of(rank: int, draws: Sequence[tuple[Sequence[GpuWork], float]], waits: Waits) -> _Mean:
+def _mean_of(rank: int, draws: Sequence[tuple[Sequence[GpuActivity], float]], waits: IdleHarvest) -> _Mean:
     own = [(work, end) for all_work, end in draws for work in all_work if rank in work.gpus]
     return _Mean(
         held=fmean(work.held for work, _ in own),
@@ -130,14 +130,14 @@ def _update_time(run: RunRecord, rank: int) -> float:
 
 def _effect(
     plan: Plan,
-    work: GpuWork,
+    work: GpuActivity,
     iteration_time: float,
     run: RunRecord,
     background: Profile | None,
     interference: Interference | None,
-) -> Effect:
+) -> InterferenceEffect:
     if interference is None or background is None or run.sharing is None or run.background is None or not work.spans:
-        return Effect()
+        return InterferenceEffect()
     batch = min(run.background.batch, background.batch_sizes[-1])
     # What the waits give is not a mean over the plan's here, but known of each iteration that is drawn.
     only_pairs = replace(interference, waits=None)

@@ -9,7 +9,7 @@ from deeppool.collocation.interference.measure import measure_interference
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.records import files
-from deeppool.simulation.device.collocated import Piece, Step
+from deeppool.simulation.device.collocated import SimulatedPiece, SimulatedStep
 
 
 @pytest.mark.slow
@@ -32,7 +32,9 @@ def test_two_kernels_are_measured_in_one_arrangement_and_saved(tmp_path) -> None
     assert found.waits is None
     assert told[0] == ("starting", 0.0) and told[-2:] == [("pairs of kernels", 1.0), ("done", 1.0)]
     assert files.load(files.save(found, tmp_path / "pairs.json")) == found
-    ours, theirs = found.rates("normal")(Step(kind="forward", stage=0, seconds=1e-3), Piece(seconds=1e-3))
+    ours, theirs = found.rates("normal")(
+        SimulatedStep(kind="forward", stage=0, seconds=1e-3), SimulatedPiece(seconds=1e-3)
+    )
     assert ours > 0 and theirs > 0
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import PlanError
-from deeppool.evaluation.experiments.half_and_half_plan import halved_plan
+from deeppool.evaluation.experiments.half_and_half_plan import half_and_half_plan
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.simulation.plan.simulate import simulate
 from tests.strategies import make_graph, profile_from_times
@@ -16,12 +16,12 @@ OTHER = profile_from_times(CHAIN, [lambda b, k=k: 5e-3 / (k + 1) for k in range(
 
 def test_gpus_are_the_same_for_any_layer_times():
     for profile in (ONE, OTHER):
-        plan = halved_plan(profile, 4, 8)
+        plan = half_and_half_plan(profile, 4, 8)
         assert [layer.gpus for layer in plan.layers] == [(0, 1, 2, 3)] * 2 + [(0,)] * 3
 
 
 def test_each_half_costs_what_it_costs_in_a_plan_of_its_own_kind():
-    plan = halved_plan(ONE, 4, 8)
+    plan = half_and_half_plan(ONE, 4, 8)
     wide, narrow = data_parallel_plan(ONE, 4, 8), data_parallel_plan(ONE, Cluster(1), 8)
     assert plan.layers == wide.layers[:2] + narrow.layers[2:]
     assert plan.iteration_time == pytest.approx(sum(layer.time for layer in plan.layers))
@@ -30,7 +30,7 @@ def test_each_half_costs_what_it_costs_in_a_plan_of_its_own_kind():
 
 
 def test_a_simulation_of_it_takes_as_long_and_leaves_the_others_idle():
-    plan = halved_plan(ONE, 4, 8)
+    plan = half_and_half_plan(ONE, 4, 8)
     found = simulate(plan)
     assert found.iteration_time == pytest.approx(plan.iteration_time)
     busy = {gpu: sum(x.duration for x in found.timeline.spans if x.gpu == gpu and x.kind != "idle") for gpu in range(4)}
@@ -40,4 +40,4 @@ def test_a_simulation_of_it_takes_as_long_and_leaves_the_others_idle():
 
 def test_more_gpus_than_samples_are_refused():
     with pytest.raises(PlanError, match="8 GPUs cannot share a global batch of 4"):
-        halved_plan(ONE, 8, 4)
+        half_and_half_plan(ONE, 8, 4)

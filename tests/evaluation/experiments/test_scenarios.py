@@ -7,7 +7,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.scenarios import three_scenarios
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.studies.collocation_tradeoff import share
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.interference import Arrangement, Interference
 from tests.strategies import make_graph, profile_from_times
 
 PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
@@ -54,7 +54,7 @@ def test_the_plan_loses_no_more_than_asked_and_is_no_slower_than_data_parallelis
 
 
 def test_measured_interference_costs_the_foreground_and_is_named():
-    pairs = tuple(Beside(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     found = three_scenarios(PROFILE, CLUSTER, 16, interference=measured)
     assert found.scenario("BP + Col").iteration_time > 1.05 * found.scenario("BP").iteration_time

@@ -15,7 +15,7 @@ from deeppool.graph.capture import layer_records
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.capture.losses import classification_loss
-from deeppool.graph.series_parallel import Block, Knot, decompose
+from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
@@ -75,9 +75,9 @@ def check_parameters(model):
 
 def knots(part):
     """All parts that are neither series nor blocks."""
-    if isinstance(part, Knot):
+    if isinstance(part, Irregular):
         return [part]
-    inner = part.branches if isinstance(part, Block) else [b for b in (*part.blocks, part.tail) if b]
+    inner = part.branches if isinstance(part, ParallelBlock) else [b for b in (*part.blocks, part.tail) if b]
     return [found for other in inner for found in knots(other)]
 
 

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections import defaultdict, deque
 
-from deeppool.graph.series_parallel import Block, Knot
+from deeppool.graph.series_parallel import Irregular, ParallelBlock
 
 
 def iteration_with_overlap(definition, places):
@@ -45,7 +45,7 @@ class _Iteration:
             self.after(0.0, done)
         elif isinstance(part, int):
             (self.forward if direction > 0 else self.backward)(part, done)
-        elif isinstance(part, Block):
+        elif isinstance(part, ParallelBlock):
             lanes = defaultdict(list)
             for branch in part.branches:
                 lanes[self.places[branch.layers[0]][1]].append(branch)
@@ -59,7 +59,7 @@ class _Iteration:
 
             for branches in lanes.values():
                 self.one_by_one(branches[::direction], direction, lane_done)
-        elif isinstance(part, Knot):
+        elif isinstance(part, Irregular):
             self.one_by_one(part.layers[::direction], direction, done)
         else:
             steps = [step for pair in zip(part.blocks, part.layers, strict=True) for step in pair]

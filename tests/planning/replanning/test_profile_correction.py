@@ -12,7 +12,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.execution.stages import stages_of
 from deeppool.planning.planner import plan
-from deeppool.planning.replanning.profile_correction import correct
+from deeppool.planning.replanning.profile_correction import correct_profile
 from deeppool.records.run_record import StageTimes
 from tests.figures.records import run_of
 from tests.strategies import BATCH_SIZES, make_graph, make_profile, problems, profile_from_times, repeating_profiles
@@ -58,7 +58,7 @@ def times_of(profile, signature):
 @given(problems(made_of=repeating_profiles))
 def test_a_run_as_planned_leaves_the_profile_as_it_is(problem):
     made = plan(*problem)
-    corrected = correct(problem[0], made, run_with(made))
+    corrected = correct_profile(problem[0], made, run_with(made))
     assert corrected.profile is problem[0]
     assert (corrected.corrections, corrected.layers) == ((), ())
 
@@ -70,7 +70,9 @@ def test_a_stage_that_took_twice_as_long_doubles_the_times_of_its_layers_and_of_
     made = plan(*problem, data.draw(st.sampled_from([None, 1.5, 2.0])))
     stages = stages_of(made)
     slow = data.draw(st.integers(0, len(stages) - 1))
-    corrected = correct(profile, made, run_with(made, lambda index: (2.0, 2.0) if index == slow else (1.0, 1.0)))
+    corrected = correct_profile(
+        profile, made, run_with(made, lambda index: (2.0, 2.0) if index == slow else (1.0, 1.0))
+    )
     assert corrected.layers == tuple(sorted(stages[slow].layers))
     for index in range(len(made.layers)):
         old, new = profile.time(index, batch), corrected.profile.time(index, batch)
@@ -90,7 +92,7 @@ def test_a_layer_measured_by_itself_takes_what_was_measured_at_the_batch_that_ra
     made = plan(*problem)
     seconds = st.floats(1e-6, 1)
     live = data.draw(st.dictionaries(st.sampled_from([x.name for x in made.layers]), st.tuples(seconds, seconds)))
-    corrected = correct(profile, made, live, noise=0)
+    corrected = correct_profile(profile, made, live, noise=0)
     for index, layer in enumerate(made.layers):
         ran = math.ceil(batch / layer.gpu_count)
         found = corrected.profile.time(index, ran)
@@ -105,7 +107,7 @@ def test_a_layer_measured_by_itself_takes_what_was_measured_at_the_batch_that_ra
 
 def test_forward_and_backward_are_corrected_apart():
     profile, made = two_stages()
-    corrected = correct(profile, made, run_with(made, lambda index: (3.0, 0.5) if index == 0 else (1.0, 1.0)))
+    corrected = correct_profile(profile, made, run_with(made, lambda index: (3.0, 0.5) if index == 0 else (1.0, 1.0)))
     forward, backward = times_of(corrected.profile, "signature1")
     assert forward == pytest.approx([3e-3 * b for b in BATCH_SIZES])
     assert backward == pytest.approx([1e-3 * b for b in BATCH_SIZES])
@@ -119,7 +121,7 @@ def test_forward_and_backward_are_corrected_apart():
 def test_between_two_batches_that_ran_the_ratio_is_interpolated_and_beyond_them_kept():
     profile, made = two_stages()
     # Layers 0 and 2 are equal: twice as long at batch 16, as planned at batch 4.
-    corrected = correct(profile, made, run_with(made, lambda index: (1.0, 1.0) if index == 0 else (2.0, 2.0)))
+    corrected = correct_profile(profile, made, run_with(made, lambda index: (1.0, 1.0) if index == 0 else (2.0, 2.0)))
     forward, backward = times_of(corrected.profile, "signature0")
     ratios = [1, 1, 1, 1 + 4 / 12, 2]
     assert forward == pytest.approx([r * 1e-3 * b for r, b in zip(ratios, BATCH_SIZES, strict=True)])
@@ -135,7 +137,7 @@ def test_equal_layers_at_one_batch_get_the_mean_of_their_ratios():
     times = profile_from_times(graph, [lambda b: 1e-3 * b] * 3).measurements[:1]
     profile = make_profile(dataclasses.replace(graph, layers=same), times)
     made = plan(profile, Cluster(1), 4)
-    corrected = correct(profile, made, {"layer0": (8e-3, 0.0), "layer1": (4e-3, 0.0)})
+    corrected = correct_profile(profile, made, {"layer0": (8e-3, 0.0), "layer1": (4e-3, 0.0)})
     # 2 and 1; the third layer was not measured, and follows those it is equal to.
     assert corrected.profile.time(2, 4).forward == pytest.approx(1.5 * 4e-3)
     assert corrected.layers == (0, 1, 2)
@@ -146,14 +148,16 @@ def test_equal_layers_at_one_batch_get_the_mean_of_their_ratios():
 def test_a_difference_within_the_noise_is_none(noise, corrections):
     profile, made = two_stages()
     run = run_with(made, lambda index: (1.02, 1.02) if index == 0 else (1.0, 1.0))
-    corrected = correct(profile, made, run, noise=noise)
+    corrected = correct_profile(profile, made, run, noise=noise)
     assert len(corrected.corrections) == corrections
     assert (corrected.profile is profile) == (corrections == 0)
 
 
 def test_the_corrected_profile_says_by_which_run_and_by_how_much():
     profile, made = two_stages()
-    corrected = correct(profile, made, run_with(made, lambda index: (3.0, 0.5) if index == 0 else (1.0, 1.0))).profile
+    corrected = correct_profile(
+        profile, made, run_with(made, lambda index: (3.0, 0.5) if index == 0 else (1.0, 1.0))
+    ).profile
     assert corrected.method == (
         f"{profile.method}; corrected by a run of 2026-11-21T05:00:00 on 4 ranks of Test CPU, beside mobilenet_v2 at "
         "SCHED_IDLE: layer0 … layer1 at batch 4 forward x3, backward x0.5"
@@ -162,7 +166,7 @@ def test_the_corrected_profile_says_by_which_run_and_by_how_much():
     assert corrected.fingerprint != profile.fingerprint
     assert (
         "corrected by live times of 1 layers: layer2 at batch 16"
-        in correct(profile, made, {"layer2": (1.0, 1.0)}).profile.method
+        in correct_profile(profile, made, {"layer2": (1.0, 1.0)}).profile.method
     )
 
 
@@ -185,7 +189,7 @@ def test_stages_are_found_among_branches_that_run_side_by_side():
             ("layer4", (0, 1, 2), 1, 2e-3),
         ]
     ]
-    corrected = correct(profile, made, run_with(made, stages=tuple(stages)))
+    corrected = correct_profile(profile, made, run_with(made, stages=tuple(stages)))
     assert corrected.layers == (1, 3)
     assert [x.name for x in corrected.corrections] == ["layer1 … layer3"]
 
@@ -206,7 +210,7 @@ def test_stages_are_found_among_branches_that_run_side_by_side():
 def test_a_run_that_is_not_the_plans_is_refused(fields, phrase):
     profile, made = two_stages()
     with pytest.raises(PlanError, match=phrase):
-        correct(profile, made, run_with(made, **fields))
+        correct_profile(profile, made, run_with(made, **fields))
 
 
 @pytest.mark.parametrize("fields", [{"gpus": (0, 1)}, {"layers": 1}, {"layers": 3}, {"name": "layer1 … layer2"}])
@@ -217,40 +221,40 @@ def test_a_stage_that_the_plan_has_not_is_named(fields):
     with pytest.raises(
         PlanError, match=r"the run has a stage 'layer\d … layer\d' of \d layers on GPUs \[0, 1.*has not"
     ):
-        correct(profile, made, run_with(made, stages=(wrong, second)))
+        correct_profile(profile, made, run_with(made, stages=(wrong, second)))
 
 
 @pytest.mark.parametrize("fields", [{"graph_fingerprint": "x"}, {"device_name": "Other"}, {"precision": "bf16"}])
 def test_a_profile_that_is_not_the_plans_is_refused(fields):
     profile, made = two_stages()
     with pytest.raises(PlanError, match=r"the profile is of drawn .* \(give the profile that the plan was made of\)"):
-        correct(profile, dataclasses.replace(made, **fields), {})
+        correct_profile(profile, dataclasses.replace(made, **fields), {})
 
 
 @pytest.mark.parametrize("times", [(-1.0, 2.0), (0.0, 0.0), (math.nan, 1.0), (1.0, math.inf)])
 def test_a_time_that_is_none_is_refused(times):
     profile, made = two_stages()
     with pytest.raises(InvalidValueError, match="layer 'layer1' has live times of"):
-        correct(profile, made, {"layer1": times})
+        correct_profile(profile, made, {"layer1": times})
 
 
 def test_an_unknown_layer_is_refused():
     profile, made = two_stages()
     with pytest.raises(InvalidValueError, match="no layer 'conv' in the plan of drawn: it has 3, the first is 'la"):
-        correct(profile, made, {"conv": (1.0, 1.0)})
+        correct_profile(profile, made, {"conv": (1.0, 1.0)})
 
 
 @pytest.mark.parametrize("noise", [-0.1, math.nan, math.inf])
 def test_noise_is_a_share(noise):
     profile, made = two_stages()
     with pytest.raises(InvalidValueError, match="noise must be a share of at least 0"):
-        correct(profile, made, {}, noise=noise)
+        correct_profile(profile, made, {}, noise=noise)
 
 
 def test_a_corrected_profile_can_be_corrected_again():
     """Ratios are against the profile at hand: what ran as corrected changes nothing the second time."""
     profile, made = two_stages()
     live = {"layer1": (12e-3, 8e-3)}
-    once = correct(profile, made, live).profile
-    assert correct(once, made, live).profile is once
+    once = correct_profile(profile, made, live).profile
+    assert correct_profile(once, made, live).profile is once
     assert np.allclose(times_of(once, "signature1")[0], [3e-3 * b for b in BATCH_SIZES])

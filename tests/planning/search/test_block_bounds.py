@@ -11,7 +11,7 @@ import pytest
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import HOME, Network
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import INPUT, Block, layers_of
+from deeppool.graph.series_parallel import INPUT, ParallelBlock, layers_of
 from deeppool.planning.search.limited_costs import Prices
 from deeppool.planning.search.parallel_block import Crossings
 from deeppool.profiling.table import Measurement
@@ -68,7 +68,7 @@ def test_no_assignment_takes_less_than_its_bounds(shape):
         problem = one_pass_problem(number) if shape == "one pass" else random_problem(rng, *rng.choice(SIZES), **each)
         definition = Definition(problem.profile, problem.cluster, problem.global_batch)
         for position, block in enumerate(definition.tree.blocks):
-            if not isinstance(block, Block):
+            if not isinstance(block, ParallelBlock):
                 continue
             least = least_seconds(definition, position, LIMITS)
             for limit in LIMITS:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.costs.communication import FAR, HOME, NEAR
-from deeppool.graph.series_parallel import Block, Series
+from deeppool.graph.series_parallel import ParallelBlock, Series
 from deeppool.planning.search.gpu_partition import division, is_complete, lanes_of
 from tests.planning.search.test_search import Definition
 
@@ -90,7 +90,7 @@ def series(*layers):
 
 def test_branches_that_share_a_gpu_are_one_lane():
     """Branches 0 and 2 meet on GPU 3 though they start apart; branch 1 is alone; branch 3 holds GPU 5 with 1."""
-    block = Block((series(0), series(1, 2), series(3), series(4)), direct=False)
+    block = ParallelBlock((series(0), series(1, 2), series(3), series(4)), direct=False)
     gpus = [(2, 3), (4,), (4, 5), (3,), (5,)]
     assert lanes_of(block, gpus) == [[0, 2], [1, 3]]
     assert lanes_of(block, [(0,), (1,), (1, 2), (3,), (4,)]) == [[0], [1], [2], [3]]

@@ -13,7 +13,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
-from deeppool.graph.series_parallel import Block, parts_of
+from deeppool.graph.series_parallel import ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.planning.search import flow_shop, overlap
@@ -55,7 +55,7 @@ def costs_of(profile, cluster, batch):
 
 
 def is_sequence(definition):
-    return not any(isinstance(part, Block) and len(part.branches) > 1 for part in parts_of(definition.tree))
+    return not any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts_of(definition.tree))
 
 
 def check(problem, limit):

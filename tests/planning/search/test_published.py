@@ -14,7 +14,7 @@ from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
-from deeppool.graph.series_parallel import Knot, decompose
+from deeppool.graph.series_parallel import Irregular, decompose
 from deeppool.planning.plan import Claim, Plan
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.planning.search.published import merge, new_set_terms, search_published
@@ -220,7 +220,7 @@ class Reduction:
             near, far = self.move(fork, g, join, h)
             return Transition(near, near, far - near, {}, 0)
         branches = []
-        knot = isinstance(block, Knot)
+        knot = isinstance(block, Irregular)
         for branch in [block] if knot else block.branches:
             states = {m: self.knot(block, fork, g, m) for m in self.counts} if knot else self.linear(branch, fork, g)
             ends = branch.layers if knot else branch.layers[-1:]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deeppool.graph.series_parallel import Block, Knot, parts_of
+from deeppool.graph.series_parallel import Irregular, ParallelBlock, parts_of
 from deeppool.planning import planner
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan
@@ -122,11 +122,11 @@ def check_gpus(made: Plan, result: Simulation) -> None:
         assert layer.gpus == tuple(range(first, last + 1))
         assert first % node == 0 if layer.gpu_count > node else first // node == last // node
     for block in parts_of(made.tree):
-        if isinstance(block, Block):
+        if isinstance(block, ParallelBlock):
             check_lanes(made, block)
 
 
-def check_lanes(made: Plan, block: Block) -> None:
+def check_lanes(made: Plan, block: ParallelBlock) -> None:
     """Branches that start on different GPUs have none in common."""
     lanes: dict[int, set[int]] = {}
     for branch in block.branches:
@@ -139,7 +139,7 @@ def check_lanes(made: Plan, block: Block) -> None:
 
 def layers_within(part) -> set[int]:
     """Every layer below a part of a tree."""
-    return {layer for inner in parts_of(part) if not isinstance(inner, Block) for layer in inner.layers}
+    return {layer for inner in parts_of(part) if not isinstance(inner, ParallelBlock) for layer in inner.layers}
 
 
 def check_clock(made: Plan, result: Simulation) -> None:
@@ -153,7 +153,7 @@ def check_clock(made: Plan, result: Simulation) -> None:
 def is_exact(made: Plan) -> bool:
     """Whether a plan claims what it should: the optimum, unless it has a knot or a wide block."""
     assert 1.0 <= factor(made) < np.inf
-    tangled = any(isinstance(part, Knot) or is_wide(part) for part in parts_of(made.tree))
+    tangled = any(isinstance(part, Irregular) or is_wide(part) for part in parts_of(made.tree))
     return tangled or made.optimality == "exact"
 
 
@@ -167,7 +167,7 @@ def check_bound(made: Plan, asked, which) -> None:
 
 
 def is_wide(part) -> bool:
-    return isinstance(part, Block) and len(part.branches) > MOST_BRANCHES
+    return isinstance(part, ParallelBlock) and len(part.branches) > MOST_BRANCHES
 
 
 def factor(made: Plan) -> float:
@@ -189,7 +189,7 @@ def kinds_of(made: Plan) -> Counter:
     return Counter(
         {
             made.optimality.split()[0]: 1,
-            "knot": any(isinstance(part, Knot) for part in parts),
+            "knot": any(isinstance(part, Irregular) for part in parts),
             "tail": any(getattr(part, "tail", None) is not None for part in parts),
             "six branches": any(is_wide(part) for part in parts),
             "side by side": bool(beside),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import Block, Knot, decompose
+from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose
 from deeppool.planning.planner import plan
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement
@@ -112,12 +112,12 @@ class Definition:
         """Every way to run a part of the model on ``room`` GPUs: sets of (layer, place)."""
         if part is None:
             return {frozenset()}
-        if isinstance(part, Knot):
+        if isinstance(part, Irregular):
             return {
                 frozenset(zip(part.layers, ((count, start) for count in counts), strict=True))
                 for counts in itertools.product(self._counts(room), repeat=len(part.layers))
             }
-        if isinstance(part, Block):
+        if isinstance(part, ParallelBlock):
             found = set()
             for lanes in self._divisions(len(part.branches), room):
                 ways = [
@@ -165,9 +165,9 @@ class Definition:
     def _walk(self, part, places, seconds):
         if part is None:
             return 0.0
-        if isinstance(part, Knot):
+        if isinstance(part, Irregular):
             return sum(map(seconds, part.layers))
-        if isinstance(part, Block):
+        if isinstance(part, ParallelBlock):
             lanes = Counter()
             for branch in part.branches:
                 # Branches in one lane start on the same GPU, others do not.
@@ -376,7 +376,7 @@ def dense_block(layers=6):
 @pytest.mark.parametrize("limit", LIMITS)
 def test_dense_block_is_planned_within_its_bound(limit):
     graph = dense_block()
-    assert isinstance(decompose([layer.predecessors for layer in graph.layers]).blocks[-1], Knot)
+    assert isinstance(decompose([layer.predecessors for layer in graph.layers]).blocks[-1], Irregular)
     problem = profile_from_times(graph, [lambda b: 1e-3 + 1e-3 * b] * 6), Cluster(8), 16
     definition = Definition(*problem)
     made = plan(*problem, limit)

@@ -9,13 +9,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.extract import extract
-from deeppool.profiling.estimate.layer_work import Work, layer_work, trace
+from deeppool.profiling.estimate.layer_work import LayerWork, layer_work, trace
 
 FLOAT = 4
 BATCH = 6
 
 
-def work_of(build, *shape, data_gradient=True, autocast=False, forward=None) -> Work:
+def work_of(build, *shape, data_gradient=True, autocast=False, forward=None) -> LayerWork:
     """The kernels of a module on one input of a shape, batch first."""
     mode = FakeTensorMode()
     with mode:
@@ -137,7 +137,9 @@ def test_an_activation_reads_and_writes_forward_and_reads_twice_and_writes_backw
 
 
 def test_views_launch_nothing():
-    assert work_of(nn.Identity, BATCH, 4, 5, forward=lambda x: x.flatten(1).reshape(-1, 5)[:, None]) == Work((), ())
+    assert work_of(nn.Identity, BATCH, 4, 5, forward=lambda x: x.flatten(1).reshape(-1, 5)[:, None]) == LayerWork(
+        (), ()
+    )
 
 
 def test_pooling_reads_through_its_windows():

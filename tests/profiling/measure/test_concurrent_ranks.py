@@ -9,7 +9,7 @@ from torch import nn
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.graph.capture.capture import capture
-from deeppool.profiling.measure.concurrent_ranks import Company, check_ranks
+from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks, check_ranks
 from deeppool.profiling.measure.profile import profile
 from deeppool.records import files
 
@@ -34,7 +34,7 @@ def model():
 
 @pytest.mark.processes
 def test_another_core_does_the_same_iterations_meanwhile(model):
-    with Company(model, "fp32", 1) as company:
+    with ConcurrentRanks(model, "fp32", 1) as company:
         (other,) = company._others
         used = []
         for batch in (1, 2048):
@@ -55,8 +55,10 @@ def test_another_core_does_the_same_iterations_meanwhile(model):
 def test_a_profile_of_a_core_among_others_says_so_and_leaves_nobody(model, tmp_path, monkeypatch):
     monkeypatch.setattr("deeppool.profiling.measure.sampling.MAXIMUM_RUNS", 2)
     begun = []
-    iteration = Company.iteration
-    monkeypatch.setattr(Company, "iteration", lambda self, batch: begun.append((self, batch)) or iteration(self, batch))
+    iteration = ConcurrentRanks.iteration
+    monkeypatch.setattr(
+        ConcurrentRanks, "iteration", lambda self, batch: begun.append((self, batch)) or iteration(self, batch)
+    )
     found = profile(model, device="cpu", batch_sizes=(1, 2), ranks=2, output=tmp_path / "small.json")
     assert found.ranks == 2
     assert "one of 2 ranks" in str(found)
@@ -68,7 +70,7 @@ def test_a_profile_of_a_core_among_others_says_so_and_leaves_nobody(model, tmp_p
 
 @pytest.mark.processes
 def test_another_core_that_is_killed_ends_the_measurement_in_a_line(model):
-    with Company(model, "fp32", 1) as company:
+    with ConcurrentRanks(model, "fp32", 1) as company:
         os.kill(company._others[0].process.pid, signal.SIGKILL)
         with pytest.raises(RunError, match="rank 1 was killed by signal 9"), company.iteration(1):
             pass
@@ -78,7 +80,7 @@ def test_another_core_that_is_killed_ends_the_measurement_in_a_line(model):
 def test_a_loss_that_others_do_not_know_is_told():
     own = capture(Small(), (256,), loss=lambda outputs, target: (outputs**2).mean() + 0 * target.sum())
     with pytest.raises(RunError, match="Small has a loss of its own, which other ranks do not know"):
-        Company(own, "fp32", 1)
+        ConcurrentRanks(own, "fp32", 1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 
 from deeppool.device.common import find_device
 from deeppool.graph.capture.capture import capture
-from deeppool.profiling.measure.iteration import Iteration, Tape, copy_weights, example_data
+from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
 
 CPU = find_device("cpu")
 
@@ -54,7 +54,7 @@ def timed_by(clock, captured):
 def run(captured, clock, stamped=True):
     """Seconds of each layer's forward and backward."""
     iteration = Iteration(captured, copy_weights(captured, CPU), stamped=stamped)
-    tape = Tape(lambda: clock.now)
+    tape = TimestampLog(lambda: clock.now)
     found = {}
     for _ in range(2):  # a tape can be used again
         iteration.run(example_data(captured, 3, CPU), tape, "fp32")
@@ -131,7 +131,7 @@ def test_stamps_change_no_gradient():
     gradients = []
     for stamped in (True, False):
         iteration = Iteration(captured, weights, stamped=stamped)
-        iteration.run(data, Tape(lambda: None), "fp32")
+        iteration.run(data, TimestampLog(lambda: None), "fp32")
         gradients.append([parameter.grad.clone() for parameter in iteration.parameters])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
     assert len(gradients[0]) == len(list(captured.source.parameters()))

@@ -14,7 +14,7 @@ from deeppool.simulation.cluster import job_costs
 from deeppool.simulation.cluster.comparison import compare_strategies
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import TraceJob, beside_one_foreground, poisson_trace
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.simulate import simulate
 from tests.strategies import contested_problems, make_graph, profile_from_times
 
@@ -76,7 +76,7 @@ def test_each_distinct_combination_is_simulated_once(monkeypatch):
         return real(plan, work, *rest, **options)
 
     monkeypatch.setattr(job_costs, "simulate_beside", counting)
-    pairs = tuple(Beside(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     kinds = [
         TraceJob(name="f", role="foreground", source="net", iterations=20, gpus=4, batch=16, amplification_limit=1.5),

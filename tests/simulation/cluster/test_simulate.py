@@ -22,7 +22,7 @@ from deeppool.simulation.cluster.workload import (
     load_sources,
     poisson_trace,
 )
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.simulate import simulate
@@ -131,7 +131,7 @@ def test_a_partition_keeps_the_roles_apart_and_data_parallelism_on_its_part():
 
 
 def test_what_a_background_costs_is_what_one_device_says():
-    pairs = tuple(Beside(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     made = plan(PROFILE, CLUSTER, 16, 1.5)
     jobs = [background(f"back {gpu}") for gpu in range(4)]
@@ -148,7 +148,7 @@ def test_what_a_background_costs_is_what_one_device_says():
 
 
 def test_a_background_that_costs_nothing_any_more_lets_the_foreground_go_faster():
-    pairs = tuple(Beside(name, ((0.5,),), ((0.5,),)) for name in ("normal", "nice", "lowest"))
+    pairs = tuple(Arrangement(name, ((0.5,),), ((0.5,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     jobs = foreground("front", iterations=100, gpus=1), background("back", iterations=3)
     found = run(*jobs, cluster=replace(CLUSTER, gpus=1), interference=measured, policy="naive")
@@ -299,7 +299,7 @@ def workloads(draw):
     return trace(*draw(st.permutations(jobs)))
 
 
-PAIRS = tuple(Beside(name, ((0.7,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+PAIRS = tuple(Arrangement(name, ((0.7,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
 MEASURED = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), PAIRS)
 
 

@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from deeppool import figures
 from deeppool.base.sharing import Sharing
 from deeppool.errors import InvalidValueError
-from deeppool.simulation.device.collocated import DeviceModel, Piece, Step, simulate_collocated
+from deeppool.simulation.device.collocated import DeviceModel, SimulatedPiece, SimulatedStep, simulate_collocated
 from tests.simulation.device.small_steps import simulate as in_small_steps
 
 FOREGROUND = (
-    Step(kind="forward", stage=0, seconds=8e-3),
-    Step(kind="forward", stage=1, seconds=1e-3, idle=4e-3),
-    Step(kind="backward", stage=1, seconds=2e-3),
-    Step(kind="backward", stage=0, seconds=14e-3, idle=6e-3),
-    Step(kind="sync", stage=0, seconds=5e-3),
-    Step(kind="update", stage=1, seconds=1e-3),
+    SimulatedStep(kind="forward", stage=0, seconds=8e-3),
+    SimulatedStep(kind="forward", stage=1, seconds=1e-3, idle=4e-3),
+    SimulatedStep(kind="backward", stage=1, seconds=2e-3),
+    SimulatedStep(kind="backward", stage=0, seconds=14e-3, idle=6e-3),
+    SimulatedStep(kind="sync", stage=0, seconds=5e-3),
+    SimulatedStep(kind="update", stage=1, seconds=1e-3),
 )
 COMPUTING = tuple(replace(step, kind="backward") for step in FOREGROUND)
 """The same without a kind in which the foreground waits."""
 IDLE, BUSY = 10e-3, 31e-3
-PIECES = (Piece(seconds=5e-4),) * 4
+PIECES = (SimulatedPiece(seconds=5e-4),) * 4
 
 
 def equal(step, piece):
@@ -63,7 +63,7 @@ def test_gaps_only_costs_what_is_left_of_the_pieces_in_flight_at_each_return():
     """The gaps of 4 and 6 ms hold 3 and 4 pieces of 1.7 ms; the foreground then waits for the last one to end."""
     device = DeviceModel(rates=prioritised)
     found = simulate_collocated(
-        COMPUTING, [Piece(seconds=1.7e-3)], Sharing(gaps_only=True, pieces=1), device, iterations=50
+        COMPUTING, [SimulatedPiece(seconds=1.7e-3)], Sharing(gaps_only=True, pieces=1), device, iterations=50
     )
     assert found.iteration_time == pytest.approx(IDLE + BUSY + (3 * 1.7e-3 - 4e-3) + (4 * 1.7e-3 - 6e-3))
     assert found.work == pytest.approx(50 * 7 * 1.7e-3)
@@ -74,7 +74,7 @@ def test_gaps_only_costs_what_is_left_of_the_pieces_in_flight_at_each_return():
 def test_pacing_bounds_what_each_return_waits_for(seconds, pieces, limit):
     """By the limits on what is in flight; that is all that it costs where nothing suffers beside."""
     sharing = Sharing(gaps_only=True, pieces=pieces, in_flight=limit)
-    found = gpu(sharing, (Piece(seconds=seconds),), rates=lambda *_: (1.0, 1.0), iterations=5)
+    found = gpu(sharing, (SimulatedPiece(seconds=seconds),), rates=lambda *_: (1.0, 1.0), iterations=5)
     waited = found.iteration_time - found.alone_time
     assert -1e-12 <= waited <= 2 * max(seconds, min(limit, pieces * seconds)) + 1e-12
 
@@ -90,9 +90,10 @@ def test_pacing_bounds_what_each_return_waits_for(seconds, pieces, limit):
 def test_events_tell_the_same_as_small_steps(steps, pieces, pair, in_flight, kind):
     """Whole seconds and these rates make every time a multiple of a half, exactly."""
     steps = [
-        Step(kind="forward", stage=stage, seconds=seconds, idle=idle) for stage, (seconds, idle) in enumerate(steps)
+        SimulatedStep(kind="forward", stage=stage, seconds=seconds, idle=idle)
+        for stage, (seconds, idle) in enumerate(steps)
     ]
-    pieces = [Piece(seconds=seconds) for seconds in pieces]
+    pieces = [SimulatedPiece(seconds=seconds) for seconds in pieces]
     preempts, private = kind == "preempts", 0 if kind == "normal" else 2
     device = DeviceModel(rates=lambda *_: pair, preempts=preempts)
     sharing = Sharing(pieces=in_flight, priority="normal" if kind == "normal" else "lowest")
@@ -115,7 +116,7 @@ def test_no_more_is_done_than_there_is_time(foreground, background, pieces, nois
 
 def test_each_mechanism_protects_the_foreground_more():
     """The ladder of figure 11; numbers are those of this device, not of the paper's."""
-    small = [Piece(seconds=1.5e-4)] * 4
+    small = [SimulatedPiece(seconds=1.5e-4)] * 4
     options = {"iterations": 400, "noise": 0.02}
     naive = gpu(Sharing(priority="normal"), rates=equal, **options)
     priorities = gpu(Sharing(), **options)
@@ -133,7 +134,7 @@ def test_each_mechanism_protects_the_foreground_more():
 
 @pytest.mark.parametrize("bound", [0.01, 0.02, 0.05])
 def test_the_controller_holds_the_bound_and_keeps_the_gaps(bound):
-    small = [Piece(seconds=1.5e-4)] * 4
+    small = [SimulatedPiece(seconds=1.5e-4)] * 4
     sharing = Sharing(pieces=2, in_flight=3e-4, feedback=0.1, max_slowdown=bound)
     found = gpu(sharing, small, iterations=500, noise=0.02)
     assert found.slowdown < 1.2 * bound
@@ -169,8 +170,8 @@ def test_a_simulation_reads_as_a_sentence():
     [
         ([], PIECES),
         (FOREGROUND, []),
-        ([Step(kind="forward", stage=0, seconds=0.0)], PIECES),
-        (FOREGROUND, [Piece(seconds=-1.0)]),
+        ([SimulatedStep(kind="forward", stage=0, seconds=0.0)], PIECES),
+        (FOREGROUND, [SimulatedPiece(seconds=-1.0)]),
     ],
 )
 def test_nothing_to_do_is_refused(steps, pieces):

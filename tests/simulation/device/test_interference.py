@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from deeppool import figures
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.records import files
-from deeppool.simulation.device.collocated import Piece, Step
-from deeppool.simulation.device.idle_harvest import Waits
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.collocated import SimulatedPiece, SimulatedStep
+from deeppool.simulation.device.idle_harvest import IdleHarvest
+from deeppool.simulation.device.interference import Arrangement, Interference
 
 INTENSITIES, DURATIONS = (0.1, 10.0), (1e-4, 1e-2)
 CLASSES = [(intensity, seconds) for intensity in INTENSITIES for seconds in DURATIONS]
@@ -29,7 +29,7 @@ def pairs(rate):
 
 
 def measured(**changes):
-    beside = Beside("lowest", pairs(slope), pairs(lambda *_: 0.25))
+    beside = Arrangement("lowest", pairs(slope), pairs(lambda *_: 0.25))
     fields = {
         "device_name": "a device <made> by hand",
         "date": "2026-11-21",
@@ -48,25 +48,28 @@ INSIDE = st.tuples(st.floats(*INTENSITIES), st.floats(*DURATIONS))
 @given(INSIDE, INSIDE)
 def test_between_the_measured_classes_rates_are_linear_in_the_logarithms(one, other):
     rates = measured().rates("lowest")
-    step = Step(kind="forward", stage=0, seconds=1.0, intensity=one[0], kernel=one[1])
-    found = rates(step, Piece(seconds=other[1], intensity=other[0]))
+    step = SimulatedStep(kind="forward", stage=0, seconds=1.0, intensity=one[0], kernel=one[1])
+    found = rates(step, SimulatedPiece(seconds=other[1], intensity=other[0]))
     assert found == pytest.approx((slope(*one, *other), 0.25))
 
 
 @pytest.mark.parametrize(("intensity", "seconds", "edge"), [(1e-9, 1e-9, CLASSES[0]), (math.inf, 10.0, CLASSES[-1])])
 def test_outside_they_are_those_of_the_edge(intensity, seconds, edge):
     rates = measured().rates("lowest")
-    step = Step(kind="forward", stage=0, seconds=seconds, intensity=intensity)
-    assert rates(step, Piece(seconds=seconds, intensity=intensity))[0] == pytest.approx(slope(*edge, *edge))
+    step = SimulatedStep(kind="forward", stage=0, seconds=seconds, intensity=intensity)
+    assert rates(step, SimulatedPiece(seconds=seconds, intensity=intensity))[0] == pytest.approx(slope(*edge, *edge))
 
 
 def test_an_unknown_intensity_takes_the_mean():
     rates = measured().rates("lowest")
     known = [
-        rates(Step(kind="forward", stage=0, seconds=1e-3, intensity=intensity), Piece(seconds=1e-3, intensity=1.0))[0]
+        rates(
+            SimulatedStep(kind="forward", stage=0, seconds=1e-3, intensity=intensity),
+            SimulatedPiece(seconds=1e-3, intensity=1.0),
+        )[0]
         for intensity in INTENSITIES
     ]
-    found = rates(Step(kind="forward", stage=0, seconds=1e-3), Piece(seconds=1e-3, intensity=1.0))
+    found = rates(SimulatedStep(kind="forward", stage=0, seconds=1e-3), SimulatedPiece(seconds=1e-3, intensity=1.0))
     assert found[0] == pytest.approx(sum(known) / 2)
 
 
@@ -76,7 +79,7 @@ def test_measured_pairs_come_back_from_a_file(tmp_path):
 
 
 def test_of_a_wait_the_lowest_priority_gets_what_was_measured_and_the_others_all(tmp_path):
-    found = measured(waits=Waits((1e-3, 1e-2), (0.5, 0.9), in_transfers=0.8))
+    found = measured(waits=IdleHarvest((1e-3, 1e-2), (0.5, 0.9), in_transfers=0.8))
     waits = found.waits_beside("lowest")
     assert [waits.harvest_of(wait) for wait in (1e-5, 1e-3, 10**-2.5, 1e-2, 1.0)] == pytest.approx(
         [0.5, 0.5, 0.7, 0.9, 0.9]
@@ -89,7 +92,7 @@ def test_of_a_wait_the_lowest_priority_gets_what_was_measured_and_the_others_all
 
 def test_more_than_all_of_the_waits_inside_transfers_is_refused():
     with pytest.raises(InvalidValueError, match=r"in_transfers must be a part, from 0 to 1, got 1\.5"):
-        Waits((1e-3,), (0.5,), in_transfers=1.5)
+        IdleHarvest((1e-3,), (0.5,), in_transfers=1.5)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_more_than_all_of_the_waits_inside_transfers_is_refused():
 )
 def test_waits_that_there_cannot_be_are_refused(seconds, harvest, message):
     with pytest.raises(InvalidValueError, match=message):
-        Waits(seconds, harvest)
+        IdleHarvest(seconds, harvest)
 
 
 def test_a_file_with_a_pair_too_few_names_the_arrangement(tmp_path):
@@ -118,8 +121,8 @@ def test_a_file_with_a_pair_too_few_names_the_arrangement(tmp_path):
     [
         ({"durations": (1e-2, 1e-4)}, "durations must be positive and ascend"),
         ({"intensities": (0.0, 1.0)}, "intensities must be positive"),
-        ({"arrangements": (Beside("nice", ((1.0,),), ((1.0,),)),)}, "nice must have 4 x 4 rates"),
-        ({"arrangements": (Beside("nice", pairs(lambda *_: 0.0), pairs(slope)),)}, "stands still"),
+        ({"arrangements": (Arrangement("nice", ((1.0,),), ((1.0,),)),)}, "nice must have 4 x 4 rates"),
+        ({"arrangements": (Arrangement("nice", pairs(lambda *_: 0.0), pairs(slope)),)}, "stands still"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, message):
@@ -138,7 +141,7 @@ def test_the_figure_shows_every_pair_in_percent():
     assert figure.data[0].x[0] == "0.1 FLOP/B, 100 us"
     assert "&lt;made&gt;" in figure.layout.title.subtitle.text
     assert "wait" not in figure.layout.title.subtitle.text
-    waited = figures.interference(measured(waits=Waits((1e-3,), (0.5,)))).layout.title.subtitle.text
+    waited = figures.interference(measured(waits=IdleHarvest((1e-3,), (0.5,)))).layout.title.subtitle.text
     assert waited.endswith("<br>the lowest priority gets 50 % of waits of 1 ms")
     with pytest.raises(InvalidValueError, match="cannot draw a str"):
         figures.interference("pairs")

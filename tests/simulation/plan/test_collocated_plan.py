@@ -8,8 +8,8 @@ from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.planning.planner import plan
 from deeppool.records import files
-from deeppool.simulation.device.idle_harvest import Waits
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.idle_harvest import IdleHarvest
+from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.plan.simulate import simulate
 from tests.strategies import make_graph, profile_from_times, waiting
@@ -25,7 +25,7 @@ def made(gpus=2, first=lambda b: 0.5e-3 * b):
 
 
 def same_for_all(foreground, background):
-    arrangements = tuple(Beside(name, ((foreground,),), ((background,),)) for name in ("normal", "nice", "lowest"))
+    arrangements = tuple(Arrangement(name, ((foreground,),), ((background,),)) for name in ("normal", "nice", "lowest"))
     return Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), arrangements)
 
 
@@ -47,7 +47,7 @@ def test_a_background_gets_less_of_short_waits_and_inside_transfers():
     background = made()[1]
     whole = simulate_collocated_plan(foreground, background, same_for_all(1.0, 0.0), Sharing(), iterations=20)
     # Beside these, rounding leaves "gaps" of no length between what lies end to end.
-    waits = Waits((1e-4, 1e-3, 1.0), (0.0, 0.4, 0.4), in_transfers=0.4)
+    waits = IdleHarvest((1e-4, 1e-3, 1.0), (0.0, 0.4, 0.4), in_transfers=0.4)
     short = replace(same_for_all(1.0, 0.0), waits=waits)
     part = simulate_collocated_plan(foreground, background, short, Sharing(), iterations=20)
     assert [one.harvest for one in part.gpus] == pytest.approx([0.4 * one.harvest for one in whole.gpus], rel=1e-6)

@@ -11,8 +11,8 @@ from deeppool.base.timeline import Span
 from deeppool.errors import InvalidValueError
 from deeppool.records import files
 from deeppool.records.run_record import BackgroundResult, Phase, TimeSummary
-from deeppool.simulation.device.idle_harvest import Waits
-from deeppool.simulation.device.interference import Beside, Interference
+from deeppool.simulation.device.idle_harvest import IdleHarvest
+from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.simulate import simulate
@@ -72,7 +72,7 @@ def test_errors_are_parts_of_what_was_measured_and_the_worst_is_named():
 
 
 def test_with_interference_it_says_what_the_collocated_plan_says():
-    pairs = tuple(Beside(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     found = by_name(compare_with_run(PLAN, run(), background=BACKGROUND, interference=measured))
     priced = simulate_collocated_plan(PLAN, BACKGROUND, measured, POLICIES["naive"], iterations=20)
@@ -125,7 +125,7 @@ def test_one_slow_gpu_is_simulated_as_without_a_run():
 
 def harvest(plan, waits, *, priority="lowest", **how):
     """Simulated of a run of a plan, beside a background that nothing slows down."""
-    pairs = tuple(Beside(name, ((1.0,),), ((0.0,),)) for name in ("normal", "lowest"))
+    pairs = tuple(Arrangement(name, ((1.0,),), ((0.0,),)) for name in ("normal", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs, waits)
     sharing = replace(POLICIES["priority"], priority=priority)
     of = replace(run(), plan_iteration_time=plan.iteration_time, sharing=sharing)
@@ -138,7 +138,7 @@ def test_of_a_wait_a_background_gets_what_was_measured_for_its_length():
     short = plan_of(
         layer("conv", 2, forward=0.10, backward=0.20), layer("fc", 1, forward=0.0005, backward=0.0005), gpus=2
     )
-    waits = Waits((1e-3, 0.1, 0.2), (0.25, 0.5, 0.75))
+    waits = IdleHarvest((1e-3, 0.1, 0.2), (0.25, 0.5, 0.75))
     for plan, length, lost in ((short, 0.001, 0.75), (PLAN, 0.2, 0.25)):
         whole = plan.iteration_time + UPDATE
         assert harvest(plan, None) - harvest(plan, waits) == pytest.approx(lost * length / 2 / whole)
@@ -147,7 +147,7 @@ def test_of_a_wait_a_background_gets_what_was_measured_for_its_length():
 
 def test_waits_inside_transfers_give_what_was_measured_in_transfers():
     plan = waiting(plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.5), gpus=2), all_reduce=0.6)
-    waits = Waits((1e-3,), (1.0,), in_transfers=0.3)
+    waits = IdleHarvest((1e-3,), (1.0,), in_transfers=0.3)
     of_all, of_a_part = harvest(plan, None), harvest(plan, waits)
     assert of_all - of_a_part == pytest.approx(0.7 * 0.4 * 0.5 / (plan.iteration_time + UPDATE))
 
@@ -155,7 +155,7 @@ def test_waits_inside_transfers_give_what_was_measured_in_transfers():
 def test_waits_are_as_long_as_they_are_in_each_iteration():
     """One GPU waits for the other one 0 s as planned, and with noise for longer than what counts as short here."""
     plan = plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.25), gpus=2)
-    none_below, noise = Waits((0.09, 0.11), (0.0, 1.0)), Conditions(jitter=0.1, seed=1)
+    none_below, noise = IdleHarvest((0.09, 0.11), (0.0, 1.0)), Conditions(jitter=0.1, seed=1)
     everything, only_long = (harvest(plan, waits, conditions=noise) for waits in (None, none_below))
     assert 0.1 * everything < only_long < 0.95 * everything
 
