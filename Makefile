@@ -26,15 +26,13 @@ check: .venv/.installed-test  ## lint and check types
 
 test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
-	$(BIN)/pytest $(TWO) -m "not stress" --ignore tests/browser
-	$(BIN)/pytest $(TWO) -m "not stress" tests/browser
+	$(BIN)/pytest $(TWO) -m "not stress"
 
 soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more than half an hour
 	DEEPPOOL_SOAK_CYCLES=200 $(BIN)/pytest -s tests/execution/test_soak.py
 
-stress: .venv/.installed-test  ## capture more models, plan a hundred thousand random graphs; about a quarter of an hour
-	$(BIN)/pytest -m stress
-	DEEPPOOL_RANDOM_GRAPHS=100000 $(BIN)/pytest tests/planning/search/test_random_graphs.py
+stress: .venv/.installed-test  ## every test in full, a hundred thousand random graphs among them; over an hour
+	DEEPPOOL_STRESS=1 $(BIN)/pytest $(TWO)
 
 shipped: .venv/.installed  ## measure the profiles that come with deeppool again; some minutes of an idle machine
 	mkdir -p deeppool/profiling/data

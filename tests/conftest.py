@@ -12,6 +12,7 @@ from deeppool.graph.models.torchvision_operators import define_missing_operators
 define_missing_operators()
 
 CHECKOUT = Path(__file__).parents[1]
+BROWSER = Path(__file__).with_name("browser")
 COSTS = {"slow": 100, "processes": 50}
 """Roughly, of a test with a mark, where others cost 1."""
 
@@ -34,12 +35,9 @@ def runs_are_told_of_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests two at a time end together.
-
-    Workers take whole files in this order. With the longest last, one would wait for the other.
-    """
+    """Workers take whole files in this order: browser tests share a server, and the longest files start first."""
     if hasattr(config, "workerinput"):
         seconds: Counter[Path] = Counter()
         for item in items:
             seconds[item.path] += 1 + sum(cost for mark, cost in COSTS.items() if item.get_closest_marker(mark))
-        items.sort(key=lambda item: -seconds[item.path])
+        items.sort(key=lambda item: (BROWSER not in item.path.parents, -seconds[item.path]))

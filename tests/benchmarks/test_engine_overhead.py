@@ -75,6 +75,7 @@ def test_the_script_runs(overhead, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.processes
+@pytest.mark.stress
 def test_two_ranks_take_turns_with_their_engine(tmp_path: Path) -> None:
     output = tmp_path / "found.json"
     command = [sys.executable, str(PATH.with_name("ranks.py")), "-o", str(output), "--quick"]

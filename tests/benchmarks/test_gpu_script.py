@@ -126,6 +126,7 @@ def test_a_foreground_that_cannot_be_made_is_an_entry_too(script, monkeypatch):
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
+@pytest.mark.stress
 def test_dry_run_on_a_cpu_launches_the_background_in_both_homes(script):
     summary = json.loads((script("--device", "cpu", "--quick", "--parts", "launches") / "summary.json").read_text())
     rows = summary["launches"]["rows"]

@@ -11,6 +11,7 @@ PATH = Path(__file__).parents[2] / "benchmarks" / "kept-memory" / "main.py"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc, of Linux")
+@pytest.mark.stress
 def test_allocators_are_compared(tmp_path: Path) -> None:
     output = tmp_path / "found.json"
     subprocess.run([sys.executable, PATH, "-o", output, "--quick"], check=True)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -188,7 +189,8 @@ class Notebook:
         Raises:
             AssertionError: it took longer.
         """
-        for _ in range(int(seconds / POLL)):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             if condition():
                 return
             self.page.wait_for_timeout(1000 * POLL)

@@ -216,6 +216,7 @@ def test_a_cancelled_job_leaves_a_record_and_no_process_or_file(day: Day) -> Non
     assert {use.foreground for use in day.after.gpus} | {use.background for use in day.after.gpus} == {None}
 
 
+@pytest.mark.stress
 def test_a_plan_takes_the_gpus_that_its_layers_use_and_a_killed_rank_ends_its_own_job(
     coordinator: dp.Coordinator,
 ) -> None:
@@ -247,6 +248,7 @@ def only_on(gpu: int) -> Any:
     return dataclasses.replace(plan, layers=layers, memory=())
 
 
+@pytest.mark.stress
 def test_the_shell_submits_a_model_by_its_name_and_cancels_what_waits(
     coordinator: dp.Coordinator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,6 +280,7 @@ def test_what_cannot_run_is_refused_at_once(coordinator: dp.Coordinator) -> None
         coordinator.cancel(999)
 
 
+@pytest.mark.stress
 def test_jobs_end_with_their_coordinator_and_the_next_one_knows_them(nodes: Nodes) -> None:
     coordinator = nodes.start()
     job = coordinator.submit(make_plan(1), make_job(), steps=ENDLESS)

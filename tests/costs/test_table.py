@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster
@@ -14,6 +14,7 @@ from deeppool.costs.table import price, reprice
 from deeppool.errors import MissingProfileError
 from deeppool.planning.planner import gpu_counts_to_search
 from deeppool.profiling.table import Profile
+from tests.sampling import examples
 from tests.strategies import make_graph, problems, profile_from_times, repeating_profiles
 
 FIELDS = ("forward", "backward", "sync", "extrapolated", "reshard_latency", "reshard_per_byte")
@@ -40,7 +41,7 @@ def with_times_scaled(profile, signatures, factor):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(made_of=repeating_profiles))
 def test_every_entry_is_what_profile_and_network_say_of_it(problem):
     profile, cluster, batch = problem
@@ -75,7 +76,7 @@ def test_equal_layers_are_asked_for_once(monkeypatch):
     assert asked == [(0, 16), (0, 4), (1, 16), (1, 4), (1, 0), (4, 0), (1, 4096), (4, 4096)]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data(), problems(made_of=repeating_profiles), st.floats(0.1, 10))
 def test_repricing_what_changed_equals_pricing_everything(data, problem, factor):
     profile, cluster, batch = problem

@@ -3,11 +3,12 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.evaluation.nightly_record import Observation
 from deeppool.evaluation.noise import judge, robust_scale
+from tests.sampling import examples
 
 NUMBERS = 2000
 
@@ -26,7 +27,7 @@ def share_named(sigma: float, nights: int, seed: int) -> float:
     return named / NUMBERS
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(sigma=st.floats(0.001, 0.03), nights=st.integers(5, 14), seed=st.integers(0, 10_000))
 def test_of_numbers_with_up_to_3_percent_of_noise_fewer_than_1_in_1000_is_named(
     sigma: float, nights: int, seed: int
@@ -42,7 +43,7 @@ def test_of_very_noisy_numbers_few_nights_name_3_in_100_and_many_hardly_any(
     assert least <= share_named(0.1, nights, seed=1) <= most
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(sigma=st.floats(0.0005, 0.05), nights=st.integers(1, 14), seed=st.integers(0, 10_000))
 def test_of_layers_measured_together_a_night_names_hardly_any_by_chance(sigma: float, nights: int, seed: int) -> None:
     draw = random.Random(seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.execution.emulated_rank import EmulatedCommunicator
@@ -20,6 +20,7 @@ from tests.execution import emulated_rank
 from tests.execution.gradient_rank import make_batch, make_model
 from tests.execution.training_rank import Rule, training
 from tests.ranks import run_ranks
+from tests.sampling import examples
 from tests.strategies import (
     contested_problems,
     make_graph,
@@ -121,7 +122,7 @@ def oracle(made, layers):
     return schedule(order_of(made.tree, gpus), gpus, layers, overlap_sync=made.overlap_sync).iteration_time
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(plans())
 def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every_rank(made):
     for rank in range(made.gpus):
@@ -130,7 +131,7 @@ def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every
             assert emulated.iterate(predicted(made)) == pytest.approx(made.iteration_time, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(plans(), st.data())
 def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedule_makes_of_it(made, data):
     rank = data.draw(st.integers(0, made.gpus - 1))
@@ -147,7 +148,7 @@ def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedul
     assert took == pytest.approx(oracle(made, changed), rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(plans(), st.sampled_from([1e-3, 1e-5]))
 def test_what_a_rank_does_between_iterations_delays_others_by_as_much_as_it_is_late(made, pause):
     """And a rank whose first turn comes later than that, or never, delays nobody."""
@@ -172,7 +173,7 @@ def test_what_a_rank_does_between_iterations_delays_others_by_as_much_as_it_is_l
         assert took == pytest.approx(max(pause, oracle(made, changed)), rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(plans())
 def test_stages_follow_the_schedule_and_none_spans_the_begin_or_end_of_lanes(made):
     stages = stages_of(made)

@@ -120,7 +120,7 @@ def launched(plan: Plan, **arguments: object) -> Iterator["Future[RunRecord]"]:
 # -- deaths -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.stress), 1])
 def test_a_killed_rank_ends_everything_and_is_named(victim: int, plan_file: Path) -> None:
     with launched(dp.load(plan_file), background=EXAMPLE if victim else None, seconds=LONG) as run:
         everything = ranks() + backgrounds()
@@ -184,7 +184,7 @@ deeppool.launch(
 """
 
 
-@pytest.mark.parametrize("moment", ["starting", "measuring"])
+@pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.stress), "measuring"])
 def test_a_killed_launcher_leaves_nothing_behind(
     moment: str, plan_file: Path, one_rank_plan_file: Path, tmp_path: Path
 ) -> None:

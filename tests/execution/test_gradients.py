@@ -92,6 +92,7 @@ def test_a_plan_with_branches_side_by_side_trains_as_one_process(tmp_path: Path)
 
 @pytest.mark.processes
 @pytest.mark.slow
+@pytest.mark.stress
 def test_vgg16_on_two_ranks_with_its_dense_layers_on_one_trains_as_on_one_process(tmp_path: Path) -> None:
     assignment = [(0, 1)] * 14 + [(0,)] * 4 + [(0, 1)] + [(0,)] * 3
     check("vgg16", assignment, 5, torch.float32, 1e-5, tmp_path)

@@ -77,7 +77,9 @@ def check(found: list[dict], expected: dict[str, torch.Tensor], losses: list[flo
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=pytest.mark.stress), 3, pytest.param(8, marks=pytest.mark.stress)]
+)
 def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
     spawn(ranks, RULES, tmp_path / "run")
     for rule in RULES:

@@ -205,6 +205,7 @@ def short_path() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.stress
 def test_whoever_is_killed_at_any_moment_nothing_stays_behind(short_path: Path) -> None:
     draw = random.Random(SEED)
     plan = dp.save(soak_job.plan(2), short_path / "plan.json")

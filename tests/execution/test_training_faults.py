@@ -134,36 +134,58 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
 @pytest.mark.parametrize(
     ("fault", "workers", "phrase"),
     [
-        (hang, 0, rf"rank 1 hangs: it has been in {READING} for \d+ s, at \S+test_training_faults.py:\d+ in hang"),
-        (hang, 1, rf"rank 1 hangs: it has been in {READING}"),
-        (
+        pytest.param(
+            hang,
+            0,
+            rf"rank 1 hangs: it has been in {READING} for \d+ s, at \S+test_training_faults.py:\d+ in hang",
+            id="hang",
+        ),
+        pytest.param(hang, 1, rf"rank 1 hangs: it has been in {READING}", id="loader hangs", marks=pytest.mark.stress),
+        pytest.param(
             functools.partial(send_to_itself, signal.SIGSTOP),
             0,
             r"rank 1 hangs: it has given no sign of life for \d+ s \(was .* stopped\?\), the last in .*waited for by",
+            id="stopped",
+            marks=pytest.mark.stress,
         ),
-        (functools.partial(send_to_itself, signal.SIGKILL), 0, r"rank 1 was killed by signal 9 while .* \(run again\)"),
-        (
+        pytest.param(
+            functools.partial(send_to_itself, signal.SIGKILL),
+            0,
+            r"rank 1 was killed by signal 9 while .* \(run again\)",
+            id="killed",
+        ),
+        pytest.param(
             functools.partial(send_to_itself, signal.SIGKILL),
             1,
             # A loader reads ahead, so the rank may be anywhere.
             r"rank 1 lost a process that loads its data in .*: (process \d+ (was killed by a signal \(Killed\)|ended, "
             r"and told nobody how)|it went away while it handed over samples) .*fewer loader_workers need less",
+            id="loader killed",
         ),
-        (functools.partial(send_to_itself, signal.SIGSEGV), 0, r"rank 1 was killed by signal 11 while it trained"),
-        (
+        pytest.param(
+            functools.partial(send_to_itself, signal.SIGSEGV),
+            0,
+            r"rank 1 was killed by signal 11 while it trained",
+            id="crash",
+            marks=pytest.mark.stress,
+        ),
+        pytest.param(
             cut_connections,
             0,
             r"rank \d lost its connection to another rank in .*all ranks .*is the network between them up\?",
+            id="cut",
+            marks=pytest.mark.stress,
         ),
-        (
+        pytest.param(
             ask_for_too_much,
             0,
             rf"rank 1 ran out of memory in {READING}: .* more were asked for, it holds .*, the machine has .* left, at "
             r"\S+:\d+ in ask_for_too_much .*smaller global batch",
+            id="memory",
+            marks=pytest.mark.stress,
         ),
-        (leave, 0, r"rank 1 ended with exit code 0 while it trained"),
+        pytest.param(leave, 0, r"rank 1 ended with exit code 0 while it trained", id="exit", marks=pytest.mark.stress),
     ],
-    ids=["hang", "loader hangs", "stopped", "killed", "loader killed", "crash", "cut", "memory", "exit"],
 )
 def test_a_restart_goes_on_as_if_nothing_had_happened(
     fault: Callable[[], None], workers: int, phrase: str, expected: list[float], tmp_path: Path
@@ -297,7 +319,7 @@ def from_the_shell(plan: Path, folder: Path, steps: int) -> Iterator["subprocess
             launcher.kill()
 
 
-@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("what", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.stress)])
 def test_an_interrupted_command_goes_on_bit_by_bit(what: signal.Signals, tmp_path: Path) -> None:
     plan, folder = dp.save(soak_job.plan(2), tmp_path / "plan.json"), tmp_path / "checkpoints"
     with from_the_shell(plan, folder, 1_000_000) as launcher:
@@ -318,6 +340,7 @@ def test_an_interrupted_command_goes_on_bit_by_bit(what: signal.Signals, tmp_pat
     assert all(torch.equal(value, state[name]) for name, value in load_weights(latest(folder)).items())
 
 
+@pytest.mark.stress
 def test_a_stopped_rank_and_its_loader_end_with_a_killed_launcher(tmp_path: Path) -> None:
     plan, folder = dp.save(soak_job.plan(2), tmp_path / "plan.json"), tmp_path / "checkpoints"
     with from_the_shell(plan, folder, 1_000_000) as launcher:

@@ -85,6 +85,7 @@ def test_an_interface_that_is_not_there_is_told_before_anything_trains() -> None
 
 
 @pytest.mark.root
+@pytest.mark.stress
 def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "MEETING_SECONDS", 5.0)
     # In a network of its own, each has no way to the other.
@@ -98,6 +99,7 @@ def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pyt
 
 
 @pytest.mark.root
+@pytest.mark.stress
 def test_a_link_that_is_cut_while_they_train_is_told_as_such(
     namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool import figures
@@ -18,9 +18,10 @@ from deeppool.figures.timeline import GROUPED_ABOVE, joined, rows_of
 from deeppool.figures.timeline_rows import panels_of
 from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of, run_of, timelines, two_layer_plan
+from tests.sampling import examples
 
 # A figure takes plotly some 20 ms.
-few = settings(max_examples=40, deadline=None)
+few = examples(40)
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 

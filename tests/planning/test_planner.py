@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
@@ -19,6 +19,7 @@ from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.planning.report.explain import reason
 from deeppool.units import format_seconds
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
+from tests.sampling import examples
 from tests.strategies import (
     make_graph,
     measured_network,
@@ -73,7 +74,7 @@ def test_json_of_a_plan_holds_the_fields_of_the_contract():
     assert "origin" not in document
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     problems(st.one_of(series_parallel_graphs(max_layers=12), tangled_graphs(max_layers=8))), st.sampled_from(LIMITS)
 )
@@ -93,7 +94,7 @@ def test_totals_of_a_plan_are_those_of_its_layers(problem, limit):
     assert made.iteration_time <= alone * (1 + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems())
 def test_data_parallel_baseline_puts_every_layer_on_all_gpus(problem):
     profile, cluster, batch = problem
@@ -204,7 +205,7 @@ def room_beside_others(definition, places, index):
     return end - start if start % node == 0 else min(end, (start // node + 1) * node) - start
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=6))), st.sampled_from(LIMITS))
 def test_every_alternative_is_priced_as_the_whole_plan_would_be(problem, limit):
     made, definition = plan(*problem, limit), Definition(*problem)
@@ -258,7 +259,7 @@ def test_explain_says_where_a_branch_runs_and_that_it_has_no_room_for_more():
     assert "4: no room in its lane" in line
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(tangled_graphs(max_layers=6)), st.sampled_from(LIMITS))
 def test_explain_calls_nothing_rounding_that_a_layer_would_really_gain(problem, limit):
     # A tangle shares one GPU count, so another one can truly be better for a single layer of it.

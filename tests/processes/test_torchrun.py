@@ -158,7 +158,7 @@ pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(40
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.stress)])
 def test_torchruns_processes_train_as_one_machine_does(
     nodes, per_node, plan_file: Path, alone: list[float], tmp_path: Path
 ) -> None:
@@ -176,6 +176,7 @@ def test_torchruns_processes_train_as_one_machine_does(
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.stress
 def test_nodes_change_their_plan_through_the_folder_that_they_share(
     plan_file: Path, alone: list[float], tmp_path: Path
 ) -> None:
@@ -195,6 +196,7 @@ OTHER_CLOCK = ("unshare", "--time", "--monotonic", "5000", "--fork", "--kill-chi
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.root
+@pytest.mark.stress
 def test_a_node_whose_clock_shows_something_else_is_on_the_launchers_timeline(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
@@ -233,9 +235,19 @@ def training(plan_file: Path, folder: Path) -> Iterator[Torchrun]:
     ("victim", "number", "told"),
     [
         (lambda run: run.rank(1), signal.SIGKILL, "rank 1 was killed by signal 9 while it trained"),
-        (lambda run: run.agent(1), signal.SIGKILL, "rank 1 was lost: torchrun's process of rank 1 on "),
+        pytest.param(
+            lambda run: run.agent(1),
+            signal.SIGKILL,
+            "rank 1 was lost: torchrun's process of rank 1 on ",
+            marks=pytest.mark.stress,
+        ),
         (lambda run: run.agent(0), signal.SIGKILL, "rank 0 of torchrun is gone; what rank 1 had started was ended"),
-        (lambda run: psutil.Process(run.started[0].pid), signal.SIGINT, "interrupted; every process of the training"),
+        pytest.param(
+            lambda run: psutil.Process(run.started[0].pid),
+            signal.SIGINT,
+            "interrupted; every process of the training",
+            marks=pytest.mark.stress,
+        ),
     ],
     ids=["rank", "agent", "launcher", "control-c"],
 )

@@ -287,6 +287,7 @@ assert under_way.wait(120), run
 
 
 @with_processes
+@pytest.mark.stress
 def test_a_run_ends_with_the_script_that_does_not_wait_for_it(tmp_path: Path) -> None:
     script = SCRIPT + "import psutil; print(*[x.pid for x in psutil.Process().children(True)])"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}

@@ -5,12 +5,13 @@ import random
 from statistics import fmean
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
 from deeppool.scheduling.controller import LEAST, WARY, Controller
 from deeppool.scheduling.governor import Governor
+from tests.sampling import examples
 
 BOUND = 0.03
 
@@ -31,7 +32,7 @@ def run(plant, *, noise, seed, iterations=500, bound=BOUND, speed=None, priority
     return shares, slowdowns
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.floats(-0.1, 1.5))
 def test_without_noise_the_share_is_all_that_the_bound_allows(cost):
     # At the bound itself rounding decides.

@@ -4,7 +4,7 @@ import random
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
@@ -12,6 +12,7 @@ from deeppool.scheduling.background_limits import FREE, BackgroundLimits
 from deeppool.scheduling.controller import LEAST
 from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
 from deeppool.scheduling.governor import DENSE, Governor, is_alone, together
+from tests.sampling import examples
 
 FORWARD, SYNC = ("forward", 0), ("sync", 0)
 LATE = pytest.mark.parametrize("late", [False, True])
@@ -180,7 +181,7 @@ def test_after_a_ban_only_what_the_operator_takes_now_counts():
     assert feedback.banned(ENOUGH + FIRST_BAN + 2) == {SYNC}
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.integers(0, 10**6), st.floats(0.0, 0.3), st.floats(0.0, 2.0))
 def test_every_ban_ends(seed, noise, harm):
     def plant(_, orders):

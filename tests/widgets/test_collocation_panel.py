@@ -292,6 +292,7 @@ def test_every_policy_is_explained_in_a_sentence(tmp_path: Path, scripted: Scrip
 
 
 @with_processes
+@pytest.mark.stress
 def test_a_real_run_is_followed_its_bound_changed_and_its_record_kept(tmp_path: Path) -> None:
     from tests.execution.test_faults import EXAMPLE, make_plan
 

@@ -40,12 +40,12 @@ def image_model(name, **arguments):
     ("name", "arguments", "shape"),
     [
         ("vgg16", {}, (3, 32, 32)),
-        ("resnet50", {}, (3, 64, 64)),
+        pytest.param("resnet50", {}, (3, 64, 64), marks=pytest.mark.stress),
         pytest.param("wide_resnet101_2", {}, (3, 64, 64), marks=pytest.mark.stress),
         ("mobilenet_v3_small", {}, (3, 64, 64)),
         pytest.param("densenet121", {}, (3, 64, 64), marks=pytest.mark.stress),
-        ("vit_b_16", {"image_size": 64}, (3, 64, 64)),
-        pytest.param("inception_v3", {"init_weights": False}, (3, 299, 299), marks=pytest.mark.slow),
+        pytest.param("vit_b_16", {"image_size": 64}, (3, 64, 64), marks=pytest.mark.stress),
+        pytest.param("inception_v3", {"init_weights": False}, (3, 299, 299), marks=pytest.mark.stress),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -16,6 +16,7 @@ from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
@@ -81,7 +82,7 @@ def knots(part):
     return [found for other in inner for found in knots(other)]
 
 
-@pytest.mark.parametrize("name", [*TORCHVISION, EXAMPLE])
+@pytest.mark.parametrize("name", sampled([*TORCHVISION, EXAMPLE], "vgg16", "inception_v3", EXAMPLE))
 def test_named_model_is_a_series_parallel_graph_of_its_modules(captured, name):
     model = captured(name)
     check_names(model)

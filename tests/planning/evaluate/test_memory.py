@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
@@ -14,6 +14,7 @@ from deeppool.graph.layer import LayerGraph
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import frontier, plan
+from tests.sampling import examples
 from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 
 COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
@@ -81,7 +82,7 @@ def placements(draw):
     return graph, sets, gpus, draw(st.integers(6, 20))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(placements(), st.sampled_from(sorted(COPIES)), st.booleans())
 def test_every_gpu_holds_what_a_count_of_its_tensors_says(placement, optimizer, autocast):
     graph, sets, gpus, batch = placement
@@ -101,7 +102,7 @@ def test_every_gpu_holds_what_a_count_of_its_tensors_says(placement, optimizer, 
     assert model.peak(sets) == uses[0].total == count.peak(sets)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(placements())
 def test_layers_of_a_record_add_up_to_it_where_all_are_named(placement):
     graph, sets, gpus, batch = placement
@@ -215,7 +216,7 @@ def test_plan_from_before_memory_was_counted_is_still_read(tmp_path):
     assert serialization.from_json(document, Plan, "plan.json") == replace(made, memory=())
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=problems(graphs_that_know_their_memory()), optimizer=st.sampled_from(sorted(COPIES)))
 def test_every_point_of_the_frontier_says_what_its_fullest_gpu_holds(problem, optimizer):
     profile, cluster, batch = problem

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.costs.communication import Network
@@ -14,6 +14,7 @@ from deeppool.planning.evaluate.schedule import Exposed, exposed, held, order_of
 from deeppool.planning.planner import gpu_counts_to_search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_search import Definition
+from tests.sampling import examples
 from tests.strategies import contested_problems, series_parallel_graphs, tangled_graphs
 
 
@@ -109,7 +110,7 @@ def test_nothing_is_hidden_without_overlap():
     assert held(times, gpus, layers) == 2 * sum(map(sum, layers))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     contested_problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5))),
     st.randoms(use_true_random=False),

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
@@ -15,6 +15,7 @@ from deeppool.planning.planner import plan
 from deeppool.planning.replanning.profile_correction import correct_profile
 from deeppool.records.run_record import StageTimes
 from tests.figures.records import run_of
+from tests.sampling import examples
 from tests.strategies import BATCH_SIZES, make_graph, make_profile, problems, profile_from_times, repeating_profiles
 
 FREE = Link(1e15, 0.0, "made by hand")
@@ -54,7 +55,7 @@ def times_of(profile, signature):
     return found.forward, found.backward
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(made_of=repeating_profiles))
 def test_a_run_as_planned_leaves_the_profile_as_it_is(problem):
     made = plan(*problem)
@@ -63,7 +64,7 @@ def test_a_run_as_planned_leaves_the_profile_as_it_is(problem):
     assert (corrected.corrections, corrected.layers) == ((), ())
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data(), problems(), st.integers(1, 64))
 def test_a_stage_that_took_twice_as_long_doubles_the_times_of_its_layers_and_of_no_others(data, problem, batch):
     profile = problem[0]
@@ -85,7 +86,7 @@ def test_a_stage_that_took_twice_as_long_doubles_the_times_of_its_layers_and_of_
     assert correction.layers == tuple(made.layers[index].name for index in stages[slow].layers)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data(), problems())
 def test_a_layer_measured_by_itself_takes_what_was_measured_at_the_batch_that_ran(data, problem):
     profile, _, batch = problem

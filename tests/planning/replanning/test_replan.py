@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import deeppool as dp
@@ -21,6 +21,7 @@ from deeppool.records import files
 from tests.costs.test_table import with_times_scaled
 from tests.planning.replanning.test_profile_correction import run_with
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
+from tests.sampling import examples
 from tests.strategies import (
     make_graph,
     problems,
@@ -53,7 +54,7 @@ def without_prices(made):
     return dataclasses.replace(made, layers=layers, search_time=0.0)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(made_of=repeating_profiles), st.sampled_from(LIMITS), st.sampled_from(SCOPES))
 def test_a_run_as_planned_keeps_the_plan_and_gains_nothing(problem, limit, scope):
     made = plan(*problem, limit, limit_scope=scope)
@@ -68,7 +69,7 @@ def test_a_run_as_planned_keeps_the_plan_and_gains_nothing(problem, limit, scope
     assert again.plan is again.before
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.data(),
     problems(st.one_of(series_parallel_graphs(max_layers=8), tangled_graphs(max_layers=6))),
@@ -111,7 +112,7 @@ def test_gain_is_the_difference_to_the_plan_made_from_scratch(data, problem, lim
     assert again.gain >= -rounding or again.over_limit or again.after.optimality != "exact"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(st.one_of(series_parallel_graphs(), tangled_graphs())), st.floats(0.2, 5), st.sampled_from(LIMITS))
 def test_the_old_plan_claims_no_more_than_is_true(problem, factor, limit):
     made = plan(*problem, limit)
@@ -125,7 +126,7 @@ def test_the_old_plan_claims_no_more_than_is_true(problem, factor, limit):
         assert again.before.iteration_time <= bound * again.after.iteration_time * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data(), problems(made_of=repeating_profiles), st.sampled_from(LIMITS))
 def test_kept_prices_give_the_same_answer(data, problem, limit):
     profile = problem[0]

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.errors import InvalidValueError
@@ -14,10 +14,11 @@ from deeppool.records import files
 from tests.figures.records import two_layer_plan
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, places_of
 from tests.planning.test_planner import small_plan
+from tests.sampling import examples
 from tests.strategies import problems
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(), st.sampled_from(LIMITS))
 def test_each_count_costs_what_the_plan_with_it_would(problem, limit):
     made, definition = plan(*problem, limit), Definition(*problem)

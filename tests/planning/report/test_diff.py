@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
@@ -15,6 +15,7 @@ from deeppool.planning.report.diff import Change, RequestChange, diff
 from deeppool.records import files
 from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.planning.search.test_search import LIMITS
+from tests.sampling import examples
 from tests.strategies import problems
 
 
@@ -55,7 +56,7 @@ def test_totals_are_those_of_the_two_plans():
     assert (changes.amplification.before, changes.amplification.after) == (before.amplification, after.amplification)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(), st.sampled_from(LIMITS), st.sampled_from(LIMITS))
 def test_each_layer_is_either_unchanged_or_changed_by_the_sum_of_its_parts(problem, limit, other):
     before, after = plan(*problem, limit), plan(*problem, other)
@@ -77,7 +78,7 @@ def test_each_layer_is_either_unchanged_or_changed_by_the_sum_of_its_parts(probl
     assert (changes.request == ()) == (limit == other)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(problems(), st.sampled_from(LIMITS))
 def test_a_plan_does_not_differ_from_itself(problem, limit):
     made = plan(*problem, limit)

@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from deeppool.planning.planner import plan
 from deeppool.planning.report.summary import MOST_GROUPS, summarise
 from deeppool.units import format_seconds
 from tests.figures.records import layer, plan_of, two_layer_plan
+from tests.sampling import examples
 from tests.strategies import problems
 
 
@@ -21,7 +22,7 @@ def test_a_small_plan_reads_as_written_by_hand():
     )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems())
 def test_shares_of_layers_and_of_time_are_whole(problem):
     text = summarise(plan(*problem))
@@ -33,7 +34,7 @@ def test_shares_of_layers_and_of_time_are_whole(problem):
     assert "no limit on amplification" in text
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems())
 def test_what_is_compared_with_data_parallelism_has_its_time_and_the_right_direction(problem):
     made = plan(*problem, 1.2)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
@@ -20,6 +20,7 @@ from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.pareto import NOTHING, Front, combine, single
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition
+from tests.sampling import examples
 from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 
 ROUNDING = 1e-9
@@ -42,7 +43,7 @@ def factor(optimality: str) -> float:
     return 1.0 if optimality == "exact" else float(optimality.removeprefix("bound "))
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))))
 def test_no_assignment_beats_the_frontier(problem):
     found = frontier(*problem)
@@ -52,7 +53,7 @@ def test_no_assignment_beats_the_frontier(problem):
         assert min(point.iteration_time for point in rivals) <= time * factor(found.optimality) * (1 + ROUNDING)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))))
 def test_every_point_is_what_its_gpu_counts_cost(problem):
     definition = Definition(*problem)
@@ -66,7 +67,7 @@ def test_every_point_is_what_its_gpu_counts_cost(problem):
     assert [point.iteration_time for point in found.points] == sorted(point.iteration_time for point in found.points)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(series_parallel_graphs(max_layers=5)))
 def test_global_limit_buys_the_fastest_plan_within_it(problem):
     assignments = all_assignments(Definition(*problem))
@@ -78,7 +79,7 @@ def test_global_limit_buys_the_fastest_plan_within_it(problem):
         assert best * (1 - ROUNDING) <= made.iteration_time <= best * factor(made.optimality) * (1 + ROUNDING)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(problems(series_parallel_graphs(max_layers=8)))
 def test_the_fastest_point_is_the_best_plan_of_all(problem):
     assert frontier(*problem).points[0].iteration_time == pytest.approx(plan(*problem).iteration_time, rel=1e-9)
@@ -212,7 +213,7 @@ def test_a_frontier_says_what_is_uncertain_about_its_times():
     assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}")
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(problems(gpus=(2, 4, 8)))
 def test_data_parallelism_on_fewer_gpus_takes_what_it_takes_on_a_cluster_of_so_many(problem):
     profile, cluster, batch = problem

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
@@ -18,6 +18,7 @@ from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.planning.search.search import search
 from tests.planning.evaluate.test_memory import Count, graphs_that_know_their_memory
 from tests.planning.search.test_search import ROUNDING, Definition, counts_of
+from tests.sampling import examples
 from tests.strategies import (
     chain_graphs,
     make_graph,
@@ -85,7 +86,7 @@ def check(problem, limit, scope, memory, everything):
     return made
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.one_of(
         st.tuples(problems_with_memory(series_parallel_graphs(max_layers=5)), st.sampled_from(["layer", "iteration"])),
@@ -126,7 +127,7 @@ def corners(points):
     return found
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(problems_with_memory(chain_graphs(max_layers=5)), st.sampled_from(LIMITS))
 def test_with_the_memory_of_a_corner_of_the_hull_the_plan_is_the_optimum_and_says_so(problem, limit):
     problem = without_copies(problem)
@@ -137,7 +138,7 @@ def test_with_the_memory_of_a_corner_of_the_hull_the_plan_is_the_optimum_and_say
             assert made.optimality == "exact"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems_with_memory(chain_graphs(max_layers=5)), st.sampled_from(LIMITS))
 def test_plan_is_refused_as_soon_as_nothing_fits_and_not_before(problem, limit):
     # Of two plans that keep the same activations one may hold fewer copies, and that is not searched for.
@@ -151,7 +152,7 @@ def test_plan_is_refused_as_soon_as_nothing_fits_and_not_before(problem, limit):
             plan(*bare, limit, memory=least - 1)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems_with_memory(series_parallel_graphs(max_layers=8)), st.sampled_from(LIMITS))
 def test_enough_memory_changes_nothing(problem, limit):
     free = plan(problem[0], replace(problem[1], memory=None), problem[2], limit)
@@ -164,7 +165,7 @@ def test_enough_memory_changes_nothing(problem, limit):
 # -- extra seconds in the search --------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(problems(series_parallel_graphs(max_layers=6), gpus=(2, 3, 4)), st.sampled_from(LIMITS), st.data())
 def test_search_adds_extra_seconds_to_what_it_compares_and_to_nothing_else(problem, limit, data):
     profile, cluster, batch = problem
@@ -282,7 +283,7 @@ def test_refusal_under_a_limit_says_which_limit_permits_what_fits():
     assert counts_of(plan(*small(6200), limit, limit_scope="iteration")) == (2, 2)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     problems_with_memory(series_parallel_graphs(max_layers=4)),
     st.floats(0.3, 1, exclude_max=True),

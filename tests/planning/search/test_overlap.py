@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
@@ -24,6 +24,7 @@ from deeppool.simulation.plan.simulate import simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_frontier import factor
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
+from tests.sampling import examples
 from tests.strategies import (
     contested_problems,
     make_graph,
@@ -72,14 +73,14 @@ def check(problem, limit):
     return made, definition
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
 def test_no_assignment_beats_a_plan_by_more_than_it_states(problem, limit):
     made, definition = check(problem, limit)
     assert made.optimality == "exact" or not is_sequence(definition)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
 def test_what_a_plan_states_holds_where_there_are_too_many_labels_to_prove_more(problem, limit):
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +88,7 @@ def test_what_a_plan_states_holds_where_there_are_too_many_labels_to_prove_more(
         check(problem, limit)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(contested_problems(LARGER, gpus=(4, 8)))
 def test_data_parallelism_and_one_gpu_are_no_faster_however_little_is_tried(problem):
     with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +100,7 @@ def test_data_parallelism_and_one_gpu_are_no_faster_however_little_is_tried(prob
     assert made.iteration_time <= made.single_gpu_iteration_time * (1 + 1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(contested_problems(ANY_GRAPH), st.sampled_from(LIMITS))
 def test_no_assignment_is_below_a_bound(problem, limit):
     definition, costs = Definition(*problem), costs_of(*problem)
@@ -109,7 +110,7 @@ def test_no_assignment_is_below_a_bound(problem, limit):
         assert bound <= least * (1 + ROUNDING)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(LARGER_PROBLEMS, st.sampled_from(LIMITS))
 def test_overlap_never_slows_the_best_plan(problem, limit):
     without, overlapping = plan(*problem, limit), plan(*problem, limit, overlap_sync=True)
@@ -119,7 +120,7 @@ def test_overlap_never_slows_the_best_plan(problem, limit):
         assert overlapping.iteration_time <= overlapping.data_parallel_iteration_time * (1 + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(LARGER_PROBLEMS, st.sampled_from(LIMITS))
 def test_replay_is_the_plan(problem, limit):
     made = plan(*problem, limit, overlap_sync=True)
@@ -136,7 +137,7 @@ def test_replay_is_the_plan(problem, limit):
         assert all(before.end == pytest.approx(after.start, abs=1e-15) for before, after in itertools.pairwise(spans))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(SMALL_PROBLEMS)
 def test_gpus_are_held_while_they_compute_move_samples_or_all_reduce(problem):
     """Counted on a grid of all moments at which anything changes, GPU by GPU."""
@@ -154,7 +155,7 @@ def test_gpus_are_held_while_they_compute_move_samples_or_all_reduce(problem):
     assert made.gpu_seconds == pytest.approx(total, rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
 def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, limit):
     made, definition = plan(*problem, limit, overlap_sync=True), Definition(*problem)
@@ -170,7 +171,7 @@ def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, lim
 # -- the flow shop ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(contested_problems(tangled_graphs(max_layers=5)), st.sampled_from(LIMITS))
 def test_labels_find_the_best_sequence_there_is_and_nothing_below_it(problem, limit):
     definition, costs = Definition(*problem), costs_of(*problem)

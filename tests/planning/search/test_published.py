@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
@@ -20,6 +20,7 @@ from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.planning.search.published import merge, new_set_terms, search_published
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
+from tests.sampling import examples
 from tests.strategies import (
     chain_graphs,
     clusters,
@@ -82,7 +83,7 @@ def tolerant(limit):
     return math.inf if limit is None else limit * (1 + ROUNDING)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(problems(chain_graphs(max_layers=12), gpus=(1, 2, 3, 8, 16)), st.sampled_from(LIMITS))
 def test_a_chain_is_planned_as_algorithm_1_is_printed(problem, limit):
     costs = prices(*problem)
@@ -301,13 +302,13 @@ def blocks_with_moves_as_long_as_layers(draw):
     return by_hand(graph, *tables, latency=draw(st.sampled_from([0.0, 0.1, 0.5])))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(blocks_with_moves_as_long_as_layers(), st.sampled_from(LIMITS))
 def test_a_new_set_of_gpus_is_weighed_as_section_4_2_says(problem, limit):
     check_reduction(problem, limit)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     problems(st.one_of(series_parallel_graphs(max_layers=9), tangled_graphs(max_layers=6)), gpus=(1, 2, 3, 4, 8)),
     st.sampled_from(LIMITS),
@@ -370,7 +371,7 @@ def test_a_branch_gets_a_new_set_where_that_is_no_slower_and_within_the_limit(ti
     assert sets.tolist() == beside
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(clusters(), st.integers(8, 40), st.sampled_from([1, 4096]), st.sampled_from(["ring", "paper"]))
 def test_moves_to_a_new_set_are_priced_as_any_transfer(cluster, batch, size, model):
     profile = profile_from_times(make_graph([()]), [lambda b: 1.0 * b])
@@ -389,7 +390,7 @@ def test_moves_to_a_new_set_are_priced_as_any_transfer(cluster, batch, size, mod
 any_graph = st.one_of(chain_graphs(), series_parallel_graphs(max_layers=9), tangled_graphs(max_layers=7))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(chain_graphs(max_layers=12)), st.sampled_from(LIMITS))
 def test_on_a_chain_the_claim_is_the_truth_and_never_beats_the_exact_search_within_the_limit(problem, limit):
     made, exact = plan(*problem, limit, search="published"), plan(*problem, limit)
@@ -403,7 +404,7 @@ def test_on_a_chain_the_claim_is_the_truth_and_never_beats_the_exact_search_with
         assert made.iteration_time == pytest.approx(exact.iteration_time, rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(any_graph), st.sampled_from(LIMITS))
 def test_layers_over_the_limit_are_listed_and_no_others(problem, limit):
     made = plan(*problem, limit, search="published")
@@ -414,7 +415,7 @@ def test_layers_over_the_limit_are_listed_and_no_others(problem, limit):
     assert (exact.search, exact.over_limit, exact.claim) == ("exact", (), None)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(any_graph), st.sampled_from(LIMITS))
 def test_branches_side_by_side_are_never_claimed_slower_than_one_after_another(problem, limit):
     made = plan(*problem, limit, search="published")

@@ -1,10 +1,9 @@
 """The planner on a hundred thousand random graphs, checked from its plans alone; on small ones against all plans.
 
-Four hundred unless ``DEEPPOOL_RANDOM_GRAPHS`` says otherwise, a third of them against all plans; ``make stress`` checks
-all, and two thousand against all plans. A failure names its problem's number, and ``check(number)`` repeats it.
+A hundred in ``make test``, a third of them against all plans; ``make stress`` checks all, and two thousand against all
+plans. A failure names its problem's number, and ``check(number)`` repeats it.
 """
 
-import os
 import random
 from collections import Counter
 from dataclasses import replace
@@ -21,8 +20,9 @@ from deeppool.planning.search.shortest_path import Way
 from deeppool.simulation.plan.simulate import Simulation, simulate
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition, places_of
+from tests.sampling import STRESS
 
-GRAPHS = min(100_000, int(os.environ.get("DEEPPOOL_RANDOM_GRAPHS", "400")))
+GRAPHS = 100_000 if STRESS else 100
 PARTS = 20
 """Tests among which the graphs are divided."""
 LIMITS = (None, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
@@ -18,6 +18,7 @@ from deeppool.planning.planner import plan
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement
 from deeppool.simulation.plan.simulate import simulate
+from tests.sampling import examples
 from tests.strategies import (
     BATCH_SIZES,
     make_graph,
@@ -321,7 +322,7 @@ def test_equal_layers_are_priced_once_only_where_they_end_alike():
     assert made.iteration_time == pytest.approx(Definition(*problem).optima([1.5])[1.5], rel=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(problems(series_parallel_graphs(max_layers=6)))
 @example(join_under_its_limit())
 @example(join_of_three_under_its_limit())
@@ -352,7 +353,7 @@ def test_join_that_can_pay_for_two_transfers_takes_both_branches_from_two_gpus()
     assert made.iteration_time == pytest.approx(0.1e-3 + (0.15e-3 + 2e-3 + 0.15e-3) + (0.6e-3 + 1e-3))
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(problems(tangled_graphs(max_layers=6)))
 def test_any_graph_gets_a_plan_that_keeps_what_it_claims(problem):
     definition = Definition(*problem)
@@ -404,7 +405,7 @@ def test_join_pays_a_transfer_for_each_layer_of_a_knot_that_it_reads():
     assert made.iteration_time == pytest.approx(Definition(*problem).optima([1.5])[1.5])
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(series_parallel_graphs(max_layers=20), gpus=(8,)), st.sampled_from(LIMITS))
 def test_more_gpus_never_slow_the_best_plan(problem, limit):
     profile, cluster, batch = problem
@@ -422,7 +423,7 @@ def whole_nodes_synchronise_faster():
     return profile_from_times(graph, [lambda b: 1.0 * b]), Cluster(12, "made by hand", 4, *links), 14
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     problems(series_parallel_graphs(max_layers=10), gpus=(12,)),
     st.sampled_from(LIMITS),
@@ -454,7 +455,7 @@ def test_price_beside_time_is_each_layers_own_though_the_layers_are_equal():
     assert found.iteration_time < 1
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(series_parallel_graphs(max_layers=20)))
 def test_a_looser_limit_never_slows_the_best_plan(problem):
     times = [plan(*problem, limit).iteration_time for limit in (1.0, 1.1, 1.2, 1.5, 2.0, 4.0, 8.0, None)]
@@ -462,7 +463,7 @@ def test_a_looser_limit_never_slows_the_best_plan(problem):
         assert looser <= tighter * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     problems(st.one_of(series_parallel_graphs(max_layers=20), tangled_graphs(max_layers=10))), st.sampled_from(LIMITS)
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
@@ -18,6 +18,7 @@ from deeppool.planning.studies.tradeoff_record import SharedCluster, optimality_
 from deeppool.records.files import load
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.search.test_search import Definition
+from tests.sampling import examples
 from tests.strategies import (
     chain_graphs,
     make_graph,
@@ -81,7 +82,7 @@ def everything(problem, shared):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS)
 def test_points_of_a_chain_hold_all_plans_that_none_beats_even_with_a_pause(problem, job, harvest):
     shared = share(*problem, job, harvest_of_idle=harvest)
@@ -108,7 +109,7 @@ def test_points_of_a_chain_hold_all_plans_that_none_beats_even_with_a_pause(prob
         assert (shared.gpus - lost[rivals] / time).max() >= left - slack, "no point can be paused to match this plan"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0, 1))
 def test_fastest_plan_for_a_background_is_within_its_bound_of_all_plans_and_pauses(problem, job, harvest, part):
     shared = share(*problem, job, harvest_of_idle=harvest)
@@ -128,7 +129,7 @@ def test_fastest_plan_for_a_background_is_within_its_bound_of_all_plans_and_paus
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0.01, 1))
 def test_highest_throughput_is_within_its_bound_of_all_plans_and_pauses(problem, job, harvest, part):
     shared = share(*problem, job, harvest_of_idle=harvest)
@@ -147,7 +148,7 @@ def test_highest_throughput_is_within_its_bound_of_all_plans_and_pauses(problem,
     assert best * (1 - ROUNDING) <= optimality_factor(answer.optimality) <= max(best + 1e-3, 1) * (1 + ROUNDING)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0.01, 1)
 )
@@ -167,7 +168,7 @@ def test_answers_of_graphs_with_branches_keep_their_bounds(problem, job, harvest
         assert most <= answer.point.throughput * optimality_factor(answer.optimality) * (1 + ROUNDING)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(chain_graphs(max_layers=4)), HARVESTS)
 def test_efficient_points_are_those_that_no_other_beats_in_speedup_and_throughput(problem, harvest):
     shared = share(*problem, background(1e-3), harvest_of_idle=harvest)
@@ -184,7 +185,7 @@ def test_efficient_points_are_those_that_no_other_beats_in_speedup_and_throughpu
 # -- conservation, order, partitions ----------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(problems(series_parallel_graphs(max_layers=4)), HARVESTS)
 def test_a_point_is_a_plan_whose_idle_time_and_free_gpus_train_its_background(problem, harvest):
     profile, cluster, batch = problem
@@ -206,7 +207,7 @@ def test_a_point_is_a_plan_whose_idle_time_and_free_gpus_train_its_background(pr
         assert trained == pytest.approx(outside + harvest * replayed.idle_gpu_seconds, rel=1e-6, abs=ROUNDING * held)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS)
 def test_throughputs_add_up_and_slower_points_leave_more(problem, job, harvest):
     shared = share(*problem, job, harvest_of_idle=harvest)
@@ -221,7 +222,7 @@ def test_throughputs_add_up_and_slower_points_leave_more(problem, job, harvest):
         assert fast.background_throughput < slow.background_throughput * (1 + ROUNDING)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS)
 def test_every_partition_is_matched_by_a_point_that_does_not_pause(problem, job, harvest):
     shared = share(*problem, job, harvest_of_idle=harvest)
@@ -234,7 +235,7 @@ def test_every_partition_is_matched_by_a_point_that_does_not_pause(problem, job,
         )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(chain_graphs(max_layers=4)), HARVESTS)
 def test_the_most_left_to_the_background_is_all_gpus_but_one(problem, harvest):
     shared = share(*problem, background(), harvest_of_idle=harvest)
@@ -244,7 +245,7 @@ def test_the_most_left_to_the_background_is_all_gpus_but_one(problem, harvest):
     assert most == pytest.approx((shared.gpus - 1) / shared.background_sample_time, abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), st.floats(0.1, 1))
 def test_a_faster_background_and_a_better_harvest_never_lower_the_throughput(problem, job, part):
     slow = share(*problem, job, harvest_of_idle=0.6)
@@ -265,7 +266,7 @@ def test_a_faster_background_and_a_better_harvest_never_lower_the_throughput(pro
     )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(problems(series_parallel_graphs(max_layers=5)))
 def test_a_burst_parallel_partition_is_the_fastest_plan_on_its_gpus(problem):
     profile, cluster, batch = problem
@@ -390,7 +391,7 @@ def test_one_gpu_leaves_nothing():
         shared.fastest(1)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(chain_graphs(max_layers=3)), HARVESTS)
 def test_a_plan_that_holds_all_gpus_all_the_time_leaves_zero_not_less(problem, harvest):
     shared = share(*problem, background(), harvest_of_idle=harvest)
@@ -502,7 +503,7 @@ def test_a_plan_leaves_the_background_what_it_does_not_hold():
     assert point in shared.points
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(problems(chain_graphs(4), gpus=(2, 4)), HARVESTS)
 def test_no_plan_is_better_than_an_efficient_one_that_pauses_until_it_is_as_slow(problem, harvest):
     # Without the pause it would be false: deeppool.planning.studies.tradeoff_record says why.

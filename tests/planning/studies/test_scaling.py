@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.planner.a100 import FOLDER_VARIABLE
@@ -18,6 +18,7 @@ from deeppool.planning.studies.scaling_record import PARALLELISMS, STRATEGIES, S
 from deeppool.planning.studies.steps_to_accuracy import NAMED, CriticalBatch, FixedSamples, StepsTable
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bit_rate
+from tests.sampling import examples
 from tests.strategies import make_graph, profile_from_times, profiles
 
 SLOW, FAST = 1e9, 1e12
@@ -99,7 +100,7 @@ def test_speedups_are_over_the_best_that_one_gpu_can_do():
 # -- against the planner ----------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(profiles(), st.sampled_from(["ring", "best", "paper"]), st.sampled_from([None, 1.0, 2.0]))
 def test_every_point_is_what_the_planner_says_of_its_batch(profile, network_model, limit):
     study = small_study(profile, network_model=network_model, amplification_limit=limit)
@@ -119,7 +120,7 @@ def test_every_point_is_what_the_planner_says_of_its_batch(profile, network_mode
         assert point.optimality == (own.optimality if burst else "exact")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(profiles(), st.sampled_from([3, 4]), st.sampled_from([SLOW, FAST]))
 def test_no_global_batch_beats_batch_optimal_data_parallel_scaling(profile, gpus, bandwidth):
     """Brute force over every batch from a sample per GPU to the profile's largest on each."""
@@ -150,7 +151,7 @@ def test_batch_optimal_scaling_knows_the_batch_of_strong_scaling_too(parallelism
     assert (best.global_batch, best.per_gpu_batch) == (16, 6)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(profiles(), st.sampled_from([None, 1.5]))
 def test_batch_optimal_is_never_worse_than_weak_or_strong(profile, limit):
     study = small_study(profile, amplification_limit=limit, gpu_counts=(1, 3, 8))
@@ -162,7 +163,7 @@ def test_batch_optimal_is_never_worse_than_weak_or_strong(profile, limit):
                     assert best[gpus] <= seconds * (1 + TOLERANCE)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(profiles())
 def test_burst_parallelism_is_never_slower_without_a_limit_and_a_faster_network_never_is(profile):
     study = small_study(profile)

@@ -10,6 +10,7 @@ from torch import nn
 import deeppool as dp
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.estimate.estimate import VIEW, estimate
+from tests.sampling import sampled
 
 BATCHES = (1, 2, 8, 64)
 
@@ -45,7 +46,7 @@ def captured(name):
     return MODELS[name]()
 
 
-@pytest.mark.parametrize("model", ["vgg16", pytest.param("inception_v3", marks=pytest.mark.slow), "vit_b_16", "gpt2"])
+@pytest.mark.parametrize("model", sampled(MODELS, "vgg16", "gpt2"))
 def test_a_profile_is_estimated_throughout_and_never_gets_faster_with_the_batch(model):
     found = estimate(captured(model), gpu="a100-40", batch_sizes=BATCHES)
     assert (found.provenance, found.device, found.device_name) == ("estimated", "cuda", "NVIDIA A100 SXM4 40GB")

@@ -1,7 +1,7 @@
 """One workload by every strategy."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
@@ -16,6 +16,7 @@ from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import TraceJob, beside_one_foreground, poisson_trace
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.simulate import simulate
+from tests.sampling import examples
 from tests.strategies import contested_problems, make_graph, profile_from_times
 
 LINK = Link(1e9, 1e-5, "made by hand")
@@ -89,7 +90,7 @@ def test_each_distinct_combination_is_simulated_once(monkeypatch):
     assert 1 < len(asked) <= 2 * len({work for _, work, _, _ in asked})
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(contested_problems(gpus=(1, 2, 3, 4)), st.booleans())
 def test_data_parallelism_is_a_plan_that_takes_what_every_plan_says_it_takes(problem, overlap):
     profile, cluster, batch = problem

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import POLICIES
@@ -27,6 +27,7 @@ from deeppool.simulation.plan.collocated_plan import simulate_collocated_plan
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of
+from tests.sampling import examples
 from tests.simulation.cluster import small_cluster_steps
 from tests.strategies import make_graph, profile_from_times
 
@@ -220,7 +221,7 @@ def small_workloads(draw):
     return draw(fronts), draw(behinds)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(small_workloads(), st.sampled_from(["burst-parallel", "collocated"]), st.sampled_from([3, 4]))
 def test_small_time_steps_find_the_same(workload, strategy, size):
     # Beside a foreground without gaps a background stands still, without one it has the GPU: nothing happens in parts.
@@ -303,7 +304,7 @@ PAIRS = tuple(Arrangement(name, ((0.7,),), ((0.4,),)) for name in ("normal", "ni
 MEASURED = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), PAIRS)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     workloads(),
     st.sampled_from(STRATEGIES),
@@ -340,7 +341,7 @@ def test_gpu_seconds_are_conserved_on_every_gpu_and_in_every_step(workload, stra
     assert samples == pytest.approx(sum(job.samples for job in found.jobs))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(workloads(), st.sampled_from(STRATEGIES))
 def test_jobs_start_in_the_order_in_which_they_came_and_end_with_all_they_wanted(workload, strategy):
     found = simulate_cluster(

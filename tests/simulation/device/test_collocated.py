@@ -10,6 +10,7 @@ from deeppool import figures
 from deeppool.base.sharing import Sharing
 from deeppool.errors import InvalidValueError
 from deeppool.simulation.device.collocated import DeviceModel, SimulatedPiece, SimulatedStep, simulate_collocated
+from tests.sampling import examples
 from tests.simulation.device.small_steps import simulate as in_small_steps
 
 FOREGROUND = (
@@ -70,7 +71,7 @@ def test_gaps_only_costs_what_is_left_of_the_pieces_in_flight_at_each_return():
 
 
 @given(st.floats(1e-4, 2e-3), st.integers(1, 4), st.floats(1e-4, 3e-3))
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_pacing_bounds_what_each_return_waits_for(seconds, pieces, limit):
     """By the limits on what is in flight; that is all that it costs where nothing suffers beside."""
     sharing = Sharing(gaps_only=True, pieces=pieces, in_flight=limit)
@@ -105,7 +106,7 @@ def test_events_tell_the_same_as_small_steps(steps, pieces, pair, in_flight, kin
 
 
 @given(st.floats(0.2, 1.0), st.floats(0.0, 1.0), st.sampled_from([None, 1, 3]), st.floats(0, 0.1))
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_no_more_is_done_than_there_is_time(foreground, background, pieces, noise):
     """While both are on the device it goes at no more than the sum of their rates."""
     found = gpu(Sharing(pieces=pieces), rates=lambda *_: (foreground, background), iterations=20, noise=noise)

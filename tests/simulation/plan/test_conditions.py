@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
@@ -17,6 +17,7 @@ from deeppool.records import files
 from deeppool.simulation.plan.conditions import Conditions, profiled_conditions
 from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of, two_layer_plan
+from tests.sampling import examples
 from tests.simulation.cluster.lone_gpus import iteration_time
 from tests.strategies import chain_graphs, contested_problems, make_graph, problems, profile_from_times
 
@@ -55,7 +56,7 @@ def spans_of(simulation):
     return sorted((x.gpu, x.kind, x.name, round(x.start, 12), round(x.end, 12)) for x in simulation.timeline.spans)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(contested_problems(), st.booleans())
 def test_conditions_as_planned_change_nothing(problem, overlap):
     profile, cluster, batch = problem
@@ -68,7 +69,7 @@ def test_conditions_as_planned_change_nothing(problem, overlap):
     assert [x for x in spans_of(found) if x[4] - x[3] > 1e-9] == wide
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problems(chain_graphs()), st.data())
 def test_a_chain_takes_as_long_as_gpu_by_gpu(problem, data):
     profile, cluster, batch = problem
@@ -80,7 +81,7 @@ def test_a_chain_takes_as_long_as_gpu_by_gpu(problem, data):
     assert found.iteration_time == pytest.approx(iteration_time(made, [1 / x for x in speeds], bandwidth))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(contested_problems(), st.booleans(), st.integers(0, 3))
 def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
     profile, cluster, batch = problem
@@ -91,7 +92,7 @@ def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
     assert list(per_gpu.values()) == pytest.approx([found.iteration_time] * made.gpus)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(contested_problems(), st.booleans(), st.data())
 def test_no_iteration_is_faster_where_a_gpu_is_slower(problem, overlap, data):
     profile, cluster, batch = problem

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.timeline import Span
@@ -12,9 +12,10 @@ from deeppool.planning.evaluate.schedule import exposed, order_of, schedule
 from deeppool.planning.planner import plan
 from deeppool.simulation.plan.simulate import replay, simulate
 from tests.figures.records import layer, plan_of
+from tests.sampling import examples
 from tests.strategies import problems, waiting
 
-few = settings(max_examples=60, deadline=None)
+few = examples(60)
 
 
 def one_by_one(made):

@@ -1,0 +1,28 @@
+"""What `make test` samples, and what `make stress` runs in full."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+STRESS = "DEEPPOOL_STRESS" in os.environ
+"""Set by `make stress`."""
+SAMPLED = 4
+"""Of how many drawn examples one is tried without it."""
+
+
+def examples(count: int) -> settings:
+    """A hypothesis test of ``count`` examples in `make stress`, of a quarter of them otherwise."""
+    return settings(deadline=None, max_examples=count if STRESS else max(10, count // SAMPLED))
+
+
+def sampled(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """Parameters of which only those kept run without `-m stress`; a tuple is known by its first value."""
+    found = []
+    for value in values:
+        parts = value if isinstance(value, tuple) else (value,)
+        marks = () if parts[0] in kept else (pytest.mark.stress,)
+        found.append(pytest.param(*parts, marks=marks))
+    return found
