@@ -7,20 +7,19 @@
     plan    = dp.plan(profile, cluster=dp.Cluster(gpus=8), global_batch=32, amplification_limit=2.0)
     print(plan.explain())
 
-From the surfaces down to the vocabulary; imports point down, or left inside a row:
+The packages, from the surfaces down. A package imports from the rows below it, and from what stands left of a ``<`` in
+its own row; ``|`` separates packages that do not import each other (tests/test_architecture.py reads this map):
 
-    cli   evaluation                                    surfaces
-    widgets                                             views with controls
-    coordinator                                         jobs on the GPUs of a Ray cluster
-    session   rounds   training_run   attempts          a run beside a background job; a training, its restarts
-    live_run   files   catalogue                        a handle; files; what lies in a folder
-    figures                                             views
-    simulation   execution   collocation                systems; what they measure is a run_record
-    planning   scheduling                               decisions, pure
-    graph   profiling   collectives   costs             facts
-    errors   units   documents   network   cluster   timeline   sharing   job   live_sample   steering   device   env
-    margin   run_record   training_record   run_comparison   telemetry   under_way   cancellation   cradle   nursery
-    child   pulse   board   vigil   blame   place   rank_group   torchrun
+    surfaces     widgets < evaluation < cli
+    views        figures
+    runs         runs < coordinator
+    systems      simulation | execution < collocation
+    decisions    planning < scheduling
+    facts        graph < training < collectives < profiling < costs
+    records      records
+    platform     cluster | device < telemetry | processes
+    base         base
+    vocabulary   errors < units < job
 """
 
 import importlib

@@ -1,39 +1,40 @@
-"""The shape of the package: who may import whom, and what `import deeppool` offers."""
+"""The structure of the package: who may import whom, what lies where, and what ``import deeppool`` offers."""
 
 import ast
 import importlib
+import re
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import deeppool
 
 PACKAGE = Path(deeppool.__file__).parent
+TOP = {"__init__.py", "errors.py", "job.py", "units.py"}
+"""All that lies beside the packages."""
 
-# From the vocabulary up to the surfaces, as in the docstring of deeppool. A unit (a module or package right
-# under deeppool) imports from the rows below, and in its own row from what stands left of a "<".
-# Between units joined by "|" there are no imports in either direction.
-ROWS = (
-    "errors < units < job",  # vocabulary
-    "base",
-    "cluster | device < telemetry | processes",  # platform
-    "records",
-    "graph < training < collectives < profiling < costs",  # facts
-    "planning < scheduling",  # decisions
-    "simulation | execution < collocation < interleaving",  # systems
-    "figures",  # views
-    "runs < coordinator",
-    "widgets < evaluation < cli",  # surfaces
-)
+
+def map_rows() -> list[str]:
+    """The rows of the map in deeppool's docstring, the lowest first."""
+    rows = re.findall(r"^    [a-z]+ {2,}(.+)$", (deeppool.__doc__ or "").partition("reads this map")[2], re.MULTILINE)
+    return rows[::-1]
+
+
 HEIGHTS = {
     unit.strip(): (row, step)
-    for row, text in enumerate(ROWS)
+    for row, text in enumerate(map_rows())
     for step, units in enumerate(text.split("<"))
     for unit in units.split("|")
 }
+"""Of a unit: a module or package right under deeppool."""
 FACADE = "deeppool"
 """deeppool/__init__.py: it loads any row when a name is used, so only the surfaces may import it whole."""
+REBUILT = "deeppool.planning.search."
+"""The search core: its four modules of parallel blocks still import each other."""
 
 
 def unit_of(module: str) -> str:
@@ -43,21 +44,23 @@ def unit_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else FACADE
 
 
-def imported_modules(source: str) -> Iterator[tuple[int, str]]:
-    """Line and name of each import of deeppool that runs, inside functions too; type checkers' imports do not run."""
-    waiting: list[ast.AST] = [ast.parse(source)]
+parsed = cache(ast.parse)
+
+
+def imported_modules(source: str, *, type_checking: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and name of each import of deeppool that runs, inside functions too; those of type checkers if asked for."""
+    waiting: list[ast.AST] = [parsed(source)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             waiting.extend(node.orelse)
+            waiting.extend(node.body if type_checking else [])
             continue
         waiting.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == "deeppool":
-            names = [f"deeppool.{alias.name}" for alias in node.names if alias.name != "__version__"]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
+            names = [f"{node.module}.{alias.name}" for alias in node.names if alias.name != "__version__"]
         else:
             continue
         yield from ((node.lineno, name) for name in names if name.split(".")[0] == "deeppool")
@@ -69,7 +72,7 @@ def broken_rules(unit: str, source: str) -> list[str]:
     for line, module in imported_modules(source):
         target = unit_of(module)
         if target == FACADE:
-            allowed = HEIGHTS[unit][0] == len(ROWS) - 1
+            allowed = HEIGHTS[unit][0] == max(HEIGHTS.values())[0]
         else:
             allowed = target == unit or HEIGHTS[target] < HEIGHTS[unit]
         if not allowed:
@@ -80,17 +83,56 @@ def broken_rules(unit: str, source: str) -> list[str]:
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
+def module_of(path: Path) -> str:
+    return ".".join(("deeppool", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
 def unit_of_file(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down_or_left(path: Path) -> None:
-    assert broken_rules(unit_of_file(path), path.read_text(encoding="utf-8")) == []
+def test_imports_point_down_or_left() -> None:
+    found = {module_of(path): broken_rules(unit_of_file(path), path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert {module: broken for module, broken in found.items() if broken} == {}
 
 
-def test_every_module_has_its_place_in_a_row() -> None:
-    assert {unit_of_file(path) for path in SOURCES} - set(HEIGHTS) == set()
+def test_the_map_names_every_package_and_no_other() -> None:
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert {path.name for path in PACKAGE.glob("*.py")} == TOP
+    assert set(HEIGHTS) == packages | {name.removesuffix(".py") for name in TOP - {"__init__.py"}}
+
+
+def test_modules_do_not_import_each_other_in_a_ring() -> None:
+    modules = {module_of(path) for path in SOURCES}
+    imports = nx.DiGraph()
+    for path in SOURCES:
+        for _, name in imported_modules(path.read_text(encoding="utf-8"), type_checking=True):
+            target = name if name in modules else name.rpartition(".")[0]
+            if target in modules and target != module_of(path):
+                imports.add_edge(module_of(path), target)
+    rings = [sorted(ring) for ring in nx.strongly_connected_components(imports) if len(ring) > 1]
+    assert [ring for ring in rings if not all(module.startswith(REBUILT) for module in ring)] == []
+
+
+def test_a_package_says_what_each_of_its_modules_holds() -> None:
+    missing = []
+    for path in SOURCES:
+        if path.stem.startswith("__"):
+            continue
+        map_of = ast.get_docstring(parsed((path.parent / "__init__.py").read_text(encoding="utf-8"))) or ""
+        if path.parent != PACKAGE and not re.search(rf"\b{path.stem}\b", map_of):
+            missing.append(module_of(path))
+    assert missing == []
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    homes = defaultdict(list)
+    for path in SOURCES:
+        for node in parsed(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(module_of(path))
+    twice = {name: [home for home in where if not home.startswith(REBUILT)] for name, where in homes.items()}
+    assert {name: where for name, where in twice.items() if len(where) > 1} == {}
 
 
 # The rules themselves, so that a slip in the reading above cannot pass everything.
@@ -98,20 +140,22 @@ def test_every_module_has_its_place_in_a_row() -> None:
     ("unit", "source"),
     [
         ("errors", "from deeppool.units import format_bytes"),
-        ("documents", "from deeppool import cluster"),
-        ("cluster", "from deeppool.base.timeline import Span"),
+        ("base", "from deeppool import cluster"),
+        ("cluster", "from deeppool.records.run_record import RunRecord"),
         ("graph", "import deeppool.planning.plan"),
         ("graph", "def late():\n    from deeppool.profiling import table"),
         ("collectives", "from deeppool.profiling.table import Profile"),
-        ("profiling", "from deeppool.collectives.layout import Layout"),
+        ("training", "from deeppool.collectives.layout import Layout"),
         ("planning", "from deeppool.execution import ranks"),
-        ("simulation", "from deeppool.collocation import neighbours"),
-        ("execution", "from deeppool.collocation import neighbours"),
+        ("simulation", "from deeppool.collocation import supervisor"),
+        ("execution", "from deeppool.collocation import supervisor"),
         ("execution", "from deeppool.simulation.plan.simulate import simulate"),
         ("execution", "from deeppool import simulate"),
         ("planning", "import deeppool as dp"),
-        ("figures", "from deeppool import session"),
-        ("session", "if TYPE_CHECKING:\n    pass\nelse:\n    import deeppool.cli"),
+        ("runs", "from deeppool import figures"),
+        ("coordinator", "from deeppool.widgets.panel import Panel"),
+        ("execution", "from deeppool import launch"),
+        ("runs", "if TYPE_CHECKING:\n    pass\nelse:\n    import deeppool.cli"),
     ],
 )
 def test_an_import_that_points_up_or_across_is_found(unit: str, source: str) -> None:
@@ -125,13 +169,19 @@ def test_an_import_that_points_up_or_across_is_found(unit: str, source: str) -> 
         ("costs", "from deeppool.collectives.layout import Layout"),
         ("graph", "if TYPE_CHECKING:\n    from deeppool.planning.plan import Plan"),
         ("graph", "from deeppool.graph.layer import Layer"),
-        ("session", "from deeppool.collocation import neighbours\nfrom deeppool.execution import ranks"),
-        ("env", "from deeppool import __version__"),
+        ("runs", "from deeppool.collocation import supervisor\nfrom deeppool.execution import ranks"),
+        ("device", "from deeppool import __version__"),
         ("cli", "import deeppool as dp"),
     ],
 )
 def test_an_import_that_points_down_or_left_is_allowed(unit: str, source: str) -> None:
     assert broken_rules(unit, source) == []
+
+
+def test_imports_of_type_checkers_count_in_rings() -> None:
+    source = "if TYPE_CHECKING:\n    from deeppool.planning.plan import Plan"
+    assert list(imported_modules(source)) == []
+    assert list(imported_modules(source, type_checking=True)) == [(2, "deeppool.planning.plan.Plan")]
 
 
 def test_public_names_are_sorted_and_each_has_a_home() -> None:
