@@ -90,7 +90,7 @@ def run(
                     steps=steps,
                     seconds=seconds,
                     emulate_rank=emulate_rank,
-                    place=started.place(chosen.device, chosen.gpus) if started else None,
+                    launcher=started.place(chosen.device, chosen.gpus) if started else None,
                     on_progress=report,
                 )
             except KeyboardInterrupt:

@@ -96,7 +96,7 @@ def train(
                     checkpoint_every=checkpoint_every,
                     keep=keep,
                     restarts=restarts,
-                    place=started.place(plan.device, plan.gpus) if started else None,
+                    launcher=started.place(plan.device, plan.gpus) if started else None,
                     background=find_background(
                         background or [],
                         plan,

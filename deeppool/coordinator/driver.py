@@ -99,7 +99,7 @@ class Driver:
             cloudpickle.loads(work.job),
             steps=work.steps,
             checkpoints=work.checkpoints,
-            place=place,
+            launcher=place,
             on_metrics=on_metrics,
         )
 
@@ -109,7 +109,7 @@ class Driver:
         record = launch(
             work.plan,
             steps=work.steps,
-            place=place,
+            launcher=place,
             on_progress=lambda what, share: setattr(self, "_progress", replace(self._progress, what=what)),
         )
         front = record.foreground

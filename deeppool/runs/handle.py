@@ -83,7 +83,7 @@ class RunHandle(Generic[Result]):
         """The share that is done."""
         self._metrics: list[Metrics] = []
         self._samples: deque[LiveSample] = deque(maxlen=SAMPLES)
-        self._steering = options.get("steering") or RunControl()
+        self._run_control = options.get("run_control") or RunControl()
         self._cancellation = Cancellation()
         self._future: Future[Result] = Future()
         self._started, self._ended = time.monotonic(), 0.0
@@ -93,10 +93,10 @@ class RunHandle(Generic[Result]):
             options["on_metrics"] = self._heed(options.get("on_metrics"), self._note_metrics)
         if "on_sample" in takes:
             options["on_sample"] = self._heed(options.get("on_sample"), self._note_sample)
-        if "steering" in takes:
-            options["steering"] = self._steering
+        if "run_control" in takes:
+            options["run_control"] = self._run_control
         else:
-            self._steering.refuse(f"{self.name} holds none while it runs (dp.launch and dp.train do)")
+            self._run_control.refuse(f"{self.name} holds none while it runs (dp.launch and dp.train do)")
         # A daemon: a kernel that is shut down does not wait for it.
         self._thread = threading.Thread(
             target=self._run, args=(function, arguments, options), name=f"deeppool {self.name}", daemon=True
@@ -126,12 +126,12 @@ class RunHandle(Generic[Result]):
     @property
     def bound(self) -> float | None:
         """On the foreground's mean slowdown, as it was asked for last: 0.03 is 3 %."""
-        return self._steering.bound
+        return self._run_control.bound
 
     @property
     def bound_refusal(self) -> str | None:
         """Why :meth:`change_bound` would not; None: it would."""
-        return self._steering.refusal
+        return self._run_control.refusal
 
     def change_bound(self, max_slowdown: float) -> None:
         """Has a run of ``dp.launch`` or ``dp.train`` hold another bound on the foreground's slowdown: 0.03 is 3 %.
@@ -142,7 +142,7 @@ class RunHandle(Generic[Result]):
         Raises:
             InvalidValueError: it is no bound, or the run cannot hold one, or is over.
         """
-        self._steering.change_bound(max_slowdown)
+        self._run_control.change_bound(max_slowdown)
 
     @property
     def error(self) -> BaseException | None:
@@ -184,7 +184,7 @@ class RunHandle(Generic[Result]):
                 result = function(*arguments, **options)
         # Whatever it is, it is for who asks for the result.
         except BaseException as error:
-            self._steering.close()
+            self._run_control.close()
             self._ended = time.monotonic()
             self._future.set_exception(error)
         else:

@@ -91,7 +91,7 @@ class InterleavedMeasurement:
         cores: int,
         sharing: Sharing | None,
         feed: SamplePublisher,
-        steering: RunControl,
+        run_control: RunControl,
     ) -> None:
         """Nothing is measured yet; without neighbours the foreground is all there is."""
         self.plan = plan
@@ -101,7 +101,7 @@ class InterleavedMeasurement:
         self.report = report
         self.cores = cores
         self.sharing = sharing
-        self.feed, self.steering = feed, steering
+        self.feed, self.run_control = feed, run_control
         self.share = 0.05
         self._alike = 1
         """Rounds in a row that may be."""
@@ -198,7 +198,7 @@ class InterleavedMeasurement:
 
     def _steer(self) -> None:
         """Hands a new bound to the ranks; what is measured from here on is measured under it."""
-        bound = self.steering.take()
+        bound = self.run_control.take()
         if bound is None:
             return
         if self._work is not None and isinstance(self.neighbours, BackgroundGroup):

@@ -37,8 +37,8 @@ def launch(
     learning_rate: float = 0.001,
     seed: int = 0,
     emulate_rank: int | None = None,
-    place: Launcher | None = None,
-    steering: RunControl | None = None,
+    launcher: Launcher | None = None,
+    run_control: RunControl | None = None,
     on_sample: OnSample | None = None,
     on_progress: Progress | None = None,
 ) -> RunRecord:
@@ -60,8 +60,8 @@ def launch(
         emulate_rank: runs this rank alone, on one GPU or core, as it would run among all of the plan's: its stages,
             in the plan's order, with waits where transfers, all-reduces and other ranks' layers would take time.
             Its values mean nothing and its weights stay as they are. None: all ranks run.
-        place: where; this machine unless given.
-        steering: by which another thread changes the bound while the run goes on.
+        launcher: where; this machine unless given.
+        run_control: by which another thread changes the bound while the run goes on.
         on_sample: called with every iteration of the foreground; see :data:`deeppool.base.live_sample.OnSample`.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -75,17 +75,17 @@ def launch(
     _check_rank(emulate_rank, plan)
     count = plan.gpus if emulate_rank is None else 1
     report = on_progress or (lambda what, share: None)
-    place = place or LocalLauncher(plan.device, count)
+    launcher = launcher or LocalLauncher(plan.device, count)
     neighbour = None if sharing is None or background is None else measured(background, plan, background_batch)
     home, elsewhere = (
         ("", None) if neighbour is None or sharing is None else place_background(sharing, plan.device, neighbour)
     )
     with ExitStack() as stack:
-        steering = stack.enter_context(closing(steering or RunControl()))
+        run_control = stack.enter_context(closing(run_control or RunControl()))
         if home != THREAD:
-            steering.open(None if neighbour is None else sharing)
+            run_control.open(None if neighbour is None else sharing)
         else:
-            steering.refuse(
+            run_control.refuse(
                 "the background lives in the ranks' own processes, where its work under one bound cannot be told from "
                 "that under another (give it a process: Sharing(home='process'))"
             )
@@ -99,7 +99,7 @@ def launch(
         job = Job(model, plan.input_shape, plan.global_batch, rate, seed=seed)
         work = {} if neighbour is None else hand_over(neighbour, folder)
         program = PROGRAM if home == THREAD else "deeppool.execution.worker"
-        ranks = stack.enter_context(Ranks(plan, job, folder, place, sharing, emulate=emulate_rank, program=program))
+        ranks = stack.enter_context(Ranks(plan, job, folder, launcher, sharing, emulate=emulate_rank, program=program))
         neighbours: BackgroundGroup | InProcessGroup | None = None
         spinners = None
         if neighbour is not None and sharing is not None:
@@ -108,15 +108,19 @@ def launch(
             else:
                 tells = on_sample is not None
                 neighbours = stack.enter_context(
-                    BackgroundGroup(neighbour, place, count, sharing, work, device=plan.device, home=home, tells=tells)
+                    BackgroundGroup(
+                        neighbour, launcher, count, sharing, work, device=plan.device, home=home, tells=tells
+                    )
                 )
-            spinners = stack.enter_context(Spinners(place, count, sharing, plan.device))
+            spinners = stack.enter_context(Spinners(launcher, count, sharing, plan.device))
         ranks.wait_until_ready()
         if neighbours is not None and spinners is not None:
             neighbours.wait_until_ready()
             spinners.wait_until_ready()
         feed = SamplePublisher(on_sample, neighbours)
-        run = InterleavedMeasurement(plan, ranks, neighbours, spinners, report, place.cores, sharing, feed, steering)
+        run = InterleavedMeasurement(
+            plan, ranks, neighbours, spinners, report, launcher.cores, sharing, feed, run_control
+        )
         run.measure(seconds, steps)
         record = run.record(neighbour)
         record = replace(record, notes=(*record.notes, *([elsewhere] if elsewhere else [])))

@@ -57,9 +57,9 @@ class RestartLoop:
     on_metrics: Callable[[Metrics], None] | None
     report: Progress
     look: ReplanTrigger | None
-    place: Launcher
+    launcher: Launcher
     sharing: Sharing | None
-    steering: RunControl
+    run_control: RunControl
     host: Supervisor | None
     updates: int = 0
     restarts: int = 0
@@ -94,7 +94,7 @@ class RestartLoop:
             self.report("starting", 0.0)
             try:
                 boards = None if self.host is None else self.host.boards
-                with Ranks(self.plan, self.job, folder, self.place, self.sharing, boards) as ranks:
+                with Ranks(self.plan, self.job, folder, self.launcher, self.sharing, boards) as ranks:
                     self._train(ranks, folder)
             finally:
                 # No rank is left that could still be writing one.
@@ -195,7 +195,7 @@ class RestartLoop:
 
     def _steer(self, ranks: Ranks) -> None:
         """Hands a new bound to the ranks, and to those that start in their place."""
-        bound = self.steering.take()
+        bound = self.run_control.take()
         if bound is not None and self.sharing is not None:
             self.sharing = replace(self.sharing, max_slowdown=bound)
             self.bounds += 1
@@ -243,7 +243,7 @@ class RestartLoop:
             global_batch=plan.global_batch,
             accumulation=self.job.accumulation,
             ranks=plan.gpus,
-            cores=self.place.cores,
+            cores=self.launcher.cores,
             device=plan.device,
             device_name=plan.device_name,
             plan_iteration_time=plan.iteration_time,

@@ -34,11 +34,11 @@ def train(
     restarts: int = 0,
     replan_after: int | None = None,
     profile: Profile | None = None,
-    place: Launcher | None = None,
+    launcher: Launcher | None = None,
     background: Background | None = None,
     policy: Policy | Sharing | None = None,
     max_slowdown: float | None = None,
-    steering: RunControl | None = None,
+    run_control: RunControl | None = None,
     on_proposal: Callable[[Replan], bool] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     on_progress: Progress | None = None,
@@ -56,14 +56,14 @@ def train(
         restarts: how often to start again from the last checkpoint after a rank was lost.
         replan_after: updates, from the start of this call, after which the times measured so far make a new plan.
         profile: that the plan was made of; needed for that.
-        place: where; this machine unless given.
+        launcher: where; this machine unless given.
         background: jobs to train in the gaps, on this machine: a list of :class:`deeppool.BackgroundJob`, of which
             each rank's free place takes the next one, or ``{rank: [jobs]}``; or a model, by name or as a
             :class:`deeppool.job.Job`, on synthetic data beside every rank. Whatever they do, the training goes on.
         policy: how they share a device with a rank; ``priority`` unless given. See
             :data:`deeppool.base.sharing.POLICIES`.
         max_slowdown: of the training by them, at most: 0.03 is 3 %.
-        steering: by which another thread changes that bound while the training goes on.
+        run_control: by which another thread changes that bound while the training goes on.
         on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
             process again, but through a checkpoint, so ranks on several machines need ``checkpoints``. None: the
             record tells of it, and the training keeps its plan.
@@ -95,8 +95,8 @@ def train(
     folder = None if checkpoints is None else Path(checkpoints)
     look = None if replan_after is None or profile is None else ReplanTrigger(replan_after, profile, on_proposal)
     report = on_progress or (lambda what, share: None)
-    place = place or LocalLauncher(plan.device, plan.gpus)
-    if look is not None and look.decide is not None and folder is None and not place.same_files:
+    launcher = launcher or LocalLauncher(plan.device, plan.gpus)
+    if look is not None and look.decide is not None and folder is None and not launcher.same_files:
         raise InvalidValueError(
             "ranks on several machines change their plan through a checkpoint, and there is no folder for it (give "
             "checkpoints, in a folder that all machines share, or leave on_proposal out)"
@@ -104,14 +104,26 @@ def train(
     sharing = _sharing(background, policy, max_slowdown)
     jobs = None if sharing is None or background is None else JobQueue(job_lists(background, plan), plan.gpus)
     with ExitStack() as stack:
-        steering = stack.enter_context(closing(steering or RunControl()))
-        steering.open(sharing)
+        run_control = stack.enter_context(closing(run_control or RunControl()))
+        run_control.open(sharing)
         host = None
         if jobs is not None and sharing is not None:
             # Longer than an attempt: a lost rank is no reason to end them.
-            host = stack.enter_context(_host(jobs, place, plan, sharing, stack.enter_context(private_folder())))
+            host = stack.enter_context(_host(jobs, launcher, plan, sharing, stack.enter_context(private_folder())))
         attempts = RestartLoop(
-            plan, job, steps, folder, checkpoint_every, keep, on_metrics, report, look, place, sharing, steering, host
+            plan,
+            job,
+            steps,
+            folder,
+            checkpoint_every,
+            keep,
+            on_metrics,
+            report,
+            look,
+            launcher,
+            sharing,
+            run_control,
+            host,
         )
         attempts.complete(restarts)
     report("done", 1.0)
@@ -135,12 +147,12 @@ def _sharing(
     return found
 
 
-def _host(jobs: JobQueue, place: Launcher, plan: Plan, sharing: Sharing, folder: Path) -> Supervisor:
-    if not isinstance(place, LocalLauncher):
+def _host(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing, folder: Path) -> Supervisor:
+    if not isinstance(launcher, LocalLauncher):
         raise InvalidValueError(
             "background jobs of a training run on one machine, that of the launcher (train without background=, or "
             "submit them to a cluster: deeppool cluster submit --background)"
         )
     # Background jobs may start before the ranks do, and a place knows its slots when it was given a folder.
-    place.hand_over(folder)
-    return Supervisor(jobs, place, plan.gpus, plan.device, sharing, folder)
+    launcher.hand_over(folder)
+    return Supervisor(jobs, launcher, plan.gpus, plan.device, sharing, folder)

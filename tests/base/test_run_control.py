@@ -14,27 +14,27 @@ BOUND = Sharing(max_slowdown=0.05)
 
 
 def test_the_run_hears_the_newest_bound_once() -> None:
-    steering = RunControl()
-    steering.open(BOUND)
-    assert (steering.bound, steering.take(), steering.refusal) == (0.05, None, None)
-    steering.change_bound(0.02)
-    steering.change_bound(0.01)
-    assert (steering.bound, steering.take(), steering.take()) == (0.01, 0.01, None)
+    run_control = RunControl()
+    run_control.open(BOUND)
+    assert (run_control.bound, run_control.take(), run_control.refusal) == (0.05, None, None)
+    run_control.change_bound(0.02)
+    run_control.change_bound(0.01)
+    assert (run_control.bound, run_control.take(), run_control.take()) == (0.01, 0.01, None)
 
 
 def test_who_asks_before_the_run_has_begun_waits_for_it() -> None:
-    steering, asked = RunControl(), threading.Event()
+    run_control, asked = RunControl(), threading.Event()
 
     def ask() -> None:
-        steering.change_bound(0.02)
+        run_control.change_bound(0.02)
         asked.set()
 
     thread = threading.Thread(target=ask)
     thread.start()
     assert not asked.wait(0.05)
-    steering.open(BOUND)
+    run_control.open(BOUND)
     thread.join(30)
-    assert steering.take() == 0.02
+    assert run_control.take() == 0.02
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_only_a_run_that_learns_what_its_background_costs_can_change_its_bound(p
     assert (why is None) == (phrase is None)
     if why is not None:
         assert phrase in why
-        steering = RunControl()
-        steering.open(find_sharing(policy, bound))
+        run_control = RunControl()
+        run_control.open(find_sharing(policy, bound))
         with pytest.raises(InvalidValueError, match="the bound cannot be changed: "):
-            steering.change_bound(0.01)
+            run_control.change_bound(0.01)
 
 
 def test_every_policy_has_an_answer() -> None:
@@ -69,14 +69,14 @@ def test_every_policy_has_an_answer() -> None:
 
 
 def test_no_bound_and_a_run_that_is_over_are_refused() -> None:
-    steering = RunControl()
-    steering.open(BOUND)
+    run_control = RunControl()
+    run_control.open(BOUND)
     with pytest.raises(InvalidValueError, match="max_slowdown must"):
-        steering.change_bound(-0.01)
-    assert (steering.bound, steering.take()) == (0.05, None)
-    steering.close()
+        run_control.change_bound(-0.01)
+    assert (run_control.bound, run_control.take()) == (0.05, None)
+    run_control.close()
     with pytest.raises(InvalidValueError, match="the run is over"):
-        steering.change_bound(0.01)
+        run_control.change_bound(0.01)
 
 
 def test_a_call_that_holds_no_bound_says_which_one_does() -> None:

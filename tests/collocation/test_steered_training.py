@@ -54,7 +54,7 @@ def rank() -> psutil.Process:
 def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_the_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    steering, bounds = RunControl(), []
+    run_control, bounds = RunControl(), []
     hear = RestartLoop._hear
 
     def listen(run: RestartLoop, ranks: Ranks, told: Message) -> None:
@@ -64,8 +64,8 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
             time.sleep(0.01)
 
     def act(metrics: Metrics) -> None:
-        if metrics.update == 10 and steering.bound == 0.5:
-            steering.change_bound(0.02)
+        if metrics.update == 10 and run_control.bound == 0.5:
+            run_control.change_bound(0.02)
         # The rank may be ahead, but not at the end.
         if metrics.update == 18 and not (tmp_path / "18").exists():
             os.kill(rank().pid, signal.SIGKILL)
@@ -78,7 +78,7 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
         steps=18 + 2 * AHEAD,
         background=[dp.BackgroundJob(training(), batch=BATCH)],
         max_slowdown=0.5,
-        steering=steering,
+        run_control=run_control,
         restarts=1,
         on_metrics=act,
     )
@@ -90,4 +90,4 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
     # The news travels while the next one is made, and is held from the one after it on.
     assert {first[update] for update in range(11 + 2 * AHEAD, 19)} == {0.02}
     assert bounds[again:] == [(update, 0.02) for update in range(1, 18 + 2 * AHEAD + 1)]
-    assert steering.refusal == "the run is over"
+    assert run_control.refusal == "the run is over"

@@ -80,7 +80,7 @@ def test_an_interface_that_is_not_there_is_told_before_anything_trains() -> None
         RankFailedError,
         match=r"rank \d could not reach the other ranks \(.*nowhere0.*\).* while it started; .*network.*no checkpoint",
     ):
-        dp.train(make_plan(2), make_job(), steps=1, place=OnAnInterface("cpu", 2))
+        dp.train(make_plan(2), make_job(), steps=1, launcher=OnAnInterface("cpu", 2))
     assert children() == []
 
 
@@ -94,7 +94,7 @@ def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pyt
     with pytest.raises(
         RankFailedError, match=r"rank \d could not reach the other ranks .* while it started; .*is the network"
     ):
-        dp.train(make_plan(2), make_job(), steps=1, place=InNamespaces(namespaces))
+        dp.train(make_plan(2), make_job(), steps=1, launcher=InNamespaces(namespaces))
     assert children() == []
 
 
@@ -117,6 +117,6 @@ def test_a_link_that_is_cut_while_they_train_is_told_as_such(
             steps=6,
             checkpoints=tmp_path / "kept",
             checkpoint_every=2,
-            place=InNamespaces(namespaces),
+            launcher=InNamespaces(namespaces),
         )
     assert children() == []

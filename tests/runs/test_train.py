@@ -316,6 +316,6 @@ def test_machines_without_a_common_folder_are_told_at_the_start_that_they_cannot
             steps=6,
             replan_after=3,
             profile=make_profile(),
-            place=elsewhere,
+            launcher=elsewhere,
             on_proposal=lambda found: True,
         )

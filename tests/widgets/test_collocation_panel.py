@@ -44,7 +44,7 @@ class Scripted:
         max_slowdown=None,
         background_batch=None,
         seconds=None,
-        steering=None,
+        run_control=None,
         on_sample=None,
         on_progress=None,
     ) -> RunRecord:
@@ -55,14 +55,14 @@ class Scripted:
             "background_batch": background_batch,
             "seconds": seconds,
         }
-        steering.open(None if background is None else find_sharing(policy, max_slowdown))
+        run_control.open(None if background is None else find_sharing(policy, max_slowdown))
         self.done.put(None)
         while not isinstance(step := self.go.get(timeout=PATIENCE), RunRecord):
             if isinstance(step, Exception):
                 raise step
             on_progress("measuring", 0.5)
             on_sample(step)
-            bound = steering.take()
+            bound = run_control.take()
             self.bounds += [] if bound is None else [bound]
             self.done.put(None)
         return step

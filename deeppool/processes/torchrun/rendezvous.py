@@ -65,7 +65,7 @@ def rendezvous() -> Iterator[WorkerGroup]:
     """The crew, on rank 0; the other processes serve it for as long as the block lasts there, and exit.
 
         with gathered() as crew:
-            record = dp.train(plan, job, steps=1000, place=crew.place(plan.device, plan.gpus))
+            record = dp.train(plan, job, steps=1000, launcher=crew.place(plan.device, plan.gpus))
 
     Raises:
         RunError: some process does not come, or rank 0 is gone.
