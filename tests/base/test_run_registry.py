@@ -24,14 +24,14 @@ PATIENCE = 60
 
 OTHER = """
 import queue
-from deeppool import cancellation, under_way
+from deeppool.base import cancellation, run_registry
 from deeppool.errors import RunCancelledError
-under_way.INTERVAL = 0.01
+run_registry.INTERVAL = 0.01
 
 class Graph:
     model = "tiny"
 
-@under_way.announced
+@run_registry.registered
 def train(graph, *, on_progress):
     on_progress("update 3 of 9", 0.25)
     print("under way", flush=True)

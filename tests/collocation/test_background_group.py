@@ -76,7 +76,7 @@ def neighbours(job: Job, here: LocalLauncher, sharing: Sharing) -> BackgroundGro
 
 def background_processes() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if runs(child, "collocation.background")]
+    return [child for child in children if runs(child, "collocation.background_process")]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

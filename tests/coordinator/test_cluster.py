@@ -116,7 +116,7 @@ def ranks() -> list[psutil.Process]:
 
 
 def backgrounds() -> list[psutil.Process]:
-    return processes("collocation.background")
+    return processes("collocation.background_process")
 
 
 def machine_of(process: psutil.Process) -> str:

@@ -83,7 +83,7 @@ def ranks(launcher: int | None = None) -> list[psutil.Process]:
 
 
 def backgrounds(launcher: int | None = None) -> list[psutil.Process]:
-    return processes("collocation.background", launcher)
+    return processes("collocation.background_process", launcher)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:

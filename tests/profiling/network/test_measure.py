@@ -183,7 +183,7 @@ def ranks_below(launcher: int | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if runs(process, "profiling.network_rank"):
+            if runs(process, "profiling.network.rank"):
                 found.append(process)
     return in_order(found)
 
