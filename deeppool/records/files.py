@@ -26,7 +26,7 @@ KINDS = {
     "fixed-samples": ("deeppool.planning.studies.steps_to_accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.search.frontier", "Frontier"),
     "interference": ("deeppool.simulation.device.interference", "Interference"),
-    "night": ("deeppool.evaluation.nightly_record", "Night"),
+    "night": ("deeppool.evaluation.nightly_record", "NightlyRun"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "price-list": ("deeppool.planning.report.alternatives", "PriceList"),
     "profile": ("deeppool.profiling.table", "Profile"),
@@ -40,7 +40,7 @@ KINDS = {
     "steps-table": ("deeppool.planning.studies.steps_to_accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
     "training": ("deeppool.records.training_record", "TrainingRecord"),
-    "verdict": ("deeppool.evaluation.regression_report", "Verdict"),
+    "verdict": ("deeppool.evaluation.regression_report", "RegressionReport"),
     "workload-trace": ("deeppool.simulation.cluster.workload", "WorkloadTrace"),
 }
 
