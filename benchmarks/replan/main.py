@@ -20,8 +20,8 @@ from deeppool.costs import table
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.layer import Layer, LayerGraph
-from deeppool.planning.planner import gpu_counts_to_search, plan_at
-from deeppool.planning.replanning.replan import prices_for, replan
+from deeppool.planning.planner import gpu_counts_to_search, plan_from_costs
+from deeppool.planning.replanning.replan import costs_for_replan, replan
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement, Profile
 
@@ -51,8 +51,8 @@ def row(graph: LayerGraph, size: int, repeats: int) -> list[str]:
     profile = made_up(graph)
     network, batch = Network(Cluster(size, "one node", size, NVSWITCH_A100)), 32 * size
     counts = gpu_counts_to_search(size, batch)
-    made = plan_at(profile, price(profile, network, batch, counts), LIMIT, "layer", explained=False)
-    prices = prices_for(made, profile)
+    made = plan_from_costs(profile, price(profile, network, batch, counts), LIMIT, "layer", explained=False)
+    prices = costs_for_replan(made, profile)
     slow = {layer.name: (2 * layer.forward, 2 * layer.backward) for layer in made.layers}
     name = made.layers[len(made.layers) // 2].name
     return [

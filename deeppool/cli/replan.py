@@ -35,8 +35,8 @@ def replan(
     """
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan
-    from deeppool.planning.planner import plan_at
-    from deeppool.planning.replanning.replan import HYSTERESIS, prices_for
+    from deeppool.planning.planner import plan_from_costs
+    from deeppool.planning.replanning.replan import HYSTERESIS, costs_for_replan
     from deeppool.planning.replanning.replan import replan as plan_again
     from deeppool.records.run_record import RunRecord
 
@@ -51,8 +51,8 @@ def replan(
     )
     if output is not None and found.recommended:
         # With the prices of other GPU counts, so that the file can be explained as any plan's.
-        costs = prices_for(ran, found.profile)
-        serialization.write(plan_at(found.profile, costs, ran.amplification_limit, ran.limit_scope), output)
+        costs = costs_for_replan(ran, found.profile)
+        serialization.write(plan_from_costs(found.profile, costs, ran.amplification_limit, ran.limit_scope), output)
     elif output is not None:
         serialization.write(ran, output)
     show(found, as_json, found.explain)

@@ -15,7 +15,7 @@ from deeppool.errors import DeeppoolError, InvalidValueError, RunError
 from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
-from deeppool.planning.renumber_gpus import on_its_gpus
+from deeppool.planning.renumber_gpus import renumber_gpus
 
 if TYPE_CHECKING:
     from deeppool.training.training_job import TrainingJob
@@ -129,7 +129,7 @@ class Coordinator:
         import cloudpickle
 
         work = Foreground(
-            plan=replace(on_its_gpus(plan), origin=None),
+            plan=replace(renumber_gpus(plan), origin=None),
             job=None if job is None else cloudpickle.dumps(job),
             steps=steps,
             checkpoints=None if checkpoints is None else str(Path(checkpoints).absolute()),

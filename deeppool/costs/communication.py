@@ -33,12 +33,12 @@ from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import busiest_samples, busiest_samples_of_first
 from deeppool.errors import InvalidValueError
 
-Place = Literal[0, 1, 2]
-HOME: Place = 0
+Locality = Literal[0, 1, 2]
+SAME_START: Locality = 0
 """A set of GPUs that starts where the other one does."""
-NEAR: Place = 1
+SAME_NODE: Locality = 1
 """One that starts elsewhere in the same node, and ends in it."""
-FAR: Place = 2
+CROSS_NODE: Locality = 2
 """One that starts or ends in another node."""
 NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "measured", "paper"]
 
@@ -119,7 +119,7 @@ class Network:
             return link.latency, max(source.largest_shard, destination.largest_shard) / link.bandwidth
         return link.latency, busiest_samples(source, destination) / link.bandwidth
 
-    def terms_between(self, source: int, destination: int, batch: int, place: Place) -> tuple[float, float]:
+    def terms_between(self, source: int, destination: int, batch: int, place: Locality) -> tuple[float, float]:
         """As :meth:`reshard_terms`, from so many neighbouring GPUs to so many.
 
         Args:
@@ -128,10 +128,10 @@ class Network:
             batch: samples, over all GPUs.
             place: where one of the two starts, seen from the other.
         """
-        if place == HOME and source == destination:
+        if place == SAME_START and source == destination:
             return 0.0, 0.0
-        link = self.cluster.between if place == FAR else self.cluster.link(max(source, destination))
-        if place == HOME and self.model != "paper":
+        link = self.cluster.between if place == CROSS_NODE else self.cluster.link(max(source, destination))
+        if place == SAME_START and self.model != "paper":
             return link.latency, busiest_samples_of_first(source, destination, batch) / link.bandwidth
         return link.latency, -(-batch // min(source, destination)) / link.bandwidth
 

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.costs.communication import FAR, HOME, NEAR, Network, Place
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality, Network
 from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.table import Profile
 
@@ -46,7 +46,7 @@ class CostTable:
         total: Floats = self.forward + self.backward
         return total
 
-    def comm(self, sample_bytes: int, place: Place = HOME) -> Floats:
+    def comm(self, sample_bytes: int, place: Locality = SAME_START) -> Floats:
         """(K, K) from, to: seconds there in forward and back in backward: comm((i, g) -> (j, h))."""
         both: Floats = 2 * (self.reshard_latency[place] + sample_bytes * self.reshard_per_byte[place])
         return both
@@ -129,7 +129,7 @@ def _reshard_terms(network: Network, global_batch: int, gpu_counts: tuple[int, .
     terms = np.array(
         [
             [[network.terms_between(a, b, global_batch, place) for b in gpu_counts] for a in gpu_counts]
-            for place in (HOME, NEAR, FAR)
+            for place in (SAME_START, SAME_NODE, CROSS_NODE)
         ]
     )
     terms.flags.writeable = False

@@ -18,7 +18,7 @@ from deeppool.base.timeline import SpanKind
 from deeppool.execution.stages import Stage
 from deeppool.planning.evaluate.schedule import Order, order_of
 from deeppool.planning.plan import LayerAssignment, Plan
-from deeppool.planning.search.gpu_partition import GpuSet, share
+from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 
 Event = tuple[SpanKind, int]
 """The end of a stage's forward or backward on this rank."""
@@ -119,7 +119,7 @@ class _Walk:
         for layer, computed, before in zip(layers, done, moved, strict=False):
             if layer.sync > 0:
                 ready = after(began, computed + before) if overlap else free
-                met = latest([ready, *(x for others, x in self._channels.items() if share(others, gpus))])
+                met = latest([ready, *(x for others, x in self._channels.items() if share_gpus(others, gpus))])
                 self._channels[gpus] = free = after(met, layer.sync)
         if met is not None and self._rank in gpus:
             self._sums[stage] = TurnTimes(met, free)

@@ -9,7 +9,7 @@ from deeppool.figures import theme
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.labels import escape
 from deeppool.planning.plan import Plan
-from deeppool.planning.studies.collocation_tradeoff import point_of
+from deeppool.planning.studies.collocation_tradeoff import operating_point
 from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster
 from deeppool.units import format_seconds
 
@@ -48,7 +48,7 @@ def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
     Raises:
         InvalidValueError: the plan is of another foreground, or of another cluster.
     """
-    point = point_of(shared, plan)
+    point = operating_point(shared, plan)
     return go.Scatter(
         name=THIS_PLAN,
         mode="markers",

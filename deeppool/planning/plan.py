@@ -57,7 +57,7 @@ class LayerAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PublishedClaim:
     """What the published search believes of its own plan; what the plan costs as it runs stands in the plan.
 
     Kept beside the plan's own numbers because the two differ where the model branches: the paper lets branches
@@ -111,7 +111,7 @@ class Plan:
     search: Search = "exact"
     over_limit: tuple[str, ...] = ()
     """Layers that break the limit; the exact search leaves none."""
-    claim: Claim | None = None
+    claim: PublishedClaim | None = None
     """Of the published search about itself."""
     optimizer: Optimizer = "momentum"
     """Whose state ``memory`` counts."""

@@ -16,13 +16,13 @@ from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.baselines import data_parallel_time, data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.plan import Claim, GpuCounts, LayerAssignment, LimitScope, Plan, Search
+from deeppool.planning.plan import GpuCounts, LayerAssignment, LimitScope, Plan, PublishedClaim, Search
 from deeppool.planning.report.explain import alternatives
 from deeppool.planning.search.frontier import Frontier, FrontierPoint, efficient_plans, search_within
-from deeppool.planning.search.memory_constrained import search_fitting
+from deeppool.planning.search.memory_constrained import search_memory_constrained
 from deeppool.planning.search.overlap import search_overlapping
 from deeppool.planning.search.published import search_published
-from deeppool.planning.search.search import SearchResult, best_lanes
+from deeppool.planning.search.search import SearchResult, search_partitions
 from deeppool.planning.search.search import search as search_exactly
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes
@@ -71,10 +71,10 @@ def plan(
     """
     if memory is not None:
         cluster = _with_memory(cluster, memory, _memory_model(profile, global_batch, optimizer))
-    costs = prices_of(profile, cluster, global_batch, gpu_counts, network_model)
+    costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
     check_limit(amplification_limit)
     _check_search(search, limit_scope, overlap_sync)
-    return plan_at(
+    return plan_from_costs(
         profile,
         costs,
         amplification_limit,
@@ -85,7 +85,7 @@ def plan(
     )
 
 
-def plan_at(
+def plan_from_costs(
     profile: Profile,
     costs: CostTable,
     amplification_limit: float | None,
@@ -108,12 +108,12 @@ def plan_at(
         optimizer: see :func:`plan`.
         explained: price every layer's other GPU counts too; in a large graph that takes far longer than the search.
     """
-    claim: Claim | None = None
+    claim: PublishedClaim | None = None
     use = _memory_model(profile, costs.global_batch, optimizer)
     started = time.perf_counter()
     if search == "published":
         published = search_published(costs, amplification_limit)
-        result, claim = best_lanes(costs, published.choices, amplification_limit), published.claim
+        result, claim = search_partitions(costs, published.choices, amplification_limit), published.claim
     elif overlap_sync:
         result = _fitting(search_overlapping(costs, amplification_limit), costs, use)
     else:
@@ -167,7 +167,7 @@ def plan_at(
 def _search(costs: CostTable, limit: float | None, scope: LimitScope, use: MemoryModel) -> SearchResult:
     capacity = costs.network.cluster.memory
     if capacity is not None and use.known:
-        return search_fitting(costs, limit, scope, use, capacity)
+        return search_memory_constrained(costs, limit, scope, use, capacity)
     return search_exactly(costs, limit) if scope == "layer" else search_within(costs, limit)
 
 
@@ -220,7 +220,7 @@ def frontier(
     use = _memory_model(profile, global_batch, optimizer)
     if memory is not None:
         cluster = _with_memory(cluster, memory, use)
-    costs = prices_of(profile, cluster, global_batch, gpu_counts, network_model)
+    costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
     started = time.perf_counter()
     efficient = efficient_plans(costs)
     search_time = time.perf_counter() - started
@@ -270,7 +270,7 @@ def _peaks(
     ]
 
 
-def prices_of(
+def cost_table(
     profile: Profile,
     cluster: Cluster | int,
     global_batch: int,
@@ -350,7 +350,7 @@ def gpu_counts_to_search(
 def assignments(
     placement: Placement, limit: float | None, scope: LimitScope, explained: bool
 ) -> tuple[LayerAssignment, ...]:
-    """The layers of a plan, with their prices where they are placed; see :func:`plan_at` for the arguments."""
+    """The layers of a plan, with their prices where they are placed; see :func:`plan_from_costs` for the arguments."""
     costs, choices, starts = placement.costs, placement.options, placement.starts
     incoming = [placement.incoming(index) for index in range(len(choices))]
     compute = costs.compute

@@ -5,7 +5,7 @@ from dataclasses import replace
 from deeppool.planning.plan import Plan
 
 
-def on_its_gpus(plan: Plan) -> Plan:
+def renumber_gpus(plan: Plan) -> Plan:
     """The same plan with the GPUs that it uses numbered from 0 on, and without those that no layer uses.
 
     It trains the same and takes the same time; whoever runs it has to find room for ``gpus`` ranks only.

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.table import CostTable
 from deeppool.planning.plan import LimitScope, Plan
-from deeppool.planning.planner import check_limit, frontier, plan_at, prices_of
+from deeppool.planning.planner import check_limit, cost_table, frontier, plan_from_costs
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.collocation_tradeoff import share
 from deeppool.planning.studies.tradeoff_record import SharedCluster
@@ -71,7 +71,7 @@ class Exploration:
     def prices(self, question: Question) -> CostTable:
         """Milliseconds."""
         return self._remember(
-            "prices", question, lambda: prices_of(self.profile, question.cluster, question.global_batch)
+            "prices", question, lambda: cost_table(self.profile, question.cluster, question.global_batch)
         )
 
     def plan(self, question: Question, limit: float | None, *, explained: bool = False) -> Plan:
@@ -84,7 +84,7 @@ class Exploration:
         check_limit(limit)
 
         def search() -> Plan:
-            return plan_at(self.profile, self.prices(question), limit, self.limit_scope, explained=explained)
+            return plan_from_costs(self.profile, self.prices(question), limit, self.limit_scope, explained=explained)
 
         return self._remember("plan", (question, limit, explained), search)
 

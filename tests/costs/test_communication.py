@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.collectives.layout import Layout
-from deeppool.costs.communication import FAR, HOME, NEAR, Network, default_model
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Network, default_model
 from tests.strategies import CURVE_SIZES, measured_network
 
 FAST = Link(100e9, 5e-6, "made by hand")
@@ -112,6 +112,6 @@ def test_way_back_takes_as_long_as_the_way_there(model, source, target, size):
 )
 def test_terms_between_neighbouring_gpus_are_those_of_their_layouts(source, destination, batch, model, start):
     network = Network(CLUSTER, model)
-    place = HOME if start == 0 else NEAR if start + destination <= 8 else FAR
+    place = SAME_START if start == 0 else SAME_NODE if start + destination <= 8 else CROSS_NODE
     layouts = Layout(tuple(range(source)), batch), Layout(tuple(range(start, start + destination)), batch)
     assert network.terms_between(source, destination, batch, place) == network.reshard_terms(*layouts)

@@ -9,7 +9,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.throughput import throughput_mark
 from deeppool.planning.planner import plan
-from deeppool.planning.studies.collocation_tradeoff import point_of, share
+from deeppool.planning.studies.collocation_tradeoff import operating_point, share
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
@@ -103,7 +103,7 @@ def test_a_plan_is_marked_with_what_it_leaves_to_the_background():
     made = two_layer_plan()
     mine = plan(PROFILE, shared.cluster, shared.global_batch, 1.5)
     mark = traces(figures.throughput(shared, mine))[THIS_PLAN]
-    point = point_of(shared, mine)
+    point = operating_point(shared, mine)
     assert (list(mark.x), list(mark.y)) == ([point.speedup], [point.throughput])
     assert mark.to_plotly_json() == throughput_mark(shared, mine).to_plotly_json()
     with pytest.raises(InvalidValueError, match="the plan is of tiny"):

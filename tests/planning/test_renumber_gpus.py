@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deeppool as dp
-from deeppool.planning.renumber_gpus import on_its_gpus
+from deeppool.planning.renumber_gpus import renumber_gpus
 from tests.planning.evaluate.test_memory import graphs_that_know_their_memory
 from tests.strategies import profiles
 
@@ -15,7 +15,7 @@ from tests.strategies import profiles
 def test_a_plan_on_some_gpus_of_many_is_the_plan_for_so_many(profile, spacing) -> None:
     plan = dp.plan(profile, 4, 8)
     used = {gpu for layer in plan.layers for gpu in layer.gpus}
-    expected = on_its_gpus(plan)
+    expected = renumber_gpus(plan)
     assert {gpu for layer in expected.layers for gpu in layer.gpus} == set(range(expected.gpus))
     assert expected.gpus == len(used)
     # The same on every second, third or fifth GPU of a larger cluster, from number 1 on.
@@ -29,6 +29,6 @@ def test_a_plan_on_some_gpus_of_many_is_the_plan_for_so_many(profile, spacing) -
             dataclasses.replace(use, gpus=tuple(1 + spacing * gpu for gpu in use.gpus)) for use in plan.memory
         ),
     )
-    assert on_its_gpus(spread) == expected
-    assert on_its_gpus(expected) == expected
+    assert renumber_gpus(spread) == expected
+    assert renumber_gpus(expected) == expected
     assert dp.simulate(expected).timeline.duration == dp.simulate(plan).timeline.duration

@@ -12,7 +12,7 @@ from deeppool.cluster.cluster import PRESETS, Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.planning.report.summary import summarise
-from deeppool.planning.studies.collocation_tradeoff import point_of, share
+from deeppool.planning.studies.collocation_tradeoff import operating_point, share
 from deeppool.widgets import AmplificationExplorer
 from deeppool.widgets.exploration import Question
 from tests.strategies import make_graph, profile_from_times
@@ -151,9 +151,9 @@ def test_static_partitions_and_a_background_job_are_the_other_comparison() -> No
     shared = share(PROFILE, replace(CLUSTER, gpus=4), 16, background)
     shown = traces(panel.comparison)
     assert list(shown["static partition, data parallel"].y) == [x.throughput for x in shared.data_parallel_partitions]
-    assert list(shown[THIS_PLAN].y) == [point_of(shared, panel.plan).throughput]
+    assert list(shown[THIS_PLAN].y) == [operating_point(shared, panel.plan).throughput]
     panel.limit.value = 1.0
-    assert list(traces(panel.comparison)[THIS_PLAN].x) == [point_of(shared, panel.plan).speedup]
+    assert list(traces(panel.comparison)[THIS_PLAN].x) == [operating_point(shared, panel.plan).speedup]
     panel.view.value = "frontier"
     assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=4), 16, 1.0))
 

@@ -11,7 +11,7 @@ from deeppool.costs.table import price
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import assignments, plan_at
+from deeppool.planning.planner import assignments, plan_from_costs
 from deeppool.profiling.table import Profile
 
 
@@ -45,7 +45,7 @@ def data_parallel_plan(
     # Whether it fits into memory is not asked: a baseline is compared with all the same.
     network = Network(replace(cluster, memory=None), network_model or default_model(cluster))
     costs = price(profile, network, global_batch, tuple(sorted({1, cluster.gpus})))
-    searched = plan_at(profile, costs, None, "layer", overlap_sync=overlap_sync, explained=False)
+    searched = plan_from_costs(profile, costs, None, "layer", overlap_sync=overlap_sync, explained=False)
     size = len(profile.graph.layers)
     everywhere = Placement(costs, (len(costs.gpu_counts) - 1,) * size, (0,) * size, overlap_sync)
     held = everywhere.gpu_seconds

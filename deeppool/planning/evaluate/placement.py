@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from deeppool.costs.communication import FAR, HOME, NEAR, Place
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of
-from deeppool.planning.evaluate.schedule import Order, Schedule, held, order_of, schedule
-from deeppool.planning.evaluate.timing import duration
-from deeppool.planning.search.gpu_partition import lanes_of
+from deeppool.planning.evaluate.schedule import Order, Schedule, busy_gpu_seconds, order_of, schedule
+from deeppool.planning.evaluate.timing import pass_duration
+from deeppool.planning.search.gpu_partition import concurrent_branches
 
 Passes = Mapping[int, tuple[float, float]] | Sequence[tuple[float, float]]
 """Per layer, seconds in the forward and in the backward pass."""
 
 
-class Seconds(NamedTuple):
+class LayerTimes(NamedTuple):
     """What one layer takes in one iteration."""
 
     reshard: float
@@ -81,17 +81,17 @@ class Placement:
     def gpu_seconds(self) -> float:
         """GPUs x seconds, over all layers; what all-reduces add where they overlap the backward pass."""
         if self.overlap_sync:
-            return held(self.schedule, self.gpus, self.layer_seconds)
+            return busy_gpu_seconds(self.schedule, self.gpus, self.layer_seconds)
         return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))
 
     def forward(self, layer: int) -> float:
         """Seconds of a layer in the forward pass."""
         return self.incoming(layer) / 2 + float(self.costs.forward[layer, self.options[layer]])
 
-    def seconds(self, layer: int) -> Seconds:
+    def seconds(self, layer: int) -> LayerTimes:
         """Seconds of a layer, one by one."""
         costs, option = self.costs, self.options[layer]
-        return Seconds(
+        return LayerTimes(
             self.incoming(layer),
             float(costs.forward[layer, option]),
             float(costs.backward[layer, option]),
@@ -104,7 +104,7 @@ class Placement:
         return order_of(self.tree, self.gpus)
 
     @cached_property
-    def layer_seconds(self) -> tuple[Seconds, ...]:
+    def layer_seconds(self) -> tuple[LayerTimes, ...]:
         """Per layer its seconds."""
         return tuple(map(self.seconds, range(len(self.options))))
 
@@ -147,8 +147,8 @@ class Placement:
 
     def _seconds_of(self, part: Series, passes: Passes) -> float:
         """Seconds of both passes through a part of the model, side by side what runs so here."""
-        forward = duration(part, self.gpus, lambda layer: passes[layer][0])
-        return forward + duration(part, self.gpus, lambda layer: passes[layer][1])
+        forward = pass_duration(part, self.gpus, lambda layer: passes[layer][0])
+        return forward + pass_duration(part, self.gpus, lambda layer: passes[layer][1])
 
     @cached_property
     def rooms(self) -> tuple[int, ...]:
@@ -169,7 +169,7 @@ class Placement:
         for block in (*series.blocks, series.tail):
             if not isinstance(block, ParallelBlock):
                 continue
-            lanes = lanes_of(block, self.gpus)
+            lanes = concurrent_branches(block, self.gpus)
             first = [
                 min(self.starts[x] for branch in lane for x in layers_of(block.branches[branch])) for lane in lanes
             ]
@@ -187,11 +187,11 @@ class Placement:
             parts.update(dict.fromkeys(layers_of(part), part))
         return tuple(parts[layer] for layer in range(len(self.options)))
 
-    def _place(self, source: int, layer: int) -> Place:
+    def _place(self, source: int, layer: int) -> Locality:
         starts = self.starts[source], self.starts[layer]
         if starts[0] == starts[1]:
-            return HOME
+            return SAME_START
         first = min(starts)
         last = max(starts[0] + self.gpu_count(source), starts[1] + self.gpu_count(layer)) - 1
         node = self.costs.network.cluster.gpus_per_node
-        return NEAR if first // node == last // node else FAR
+        return SAME_NODE if first // node == last // node else CROSS_NODE

@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Protocol
 
 from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series
-from deeppool.planning.search.gpu_partition import Gpus, GpuSet, lanes_of, share
+from deeppool.planning.search.gpu_partition import Gpus, GpuSet, concurrent_branches, share_gpus
 
 Order = tuple["int | tuple[Order, ...]", ...]
 """Layers one after another; a tuple among them holds lanes that run side by side."""
@@ -81,21 +81,21 @@ def order_of(part: Series | ParallelBlock | Irregular | None, gpus: Gpus) -> Ord
     if isinstance(part, ParallelBlock):
         lanes = tuple(
             tuple(chain.from_iterable(order_of(part.branches[branch], gpus) for branch in lane))
-            for lane in lanes_of(part, gpus)
+            for lane in concurrent_branches(part, gpus)
         )
         return lanes[0] if len(lanes) == 1 else (lanes,)
     steps = ((*order_of(block, gpus), layer) for layer, block in zip(part.layers, part.blocks, strict=True))
     return (*chain.from_iterable(steps), *order_of(part.tail, gpus))
 
 
-def in_sequence(order: Order) -> Iterator[int]:
+def layers_in_order(order: Order) -> Iterator[int]:
     """All layers of an order, lane by lane."""
     for step in order:
         if isinstance(step, int):
             yield step
         else:
             for lane in step:
-                yield from in_sequence(lane)
+                yield from layers_in_order(lane)
 
 
 def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overlap_sync: bool) -> Schedule:
@@ -144,13 +144,13 @@ def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
     """When the all-reduces that share a GPU with ``gpus`` have ended, but not before ``ready``."""
     start = ready
     for others, end in channels.items():
-        if end > start and share(others, gpus):
+        if end > start and share_gpus(others, gpus):
             start = end
     return start
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
+class ExposedSync:
     """A stretch in which a GPU does nothing but a layer's all-reduce."""
 
     layer: int
@@ -158,7 +158,7 @@ class Exposed:
     end: float
 
 
-def exposed(times: Schedule, layers: Sequence[LayerSeconds], computed: Sequence[int]) -> Iterator[Exposed]:
+def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Sequence[int]) -> Iterator[ExposedSync]:
     """The stretches of all-reduces on one GPU during which it neither computes nor moves samples.
 
     Args:
@@ -178,11 +178,11 @@ def exposed(times: Schedule, layers: Sequence[LayerSeconds], computed: Sequence[
                 position += 1
             begin = min(end, busy[position][0]) if position < len(busy) else end
             if begin > now:
-                yield Exposed(layer, now, begin)
+                yield ExposedSync(layer, now, begin)
             now = max(begin, min(end, busy[position][1])) if begin < end else end
 
 
-def alike(gpus: Gpus) -> dict[tuple[int, ...], list[int]]:
+def group_identical_gpus(gpus: Gpus) -> dict[tuple[int, ...], list[int]]:
     """GPUs that compute the same layers: per such layers, which GPUs."""
     computed: dict[int, list[int]] = {}
     for layer, used in enumerate(gpus):
@@ -194,9 +194,9 @@ def alike(gpus: Gpus) -> dict[tuple[int, ...], list[int]]:
     return found
 
 
-def held(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
+def busy_gpu_seconds(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """GPU-seconds in which a GPU computes, moves samples or all-reduces; an all-reduce under a layer counts once."""
     total = sum((x.reshard + x.forward + x.backward) * len(used) for x, used in zip(layers, gpus, strict=True))
-    for computed, same in alike(gpus).items():
-        total += len(same) * sum(stretch.end - stretch.start for stretch in exposed(times, layers, computed))
+    for computed, same in group_identical_gpus(gpus).items():
+        total += len(same) * sum(stretch.end - stretch.start for stretch in exposed_syncs(times, layers, computed))
     return total

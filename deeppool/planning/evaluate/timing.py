@@ -8,10 +8,12 @@ in the other direction. Each layer takes its own time wherever it runs.
 from collections.abc import Callable
 
 from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series
-from deeppool.planning.search.gpu_partition import Gpus, lanes_of
+from deeppool.planning.search.gpu_partition import Gpus, concurrent_branches
 
 
-def duration(part: Series | ParallelBlock | Irregular | None, gpus: Gpus, seconds: Callable[[int], float]) -> float:
+def pass_duration(
+    part: Series | ParallelBlock | Irregular | None, gpus: Gpus, seconds: Callable[[int], float]
+) -> float:
     """Seconds of one pass through a part of the model.
 
     Args:
@@ -25,7 +27,8 @@ def duration(part: Series | ParallelBlock | Irregular | None, gpus: Gpus, second
         return sum(map(seconds, part.layers))
     if isinstance(part, ParallelBlock):
         return max(
-            sum(duration(part.branches[position], gpus, seconds) for position in lane) for lane in lanes_of(part, gpus)
+            sum(pass_duration(part.branches[position], gpus, seconds) for position in lane)
+            for lane in concurrent_branches(part, gpus)
         )
-    between = sum(duration(block, gpus, seconds) for block in part.blocks)
-    return between + sum(map(seconds, part.layers)) + duration(part.tail, gpus, seconds)
+    between = sum(pass_duration(block, gpus, seconds) for block in part.blocks)
+    return between + sum(map(seconds, part.layers)) + pass_duration(part.tail, gpus, seconds)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.evaluate.schedule import in_sequence, order_of
+from deeppool.planning.evaluate.schedule import layers_in_order, order_of
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Measurement, Profile
 from deeppool.records.run_record import RunRecord
@@ -28,12 +28,12 @@ from deeppool.records.training_record import TrainingRecord
 NOISE = 0.03
 """Relative. Rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
 
-LiveTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
+MeasuredTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
 """A run or a training by the plan; or forward and backward seconds by layer, at the batches that the plan gives it."""
 
 
 @dataclass(frozen=True, slots=True)
-class LiveTime:
+class MeasuredTime:
     """Layers that ran as one: seconds of one iteration on the slowest of their GPUs."""
 
     layers: tuple[int, ...]
@@ -70,7 +70,7 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class Corrected:
+class CorrectedProfile:
     """A profile after a live run."""
 
     profile: Profile
@@ -80,7 +80,7 @@ class Corrected:
     """All whose times changed: those that were corrected, and those of equal signature."""
 
 
-def correct_profile(profile: Profile, plan: Plan, live: LiveTimes, *, noise: float = NOISE) -> Corrected:
+def correct_profile(profile: Profile, plan: Plan, live: MeasuredTimes, *, noise: float = NOISE) -> CorrectedProfile:
     """The profile with the times of a live run of a plan.
 
     Args:
@@ -93,7 +93,7 @@ def correct_profile(profile: Profile, plan: Plan, live: LiveTimes, *, noise: flo
         PlanError: profile, plan and run do not belong together, or the run says nothing about the plan's GPUs.
         InvalidValueError: an unknown layer, or a time that is none.
     """
-    check_pair(plan, profile)
+    check_profile_matches(plan, profile)
     if not 0 <= noise < math.inf:
         raise InvalidValueError(f"noise must be a share of at least 0, got {noise:g}")
     corrections = []
@@ -107,22 +107,22 @@ def correct_profile(profile: Profile, plan: Plan, live: LiveTimes, *, noise: flo
         for layer in time.layers:
             ratios[profile.graph.layers[layer].signature][time.batch].append(pair)
     if not corrections:
-        return Corrected(profile, (), ())
+        return CorrectedProfile(profile, (), ())
     scaled = {
         x.signature: _scale(x, profile.batch_sizes, ratios[x.signature])
         for x in profile.measurements
         if any(pair != (1.0, 1.0) for pairs in ratios[x.signature].values() for pair in pairs)
     }
     measurements = tuple(scaled.get(x.signature, x) for x in profile.measurements)
-    method = f"{profile.method}; corrected by {describe(live)}: {'; '.join(map(str, corrections))}"
-    return Corrected(
+    method = f"{profile.method}; corrected by {describe_source(live)}: {'; '.join(map(str, corrections))}"
+    return CorrectedProfile(
         replace(profile, measurements=measurements, method=method, checks=()),
         tuple(corrections),
         tuple(index for index, layer in enumerate(profile.graph.layers) if layer.signature in scaled),
     )
 
 
-def describe(live: LiveTimes) -> str:
+def describe_source(live: MeasuredTimes) -> str:
     """Where live times come from."""
     if isinstance(live, Mapping):
         return f"live times of {len(live)} layers"
@@ -132,7 +132,7 @@ def describe(live: LiveTimes) -> str:
     return f"a run of {live.date} on {live.ranks} ranks of {live.device_name}, {beside}"
 
 
-def check_pair(plan: Plan, profile: Profile) -> None:
+def check_profile_matches(plan: Plan, profile: Profile) -> None:
     """Refuses a profile that cannot be the plan's.
 
     Raises:
@@ -148,7 +148,7 @@ def check_pair(plan: Plan, profile: Profile) -> None:
         )
 
 
-def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[LiveTime]:
+def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTime]:
     """The stages of a run, found again among the layers of its plan."""
     if (run.model, run.global_batch, run.ranks) != (plan.model, plan.global_batch, plan.gpus):
         raise PlanError(
@@ -165,7 +165,7 @@ def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[LiveTime]:
             f"the run's {run.ranks} ranks shared {run.cores} cores, so its times say nothing about {run.ranks} GPUs "
             f"(run on a machine with {run.ranks} cores, or plan for {run.cores})"
         )
-    waiting = list(in_sequence(order_of(plan.tree, plan.gpu_sets)))
+    waiting = list(layers_in_order(order_of(plan.tree, plan.gpu_sets)))
     found = []
     for stage in run.stages:
         layers = tuple(index for index in waiting if plan.layers[index].gpus == stage.gpus)[: stage.layers]
@@ -177,7 +177,7 @@ def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[LiveTime]:
             )
         waiting = [index for index in waiting if index not in layers]
         _check_times(f"stage '{stage.name}'", stage.forward, stage.backward)
-        found.append(LiveTime(layers, -(-plan.global_batch // len(stage.gpus)), stage.forward, stage.backward))
+        found.append(MeasuredTime(layers, -(-plan.global_batch // len(stage.gpus)), stage.forward, stage.backward))
     if waiting:
         raise PlanError(
             f"the run measured {len(plan.layers) - len(waiting)} of the plan's {len(plan.layers)} layers, not "
@@ -186,7 +186,7 @@ def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[LiveTime]:
     return found
 
 
-def _layers(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[LiveTime]:
+def _layers(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[MeasuredTime]:
     """Layers by name."""
     places = {layer.name: index for index, layer in enumerate(plan.layers)}
     found = []
@@ -198,7 +198,7 @@ def _layers(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[LiveTim
             )
         _check_times(f"layer '{name}'", forward, backward)
         count = plan.layers[places[name]].gpu_count
-        found.append(LiveTime((places[name],), -(-plan.global_batch // count), forward, backward))
+        found.append(MeasuredTime((places[name],), -(-plan.global_batch // count), forward, backward))
     return found
 
 
@@ -210,7 +210,7 @@ def _check_times(what: str, forward: float, backward: float) -> None:
         )
 
 
-def _compare(profile: Profile, live: LiveTime) -> Correction:
+def _compare(profile: Profile, live: MeasuredTime) -> Correction:
     times = [profile.time(layer, live.batch) for layer in live.layers]
     forward, backward = sum(time.forward for time in times), sum(time.backward for time in times)
     measured = live.forward + live.backward

@@ -15,17 +15,17 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.baselines import data_parallel_time
-from deeppool.planning.evaluate.timing import duration
+from deeppool.planning.evaluate.timing import pass_duration
 from deeppool.planning.plan import LayerAssignment, Plan
-from deeppool.planning.planner import plan_at
+from deeppool.planning.planner import plan_from_costs
 from deeppool.planning.replanning.profile_correction import (
     NOISE,
-    Corrected,
+    CorrectedProfile,
     Correction,
-    LiveTimes,
-    check_pair,
+    MeasuredTimes,
+    check_profile_matches,
     correct_profile,
-    describe,
+    describe_source,
 )
 from deeppool.planning.report.diff import PlanDiff, diff
 from deeppool.planning.report.explain import WHOLE_ITERATION
@@ -98,7 +98,7 @@ class Replan:
 def replan(
     plan: Plan,
     profile: Profile,
-    live: LiveTimes,
+    live: MeasuredTimes,
     *,
     hysteresis: float = HYSTERESIS,
     noise: float = NOISE,
@@ -113,7 +113,7 @@ def replan(
         hysteresis: the new plan is recommended if it saves more than this share of the iteration time, or if
             the old one exceeds its amplification limit by more than this share.
         noise: live times that differ less from the profile's, as a share, leave them as they are.
-        prices: :func:`prices_for` the plan and the profile, where they are kept from one replan to the next.
+        prices: :func:`costs_for_replan` the plan and the profile, where they are kept from one replan to the next.
 
     Raises:
         PlanError: profile, plan and run do not belong together, or the run says nothing about the plan's GPUs.
@@ -129,34 +129,36 @@ def replan(
         )
     started = time.perf_counter()
     corrected = correct_profile(profile, plan, live, noise=noise)
-    known = prices_for(plan, profile) if prices is None else prices
+    known = costs_for_replan(plan, profile) if prices is None else prices
     _check_prices(known, plan, profile)
     costs = reprice(known, corrected.profile, corrected.layers)
-    after = plan_at(corrected.profile, costs, plan.amplification_limit, plan.limit_scope, explained=False)
+    after = plan_from_costs(corrected.profile, costs, plan.amplification_limit, plan.limit_scope, explained=False)
     before = _at_new_times(plan, corrected.profile, costs, after)
     search_time = time.perf_counter() - started
-    return _record(corrected, describe(live), before, after, hysteresis, search_time)
+    return _record(corrected, describe_source(live), before, after, hysteresis, search_time)
 
 
-def prices_for(plan: Plan, profile: Profile) -> CostTable:
+def costs_for_replan(plan: Plan, profile: Profile) -> CostTable:
     """Every price that a search as the plan's needs; ``replan`` then asks only for what changed.
 
     Raises:
         PlanError: the profile is not of the plan's graph, device and precision.
         MissingProfileError: the profile cannot answer for a per-GPU batch.
     """
-    check_pair(plan, profile)
+    check_profile_matches(plan, profile)
     return price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
 
 
 def _check_prices(prices: CostTable, plan: Plan, profile: Profile) -> None:
     wanted = (Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
     if prices.graph is not profile.graph or (prices.network, prices.global_batch, prices.gpu_counts) != wanted:
-        raise InvalidValueError("prices are those of another plan or profile (make them by prices_for(plan, profile))")
+        raise InvalidValueError(
+            "prices are those of another plan or profile (make them by costs_for_replan(plan, profile))"
+        )
 
 
 def _record(
-    corrected: Corrected, source: str, before: Plan, after: Plan, hysteresis: float, search_time: float
+    corrected: CorrectedProfile, source: str, before: Plan, after: Plan, hysteresis: float, search_time: float
 ) -> Replan:
     changes = diff(before, after)
     # The same plan gains nothing, whatever the order of additions.
@@ -245,7 +247,7 @@ def _bound(iteration_time: float, best: Plan) -> str:
 def _iteration_time(plan: Plan, layers: Sequence[LayerAssignment]) -> float:
     """Both passes of the plan's layers, with other times than it has."""
     tree, gpus = plan.tree, plan.gpu_sets
-    return duration(tree, gpus, lambda i: layers[i].reshard / 2 + layers[i].forward) + duration(
+    return pass_duration(tree, gpus, lambda i: layers[i].reshard / 2 + layers[i].forward) + pass_duration(
         tree, gpus, lambda i: layers[i].backward + layers[i].sync + layers[i].reshard / 2
     )
 

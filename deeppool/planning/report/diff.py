@@ -24,7 +24,7 @@ class RequestChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TotalChange:
     """A total of the plan."""
 
     before: float
@@ -34,7 +34,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerPlace:
+class PlacedLayer:
     """One layer in one of the plans. Times are seconds of one iteration, as in a plan's layers."""
 
     gpus: tuple[int, ...]
@@ -51,8 +51,8 @@ class LayerChange:
     """One layer that moved or whose time changed. Changes are seconds; positive is slower."""
 
     name: str
-    before: LayerPlace
-    after: LayerPlace
+    before: PlacedLayer
+    after: PlacedLayer
     change: float
     """Of the layer's time: compute + reshard + sync."""
     compute: float
@@ -72,9 +72,9 @@ class PlanDiff:
     model: str
     request: tuple[RequestChange, ...]
     """What was asked differently; what was asked alike is left out."""
-    iteration_time: Change
-    gpu_seconds: Change
-    amplification: Change
+    iteration_time: TotalChange
+    gpu_seconds: TotalChange
+    amplification: TotalChange
     layers: tuple[LayerChange, ...]
     """Those that changed, in the model's order. Of branches that run side by side their changes do not add up."""
     unchanged_layers: int
@@ -119,8 +119,8 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
     )
 
 
-def _change(before: float, after: float) -> Change:
-    return Change(before, after, after - before)
+def _change(before: float, after: float) -> TotalChange:
+    return TotalChange(before, after, after - before)
 
 
 def _request_changes(before: Plan, after: Plan) -> tuple[RequestChange, ...]:
@@ -173,8 +173,8 @@ def _layer_change(old: LayerAssignment, new: LayerAssignment) -> LayerChange:
     )
 
 
-def _place(layer: LayerAssignment) -> LayerPlace:
-    return LayerPlace(
+def _place(layer: LayerAssignment) -> PlacedLayer:
+    return PlacedLayer(
         layer.gpus, layer.time, layer.forward, layer.backward, layer.reshard, layer.sync, layer.amplification
     )
 

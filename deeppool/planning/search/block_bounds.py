@@ -18,18 +18,18 @@ from functools import cached_property
 import numpy as np
 
 from deeppool.costs.table import Floats
-from deeppool.planning.search.branch_bounds import Reach
-from deeppool.planning.search.gpu_partition import Division
+from deeppool.planning.search.branch_bounds import BranchBounds
+from deeppool.planning.search.gpu_partition import PartitionSet
 
 NEVER = 1e30
 """Seconds, for what the limit forbids, where arithmetic needs a number."""
 
 
-class Bounds:
+class BlockBounds:
     """Lower bounds of one crossing."""
 
     def __init__(
-        self, division: Division, reaches: Sequence[Reach], own: Floats, own_forward: Floats, slack: Floats
+        self, division: PartitionSet, reaches: Sequence[BranchBounds], own: Floats, own_forward: Floats, slack: Floats
     ) -> None:
         """Finds the first bound.
 

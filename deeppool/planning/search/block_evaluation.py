@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deeppool.costs.table import Floats
-from deeppool.planning.search.branch_bounds import Reach, staircase
-from deeppool.planning.search.gpu_partition import Lane
-from deeppool.planning.search.label_bundle import NONE, NOTHING, Bundle, bundle_of, concatenate
+from deeppool.planning.search.branch_bounds import BranchBounds, pareto_points
+from deeppool.planning.search.gpu_partition import GpuGroup
+from deeppool.planning.search.label_bundle import EMPTY_PLAN, NO_LABELS, LabelBundle, bundle_of, concatenate
 from deeppool.planning.search.limited_costs import ROUNDING
-from deeppool.planning.search.shortest_path import NO_WAY, Choice, ExhaustedError, Passage
+from deeppool.planning.search.shortest_path import INFEASIBLE, Choice, ExhaustedError, PartialPlan
 
 if TYPE_CHECKING:
-    from deeppool.planning.search.parallel_block import Crossing
+    from deeppool.planning.search.parallel_block import BlockStep
 
 
-class Settling:
+class BlockEvaluation:
     """One crossing between one GPU count of its fork and one of its join."""
 
-    def __init__(self, crossing: "Crossing", before: int, after: int) -> None:
+    def __init__(self, crossing: "BlockStep", before: int, after: int) -> None:
         """Orders the arrangements by their bounds."""
         self.crossing, self.before, self.after = crossing, before, after
         self.own = float(crossing.own[before, after])
@@ -35,9 +35,9 @@ class Settling:
         """Arrangements that can be at all, by their bounds."""
         self._stairs: dict[int, list[tuple[float, float, None]]] = {}
 
-    def best(self) -> Passage:
+    def best(self) -> PartialPlan:
         """The best lanes, and what none can beat."""
-        best, cap = NONE, math.inf
+        best, cap = NO_LABELS, math.inf
         for thorough in (False, True):
             for index in self.order:
                 if self._is_ruled_out(index, cap * (1 - ROUNDING), thorough):
@@ -53,7 +53,7 @@ class Settling:
                     best = ways.keep(np.array([ways.time.argmin()]))
                     cap = float(best.time[0])
         if not best.parts:
-            return NO_WAY
+            return INFEASIBLE
         crossing = self.crossing
         lower = self.bounds.min() if crossing.exact else crossing.lower[self.before, self.after] - self.own
         return self.passage(best, 0)._replace(lower=min(cap, float(lower)) + self.own)
@@ -68,19 +68,19 @@ class Settling:
             self.bounds[index] = max(self.bounds[index], self._relaxed(index))
         return bool(self.bounds[index] >= cap)
 
-    def ways(self, cap: float, *, thorough: bool) -> Bundle:
+    def ways(self, cap: float, *, thorough: bool) -> LabelBundle:
         """Ways through the branches, without the join, in any arrangement."""
         return self._within(cap, self.slack, thorough)
 
-    def passage(self, ways: Bundle, index: int) -> Passage:
+    def passage(self, ways: LabelBundle, index: int) -> PartialPlan:
         """One of the ways, with the join."""
         crossing, ends = self.crossing, (self.before, self.after)
         time = float(ways.time[index]) + self.own
         forward = float(ways.forward[index] + ways.moved[index] / 2 + crossing.own_forward[ends])
         choice = (Choice(crossing.join, self.after, 0),) if crossing.has_join else ()
-        return Passage(time, forward, time, (*ways.parts[index], *choice))
+        return PartialPlan(time, forward, time, (*ways.parts[index], *choice))
 
-    def _within(self, cap: float, slack: float, thorough: bool) -> Bundle:
+    def _within(self, cap: float, slack: float, thorough: bool) -> LabelBundle:
         return concatenate(
             [self._arranged(index, cap, slack, thorough) for index in self.order if self.bounds[index] <= cap]
         )
@@ -109,11 +109,11 @@ class Settling:
             for branch in branches:
                 reach = self.crossing.reaches[branch]
                 ends = reach.ends(reach.way.lower, slot, self.before, self.after)
-                stair = staircase((a + time, b + moved, None) for a, b, _ in stair for time, moved, _ in ends)
+                stair = pareto_points((a + time, b + moved, None) for a, b, _ in stair for time, moved, _ in ends)
             self._stairs[lane] = stair
         return self._stairs[lane]
 
-    def _arranged(self, index: int, cap: float, slack: float, thorough: bool) -> Bundle:
+    def _arranged(self, index: int, cap: float, slack: float, thorough: bool) -> LabelBundle:
         """Ways through the branches in one arrangement, within the cap and the slack."""
         division, reaches = self.crossing.division, self.crossing.reaches
         lanes = [
@@ -122,9 +122,9 @@ class Settling:
         ]
         # What the branches still to come will at least add to the transfers.
         least = sum(float(reaches[branch].least[slot, self.after]) for lane, slot in lanes for branch in lane.branches)
-        folded = NOTHING
+        folded = EMPTY_PLAN
         for lane, slot in lanes:
-            bundle = NOTHING
+            bundle = EMPTY_PLAN
             # And what those in the same lane will take besides.
             rest = sum(self._excess(reaches[branch], slot) for branch in lane.branches)
             for branch in lane.branches:
@@ -139,11 +139,11 @@ class Settling:
                 self.crossing.crossings.budget.spend(len(folded.parts))
         return folded
 
-    def _excess(self, reach: Reach, slot: int) -> float:
+    def _excess(self, reach: BranchBounds, slot: int) -> float:
         """Seconds that no way through a branch can beat, but for what its transfers to the join at least take."""
         return float(reach.total[slot, self.before, self.after] - reach.least[slot, self.after])
 
-    def _lasts(self, reach: Reach, slot: int) -> Iterable[int]:
+    def _lasts(self, reach: BranchBounds, slot: int) -> Iterable[int]:
         """Counts of a branch's last layer whose fastest ways no other count beats in both time and transfers."""
         if reach.tail is not None:
             # What a tail takes is only bounded so far, and a bound rules nothing out.
@@ -158,7 +158,9 @@ class Settling:
                 reach.way.settle(slot, self.before, last)
             settled.update(lasts)
 
-    def _branch(self, reach: Reach, lane: Lane, slot: int, cap: float, slack: float, thorough: bool) -> Bundle:
+    def _branch(
+        self, reach: BranchBounds, lane: GpuGroup, slot: int, cap: float, slack: float, thorough: bool
+    ) -> LabelBundle:
         """Ways through one branch: the fastest ones to its efficient last counts, or all."""
         found = []
         for last in range(len(self.crossing.crossings.counts)) if thorough else self._lasts(reach, slot):
@@ -175,7 +177,7 @@ class Settling:
             if reach.tail is not None and passages:
                 tail, layers = reach.tail
                 room = cap - moved - min(passage.lower for passage in passages)
-                rest = Settling(tail.crossing(slot), last, self.after)._within(room, slack - moved, thorough)
+                rest = BlockEvaluation(tail.crossing(slot), last, self.after)._within(room, slack - moved, thorough)
                 rest = rest.elsewhere(layers, lane.start)
                 ways = ways.together(rest, side_by_side=False, cap=cap, slack=slack)
             found.append(ways)

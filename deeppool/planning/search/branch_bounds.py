@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from deeppool.costs.table import Floats
-from deeppool.planning.search.shortest_path import Way, shortest
+from deeppool.planning.search.shortest_path import PathTable, shortest
 
 if TYPE_CHECKING:
-    from deeppool.planning.search.parallel_block import Slotted
+    from deeppool.planning.search.parallel_block import BatchedStep
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class BranchBounds:
     """One branch in every slot: its ways, and the transfer of its results to the join."""
 
-    way: Way
+    way: PathTable
     layers: int
     """To add to the layers of ``way``."""
     moved: Floats
     """(S, last, join) seconds from the branch's last layer; inf where that is not permitted."""
-    tail: "tuple[Slotted, int] | None"
+    tail: "tuple[BatchedStep, int] | None"
     total: Floats
     """(S, fork, join) lower bound of T + X."""
     least: Floats
@@ -53,13 +53,13 @@ class Reach:
         if self.tail is not None:
             least = self.tail[0].least[slot, after]
             times, moved = times + (self.tail[0].lower[slot, :, after] - least), moved + least
-        return staircase(zip(times.tolist(), moved.tolist(), range(len(times)), strict=True))
+        return pareto_points(zip(times.tolist(), moved.tolist(), range(len(times)), strict=True))
 
 
 T = TypeVar("T")
 
 
-def staircase(points: Iterable[tuple[float, float, T]]) -> list[tuple[float, float, T]]:
+def pareto_points(points: Iterable[tuple[float, float, T]]) -> list[tuple[float, float, T]]:
     """The points that no other one beats in both numbers."""
     kept: list[tuple[float, float, T]] = []
     least = math.inf

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.costs.table import CostTable, Floats
-from deeppool.planning.search.limited_costs import ROUNDING, Prices
+from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 
 MOST_LABELS = 1_000_000
 """To try at any one layer; that takes about a second."""
@@ -66,7 +66,7 @@ def fastest_in_sequence(
     Raises:
         TooManyLabelsError: there are more than MOST_LABELS ways to go on from some layer.
     """
-    prices = Prices(costs, limit)
+    prices = LimitedCosts(costs, limit)
     count = len(costs.gpu_counts)
     start = np.zeros(count)
     labels = _Labels((order[-1],), np.arange(count)[:, None], start, start, np.arange(count))
@@ -79,7 +79,7 @@ def fastest_in_sequence(
     return _trace(history, int((labels.seconds + labels.lag).argmin()))
 
 
-def _rests(costs: CostTable, order: Sequence[int], prices: Prices) -> Floats:
+def _rests(costs: CostTable, order: Sequence[int], prices: LimitedCosts) -> Floats:
     """(layer, share) seconds + share x lag that the layers before a layer add at least, the last layer first.
 
     A layer adds forward + backward to the seconds and takes at most backward - sync off the lag; transfers
@@ -92,7 +92,9 @@ def _rests(costs: CostTable, order: Sequence[int], prices: Prices) -> Floats:
     return rests
 
 
-def _before(labels: _Labels, layer: int, costs: CostTable, prices: Prices, rest: Floats, at_most: float) -> _Labels:
+def _before(
+    labels: _Labels, layer: int, costs: CostTable, prices: LimitedCosts, rest: Floats, at_most: float
+) -> _Labels:
     """Adds a layer and its transfers to all ways, for all options of what it reads; drops those over ``at_most``."""
     sources = costs.graph.layers[layer].predecessors
     chosen = tuple(source for source in sources if source not in labels.pending)

@@ -23,16 +23,16 @@ import numpy as np
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.communication import HOME
+from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.search.frontier_dp import Fronts
+from deeppool.planning.search.frontier_dp import LabelSolver
 from deeppool.planning.search.gpu_partition import is_complete
-from deeppool.planning.search.labels import Menu, concatenate
-from deeppool.planning.search.lagrangian_bound import Relaxation
-from deeppool.planning.search.limited_costs import Prices
-from deeppool.planning.search.pareto import NOTHING, Front, combine, single, undominated
+from deeppool.planning.search.labels import LabelSet, concatenate
+from deeppool.planning.search.lagrangian_bound import LagrangianBound
+from deeppool.planning.search.limited_costs import LimitedCosts
+from deeppool.planning.search.pareto import EMPTY_PLAN, Front, combine, pareto_indices, single
 from deeppool.planning.search.search import SearchResult, certificate, search
 from deeppool.planning.search.shortest_path import Choice, ExhaustedError
 from deeppool.units import format_bytes, format_seconds
@@ -123,7 +123,7 @@ class Frontier:
 
 
 @dataclass(frozen=True, slots=True)
-class Efficient:
+class EfficientPlans:
     """A frontier as the search leaves it: points to be traced one by one."""
 
     time: Floats
@@ -140,7 +140,7 @@ class Efficient:
         return min(position, len(self.work) - 1)
 
 
-def efficient_plans(costs: CostTable) -> Efficient:
+def efficient_plans(costs: CostTable) -> EfficientPlans:
     """The frontier of a cost table."""
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     parts = list(parts_of(tree))
@@ -149,7 +149,7 @@ def efficient_plans(costs: CostTable) -> Efficient:
 
 def _chain_front(costs: CostTable, layers: tuple[int, ...]) -> Front:
     own, counts = costs.compute + costs.sync, costs.gpu_counts
-    fronts: list[Front] = [NOTHING]
+    fronts: list[Front] = [EMPTY_PLAN]
     for layer in layers:
         sizes = costs.graph.layers[layer].input_bytes
         moved = costs.comm(sizes[0]) if sizes else np.zeros((1, len(counts)))
@@ -164,10 +164,10 @@ def _chain_front(costs: CostTable, layers: tuple[int, ...]) -> Front:
             )
             for g, count in enumerate(counts)
         ]
-    return combine([(last, NOTHING) for last in fronts], most=CHAIN_POINTS)
+    return combine([(last, EMPTY_PLAN) for last in fronts], most=CHAIN_POINTS)
 
 
-def _chain(costs: CostTable, tree: Series) -> Efficient:
+def _chain(costs: CostTable, tree: Series) -> EfficientPlans:
     front = _chain_front(costs, tree.layers)
 
     def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -175,15 +175,15 @@ def _chain(costs: CostTable, tree: Series) -> Efficient:
         return options, (0,) * len(options)
 
     factor = front.factor if front.factor == 1 else min(front.factor, _distance(costs, tree, front.time, front.work))
-    return Efficient(front.time, front.work, certificate(factor), trace)
+    return EfficientPlans(front.time, front.work, certificate(factor), trace)
 
 
-def _with_branches(costs: CostTable, tree: Series) -> Efficient:
+def _with_branches(costs: CostTable, tree: Series) -> EfficientPlans:
     menu = _menu(costs, tree)
     # The fastest plan is known by itself, even where menus are rounded.
     fastest = search(costs, None)
     menu = concatenate([menu, _row(Placement(costs, fastest.choices, fastest.starts), fastest.iteration_time)])
-    kept = undominated(menu.time, menu.work)
+    kept = pareto_indices(menu.time, menu.work)
     time, work = menu.time[kept], menu.work[kept]
 
     def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -192,25 +192,25 @@ def _with_branches(costs: CostTable, tree: Series) -> Efficient:
 
     complete = all(map(_is_complete, parts_of(tree)))
     factor = _left_out(menu) if complete else _distance(costs, tree, time, work)
-    return Efficient(time, work, certificate(factor), trace)
+    return EfficientPlans(time, work, certificate(factor), trace)
 
 
-def _menu(costs: CostTable, tree: Series) -> Menu:
+def _menu(costs: CostTable, tree: Series) -> LabelSet:
     """All ways there are, or those that stand for them."""
-    prices = Prices(costs, None)
+    prices = LimitedCosts(costs, None)
     for ratio, most in ATTEMPTS:
         with suppress(ExhaustedError):
-            return _whole(Fronts(prices, ratio, most), tree)
+            return _whole(LabelSolver(prices, ratio, most), tree)
     raise AssertionError("the last attempt has no end")
 
 
-def _row(placement: Placement, time: float) -> Menu:
+def _row(placement: Placement, time: float) -> LabelSet:
     """A plan as a menu."""
     placed = zip(placement.options, placement.starts, strict=True)
     choices = [Choice(layer, *place) for layer, place in enumerate(placed)]
     nothing, seconds = np.zeros(1, dtype=np.int64), np.array([time])
     work = np.array([placement.gpu_seconds])
-    return Menu(nothing, nothing, seconds, np.zeros(1), np.zeros(1), work, seconds, lambda _: iter(choices))
+    return LabelSet(nothing, nothing, seconds, np.zeros(1), np.zeros(1), work, seconds, lambda _: iter(choices))
 
 
 def _is_complete(part: Series | ParallelBlock | Irregular) -> bool:
@@ -218,16 +218,16 @@ def _is_complete(part: Series | ParallelBlock | Irregular) -> bool:
     return isinstance(part, Series) or (isinstance(part, ParallelBlock) and is_complete(len(part.branches)))
 
 
-def _left_out(menu: Menu) -> float:
+def _left_out(menu: LabelSet) -> float:
     """By how much a way that is not on the menu may be faster than the fastest one there with no more work."""
     order = np.lexsort((menu.time, menu.work))
     fastest = np.minimum.accumulate(menu.time[order])
     return float((fastest / menu.lower[order]).max())
 
 
-def _whole(fronts: Fronts, tree: Series) -> Menu:
+def _whole(fronts: LabelSolver, tree: Series) -> LabelSet:
     """All layers of a model, between nothing and nothing."""
-    slot = fronts.gpus, HOME
+    slot = fronts.gpus, SAME_START
     menu, fork = None, INPUT
     for layer, block in zip(tree.layers, tree.blocks, strict=True):
         step = fronts.step(block, fork, layer, slot)
@@ -253,8 +253,8 @@ def _distance(costs: CostTable, tree: Series, time: Floats, work: Floats) -> flo
     """
     # Between two points the first one is the best there is, up to the GPU-seconds of the next faster one.
     before = np.concatenate([[math.inf], work[:-1]])
-    bounds = np.full(len(time), Relaxation(costs, 0.0).least(tree))
+    bounds = np.full(len(time), LagrangianBound(costs, 0.0).least(tree))
     slopes = np.diff(time) / -np.diff(work)
     for price in np.geomspace(slopes.min(), slopes.max(), PRICES) if len(slopes) else ():
-        bounds = np.maximum(bounds, Relaxation(costs, float(price)).least(tree) - price * before)
+        bounds = np.maximum(bounds, LagrangianBound(costs, float(price)).least(tree) - price * before)
     return float((time / bounds).max())

@@ -6,23 +6,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deeppool.base import cancellation
-from deeppool.costs.communication import FAR, HOME, NEAR, Place
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, layers_of
-from deeppool.planning.search.gpu_partition import Slot, division
+from deeppool.planning.search.gpu_partition import GroupShape, partition_set
 from deeppool.planning.search.labels import (
     Integers,
-    Menu,
-    beaten,
+    LabelSet,
     concatenate,
     count_pairs,
+    dominated_by,
     efficient,
     efficient_in_passes,
     one_after_another,
     pairs,
     side_by_side,
 )
-from deeppool.planning.search.limited_costs import Prices
+from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.shortest_path import Choice, ExhaustedError
 
 TOP = 0.35
@@ -30,26 +30,26 @@ TOP = 0.35
 MOST_KEPT = 3_000
 """Ways of the series of the whole model, where none is rounded."""
 
-PLACES: tuple[Place, ...] = (HOME, NEAR, FAR)
+PLACES: tuple[Locality, ...] = (SAME_START, SAME_NODE, CROSS_NODE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lanes:
+class GroupLabels:
     """Branches in some lanes of a block."""
 
-    menu: Menu
+    menu: LabelSet
     least: Floats
     """(K,) seconds that the join pays at least to fetch their results."""
 
-    def elsewhere(self, start: int) -> "Lanes":
+    def elsewhere(self, start: int) -> "GroupLabels":
         """The same on other GPUs."""
         return replace(self, menu=self.menu.elsewhere(0, start))
 
 
-class Fronts:
+class LabelSolver:
     """The menus of one model; equal parts share them."""
 
-    def __init__(self, prices: Prices, ratio: float, most: float) -> None:
+    def __init__(self, prices: LimitedCosts, ratio: float, most: float) -> None:
         """Begins with none.
 
         Args:
@@ -61,11 +61,11 @@ class Fronts:
         self.counts = np.array(prices.gpu_counts, dtype=float)
         self.gpus = prices.costs.network.cluster.gpus
         self._left = most
-        self._known: dict[object, tuple[Menu, int]] = {}
+        self._known: dict[object, tuple[LabelSet, int]] = {}
 
     def step(
-        self, block: ParallelBlock | Irregular | None, fork: int, layer: int, slot: Slot, *, beside: bool = False
-    ) -> Menu:
+        self, block: ParallelBlock | Irregular | None, fork: int, layer: int, slot: GroupShape, *, beside: bool = False
+    ) -> LabelSet:
         """From a layer of a series to the next one, that one included.
 
         Args:
@@ -88,7 +88,7 @@ class Fronts:
         menu, there = self._known[key]
         return menu.elsewhere(first - there)
 
-    def series(self, first: Menu, second: Menu) -> Menu:
+    def series(self, first: LabelSet, second: LabelSet) -> LabelSet:
         """One after another, where nothing runs beside them: of ways with the same last count the efficient ones."""
         counts = len(self.counts)
         second = efficient(second, counts, self.ratio)
@@ -99,17 +99,17 @@ class Fronts:
             raise ExhaustedError
         return kept
 
-    def ended(self, menu: Menu) -> Menu:
+    def ended(self, menu: LabelSet) -> LabelSet:
         """The efficient ways, whatever their last count."""
         return efficient(replace(menu, after=np.zeros_like(menu.after)), len(self.counts))
 
-    def efficient(self, menu: Menu, beside: bool) -> Menu:
+    def efficient(self, menu: LabelSet, beside: bool) -> LabelSet:
         """Rows that matter."""
         if self.ratio or not beside:
             return efficient(menu, len(self.counts), self.ratio)
         return efficient_in_passes(menu, len(self.counts))
 
-    def _series(self, series: Series, fork: int, slot: Slot, beside: bool) -> Menu:
+    def _series(self, series: Series, fork: int, slot: GroupShape, beside: bool) -> LabelSet:
         """A branch up to its tail, within a slot."""
         layers = sorted(x for part in (*series.blocks,) for x in layers_of(part)) + list(series.layers)
         key = "series", self.prices.shape(sorted(layers)), fork == INPUT, slot, beside
@@ -119,23 +119,23 @@ class Fronts:
             for layer, block in zip(series.layers, series.blocks, strict=True):
                 step = self.step(block, fork, layer, slot, beside=beside)
                 menu = step if menu is None else self._then(menu, step, beside)
-                fork, slot = layer, (slot[0], HOME)
+                fork, slot = layer, (slot[0], SAME_START)
             assert menu is not None
             self._known[key] = menu, first
         menu, there = self._known[key]
         return menu.elsewhere(first - there)
 
-    def _then(self, first: Menu, second: Menu, beside: bool) -> Menu:
+    def _then(self, first: LabelSet, second: LabelSet, beside: bool) -> LabelSet:
         self._spend(count_pairs(first.after, second.before))
         return self.efficient(one_after_another(first, second, *pairs(first.after, second.before)), beside)
 
-    def _together(self, first: Menu, second: Menu, beside: bool) -> Menu:
+    def _together(self, first: LabelSet, second: LabelSet, beside: bool) -> LabelSet:
         """Both, one after the other, between the same ends."""
         keys = self._ends(first), self._ends(second)
         self._spend(count_pairs(*keys))
         return self.efficient(one_after_another(first, second, *pairs(*keys)), beside)
 
-    def _parallel(self, first: Lanes, second: Lanes, beside: bool) -> Lanes:
+    def _parallel(self, first: GroupLabels, second: GroupLabels, beside: bool) -> GroupLabels:
         """Both at the same time, between the same ends."""
         keys = self._ends(first.menu), self._ends(second.menu)
         self._spend(count_pairs(*keys))
@@ -148,9 +148,9 @@ class Fronts:
                 first.menu.lower[left] + second.least[after], second.menu.lower[right] + first.least[after]
             )
             made = replace(made, lower=np.minimum(lower, made.time))
-        return Lanes(self.efficient(made, beside), first.least + second.least)
+        return GroupLabels(self.efficient(made, beside), first.least + second.least)
 
-    def _ends(self, menu: Menu) -> Integers:
+    def _ends(self, menu: LabelSet) -> Integers:
         return menu.before * len(self.counts) + menu.after
 
     def _spend(self, rows: int) -> None:
@@ -159,41 +159,41 @@ class Fronts:
         if self._left < 0:
             raise ExhaustedError
 
-    def _alone(self, source: int, layer: int, slot: Slot) -> Menu:
+    def _alone(self, source: int, layer: int, slot: GroupShape) -> LabelSet:
         return self._priced(layer, self.prices.move(source, layer, slot[1]), slot)
 
-    def _priced(self, layer: int, moved: np.ndarray, slot: Slot) -> Menu:
+    def _priced(self, layer: int, moved: np.ndarray, slot: GroupShape) -> LabelSet:
         """A layer and the given transfers into it, from each count before to each of its own within the slot."""
         wide = int((self.counts <= slot[0]).sum())
         before, after = (x.ravel() for x in np.indices((len(moved), wide)))
         shift = moved[:, :wide].ravel()
         time = shift + self.prices.own[layer][after]
         forward = shift / 2 + self.prices.forward[layer][after]
-        return Menu(
+        return LabelSet(
             before, after, forward, time - forward, 0 * time, time * self.counts[after], time,
             lambda row: iter((Choice(layer, int(after[row]), 0),)),
         )  # fmt: skip
 
-    def _crossing(self, block: ParallelBlock, fork: int, join: int, slot: Slot, beside: bool) -> Menu:
+    def _crossing(self, block: ParallelBlock, fork: int, join: int, slot: GroupShape, beside: bool) -> LabelSet:
         nothing = np.zeros((1 if fork == INPUT else len(self.counts), len(self.counts)))
         direct = self.prices.move(fork, join, slot[1]) if block.direct else nothing
         branches = self._branches(block, fork, join, slot, None, beside)
         found = self._together(branches, self._priced(join, direct, slot), beside)
         # The join has waited for its transfers.
-        settled = Menu(
+        settled = LabelSet(
             found.before, found.after, found.forward + found.moved / 2, found.backward + found.moved / 2,
             0 * found.moved, found.work, found.lower, found.trace,
         )  # fmt: skip
         return self.efficient(settled, beside)
 
     def _branches(
-        self, block: ParallelBlock, fork: int, join: int, slot: Slot, leave: Place | None, beside: bool
-    ) -> Menu:
+        self, block: ParallelBlock, fork: int, join: int, slot: GroupShape, leave: Locality | None, beside: bool
+    ) -> LabelSet:
         """All branches in all lanes; ``leave``: where the slot is, seen from a join outside."""
         width, entry = slot
         inside = None if leave is not None else width
         cluster = self.prices.costs.network.cluster
-        ways = division(len(block.branches), self.prices.gpu_counts, width, cluster.gpus_per_node)
+        ways = partition_set(len(block.branches), self.prices.gpu_counts, width, cluster.gpus_per_node)
         parts = {}
         lanes = {}
         for number, (branches, slot_number) in enumerate(ways.lanes):
@@ -204,14 +204,14 @@ class Fronts:
                 if key not in parts:
                     there = wide, max(entry, place)
                     parts[key] = self._to_join(
-                        block.branches[branch], fork, join, there, max(leave or HOME, place), inside, several
+                        block.branches[branch], fork, join, there, max(leave or SAME_START, place), inside, several
                     )
                 menu = parts[key] if menu is None else self._together(menu, parts[key], several)
-            leaves = max(leave or HOME, place)
+            leaves = max(leave or SAME_START, place)
             least = np.sum([self._least(block.branches[branch], join, wide, leaves) for branch in branches], axis=0)
             assert menu is not None
-            lanes[branches, wide, place] = Lanes(menu, least)
-        known = lanes[ways.lanes[0][0], width, HOME].menu
+            lanes[branches, wide, place] = GroupLabels(menu, least)
+        known = lanes[ways.lanes[0][0], width, SAME_START].menu
         for arrangement in ways.arrangements[1:]:
             chosen = [lanes[lane.branches, lane.width, lane.place].elsewhere(lane.start) for lane in arrangement]
             menu = self._side_by_side(chosen, known, beside)
@@ -219,7 +219,7 @@ class Fronts:
                 known = self.efficient(concatenate([known, menu]), beside)
         return known
 
-    def _side_by_side(self, lanes: list[Lanes], known: Menu, beside: bool) -> Menu:
+    def _side_by_side(self, lanes: list[GroupLabels], known: LabelSet, beside: bool) -> LabelSet:
         """Lanes that run at the same time, but for what known ways beat whatever the other lanes do."""
         floors = [self._floor(lane.menu) for lane in lanes]
         kept = []
@@ -234,13 +234,15 @@ class Fronts:
             first = self._promising(first, kept[number:], floors[number:], known, beside)
         return first.menu
 
-    def _floor(self, menu: Menu) -> Floats:
+    def _floor(self, menu: LabelSet) -> Floats:
         """(K x K,) the least work between two ends."""
         floor = np.full(len(self.counts) ** 2, np.inf)
         np.minimum.at(floor, self._ends(menu), menu.work)
         return floor
 
-    def _promising(self, lane: Lanes, others: list[Lanes], floors: list[Floats], known: Menu, beside: bool) -> Lanes:
+    def _promising(
+        self, lane: GroupLabels, others: list[GroupLabels], floors: list[Floats], known: LabelSet, beside: bool
+    ) -> GroupLabels:
         """The ways that may be efficient beside other lanes."""
         if beside and not self.ratio:
             return lane
@@ -248,10 +250,10 @@ class Fronts:
         ends = self._ends(menu)
         time = menu.lower + sum((other.least[menu.after] for other in others), np.zeros(len(menu)))
         work = menu.work + sum((floor[ends] for floor in floors), np.zeros(len(menu)))
-        rows = np.nonzero(np.isfinite(work) & ~beaten(ends, time, work, self._ends(known), known))[0]
+        rows = np.nonzero(np.isfinite(work) & ~dominated_by(ends, time, work, self._ends(known), known))[0]
         return replace(lane, menu=menu.keep(rows))
 
-    def _least(self, branch: Series, join: int, width: int, leave: Place) -> Floats:
+    def _least(self, branch: Series, join: int, width: int, leave: Locality) -> Floats:
         """(K,) seconds that the join pays at least to fetch a branch's results."""
         wide = int((self.counts <= width).sum())
         least = np.zeros(len(self.counts))
@@ -263,8 +265,8 @@ class Fronts:
         return least
 
     def _to_join(
-        self, branch: Series, fork: int, join: int, slot: Slot, leave: Place, width: int | None, beside: bool
-    ) -> Menu:
+        self, branch: Series, fork: int, join: int, slot: GroupShape, leave: Locality, width: int | None, beside: bool
+    ) -> LabelSet:
         """A branch in a slot, and the transfer of its results to the join."""
         last, counts = branch.layers[-1], len(self.counts)
         ways = self._series(branch, fork, slot, beside)
@@ -274,12 +276,14 @@ class Fronts:
         if last in self.prices.layers[join].predecessors:
             moved = self.prices.move(last, join, leave)[:, :wide].ravel()
         none = np.zeros(len(before))
-        rest = Menu(before, after, none, none, moved, moved * self.counts[after], moved, lambda _: iter(()))
+        rest = LabelSet(before, after, none, none, moved, moved * self.counts[after], moved, lambda _: iter(()))
         if branch.tail is not None:
-            rest = self._together(rest, self._branches(branch.tail, last, join, (slot[0], HOME), leave, beside), beside)
+            rest = self._together(
+                rest, self._branches(branch.tail, last, join, (slot[0], SAME_START), leave, beside), beside
+            )
         return self._then(ways, rest, beside)
 
-    def _knot(self, knot: Irregular, fork: int, join: int, slot: Slot) -> Menu:
+    def _knot(self, knot: Irregular, fork: int, join: int, slot: GroupShape) -> LabelSet:
         """The knot's layers all on one GPU count, whichever."""
         rows = 1 if fork == INPUT else len(self.counts)
         wide = int((self.counts <= slot[0]).sum())
@@ -289,7 +293,7 @@ class Fronts:
             here = after if layer == join else option
             moved = np.zeros(len(before))
             for source in self.prices.layers[layer].predecessors or (INPUT,):
-                place = slot[1] if source == fork else HOME
+                place = slot[1] if source == fork else SAME_START
                 moved = (
                     moved
                     + self.prices.move(source, layer, place)[
@@ -308,4 +312,4 @@ class Fronts:
             yield from (Choice(layer, int(option[row]), 0) for layer in knot.layers)
             yield Choice(join, int(after[row]), 0)
 
-        return Menu(before, after, forward, backward, 0 * work, work, forward + backward, trace)
+        return LabelSet(before, after, forward, backward, 0 * work, work, forward + backward, trace)

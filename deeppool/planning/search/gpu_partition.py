@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.costs.communication import FAR, HOME, NEAR, Place
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
 
 MOST_BRANCHES = 5
@@ -23,7 +23,7 @@ MOST_BRANCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class GpuGroup:
     """Neighbouring GPUs with the branches that run on them."""
 
     branches: tuple[int, ...]
@@ -32,22 +32,22 @@ class Lane:
     """GPUs."""
     start: int
     """First GPU, from the start of the block's GPUs."""
-    place: Place
+    place: Locality
     """Where it starts, seen from the block's fork and join."""
 
 
-Arrangement = tuple[Lane, ...]
-Slot = tuple[int, Place]
+Partition = tuple[GpuGroup, ...]
+GroupShape = tuple[int, Locality]
 """Width and place of a lane: all that its price depends on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Division:
+class PartitionSet:
     """Every way to divide some GPUs among branches that no other way makes superfluous, ready for NumPy."""
 
-    arrangements: tuple[Arrangement, ...]
+    arrangements: tuple[Partition, ...]
     """In sequence first."""
-    slots: tuple[Slot, ...]
+    slots: tuple[GroupShape, ...]
     lanes: tuple[tuple[tuple[int, ...], int], ...]
     """Distinct lanes: their branches, and which of ``slots`` they are."""
     members: NDArray[np.intp]
@@ -57,7 +57,7 @@ class Division:
 
 
 @lru_cache(maxsize=1024)
-def division(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Division:
+def partition_set(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> PartitionSet:
     """How ``width`` GPUs may be divided.
 
     Args:
@@ -70,7 +70,7 @@ def division(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_no
     slots = tuple(dict.fromkeys((lane.width, lane.place) for arrangement in found for lane in arrangement))
     numbers = {slot: number for number, slot in enumerate(slots)}
 
-    def kind(lane: Lane) -> tuple[tuple[int, ...], int]:
+    def kind(lane: GpuGroup) -> tuple[tuple[int, ...], int]:
         return lane.branches, numbers[lane.width, lane.place]
 
     lanes = tuple(dict.fromkeys(kind(lane) for arrangement in found for lane in arrangement))
@@ -81,16 +81,16 @@ def division(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_no
     used = np.full((len(found), max(map(len, found))), len(lanes))
     for row, arrangement in enumerate(found):
         used[row, : len(arrangement)] = [position[kind(lane)] for lane in arrangement]
-    return Division(found, slots, lanes, members, used)
+    return PartitionSet(found, slots, lanes, members, used)
 
 
-def _arrangements(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Iterator[Arrangement]:
-    yield (Lane(tuple(range(branches)), width, 0, HOME),)
+def _arrangements(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Iterator[Partition]:
+    yield (GpuGroup(tuple(range(branches)), width, 0, SAME_START),)
     for groups in _divisions(branches):
         for shape in _shapes(len(groups), gpu_counts, width, gpus_per_node):
             seen = set()
             for order in _orders(groups):
-                lanes = tuple(Lane(group, *span) for group, span in zip(order, shape, strict=True))
+                lanes = tuple(GpuGroup(group, *span) for group, span in zip(order, shape, strict=True))
                 # Two lanes of one width and place may change their branches; that is no other arrangement.
                 key = frozenset((lane.branches, lane.width, lane.place) for lane in lanes)
                 if key not in seen:
@@ -99,7 +99,7 @@ def _arrangements(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_p
 
 
 def is_complete(branches: int) -> bool:
-    """Whether :func:`division` holds every way to divide GPUs among so many branches."""
+    """Whether :func:`partition_set` holds every way to divide GPUs among so many branches."""
     return branches <= MOST_BRANCHES
 
 
@@ -109,7 +109,7 @@ Gpus = Sequence[GpuSet]
 """Per layer of a graph the GPUs that compute it."""
 
 
-def lanes_of(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
+def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
     """The branches of a block that a plan runs in each lane: those that share a GPU, in their order.
 
     Args:
@@ -122,7 +122,7 @@ def lanes_of(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
         together = [position]
         apart = []
         for others, members in lanes:
-            if any(share(a, b) for a in used for b in others):
+            if any(share_gpus(a, b) for a in used for b in others):
                 used |= others
                 together = [*members, *together]
             else:
@@ -131,7 +131,7 @@ def lanes_of(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
     return sorted(members for _, members in lanes)
 
 
-def share(first: GpuSet, second: GpuSet) -> bool:
+def share_gpus(first: GpuSet, second: GpuSet) -> bool:
     """Whether two sets of GPUs have one in common."""
     if first[-1] < second[0] or second[-1] < first[0]:
         return False
@@ -167,7 +167,7 @@ def _orders(groups: tuple[tuple[int, ...], ...]) -> Iterator[tuple[tuple[int, ..
         yield groups
 
 
-Span = tuple[int, int, Place]
+Span = tuple[int, int, Locality]
 """Width, start and place of a lane."""
 
 
@@ -239,7 +239,7 @@ def _next_start(start: int, width: int, gpus_per_node: int) -> int:
     return start + left_in_node
 
 
-def _place(start: int, width: int, gpus_per_node: int) -> Place:
+def _place(start: int, width: int, gpus_per_node: int) -> Locality:
     if start == 0:
-        return HOME
-    return NEAR if start + width <= gpus_per_node else FAR
+        return SAME_START
+    return SAME_NODE if start + width <= gpus_per_node else CROSS_NODE

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from deeppool.costs.table import Floats
 from deeppool.planning.search.limited_costs import ROUNDING
-from deeppool.planning.search.shortest_path import Passage
+from deeppool.planning.search.shortest_path import PartialPlan
 
-Parts = tuple[tuple[Passage, int, int], ...]
+Parts = tuple[tuple[PartialPlan, int, int], ...]
 """The branches' passages, with what to add to their layers and first GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class LabelBundle:
     """Ways through some branches, between one GPU count of the fork and one of the join."""
 
     forward: Floats
@@ -35,9 +35,9 @@ class Bundle:
         total: Floats = self.forward + self.backward + self.moved
         return total
 
-    def keep(self, which: NDArray[np.intp]) -> "Bundle":
+    def keep(self, which: NDArray[np.intp]) -> "LabelBundle":
         """Some of the ways."""
-        return Bundle(
+        return LabelBundle(
             self.forward[which],
             self.backward[which],
             self.moved[which],
@@ -46,13 +46,13 @@ class Bundle:
             [self.parts[index] for index in which.tolist()],
         )
 
-    def together(self, other: "Bundle", *, side_by_side: bool, cap: float, slack: float) -> "Bundle":
+    def together(self, other: "LabelBundle", *, side_by_side: bool, cap: float, slack: float) -> "LabelBundle":
         """The efficient pairs of a way of each that stay within ``cap`` seconds, ``slack`` of them for the join."""
         both = np.maximum.outer if side_by_side else np.add.outer
         moved = np.add.outer(self.moved, other.moved)
         lower = both(self.lower, other.lower)
         first, second = np.nonzero((lower + moved <= cap) & (moved <= slack))
-        return Bundle(
+        return LabelBundle(
             both(self.forward, other.forward)[first, second],
             both(self.backward, other.backward)[first, second],
             moved[first, second],
@@ -61,7 +61,7 @@ class Bundle:
             [self.parts[a] + other.parts[b] for a, b in zip(first.tolist(), second.tolist(), strict=True)],
         ).efficient()
 
-    def efficient(self) -> "Bundle":
+    def efficient(self) -> "LabelBundle":
         """The ways that no other one beats in forward, backward, transfers and bound."""
         if len(self.parts) < 2:
             return self
@@ -72,34 +72,34 @@ class Bundle:
                 kept.append(index)
         return self.keep(np.array(kept))
 
-    def elsewhere(self, layers: int, start: int) -> "Bundle":
+    def elsewhere(self, layers: int, start: int) -> "LabelBundle":
         """The same ways through an equal part of the model, on other GPUs."""
         return replace(
             self, parts=[tuple((passage, a + layers, b + start) for passage, a, b in way) for way in self.parts]
         )
 
 
-NOTHING = Bundle(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1, dtype=bool), [()])
+EMPTY_PLAN = LabelBundle(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1, dtype=bool), [()])
 """One way that takes no time."""
-NONE = NOTHING.keep(np.array([], dtype=np.intp))
+NO_LABELS = EMPTY_PLAN.keep(np.array([], dtype=np.intp))
 
 
-def bundle_of(passages: list[Passage], moved: float, layers: int, start: int) -> Bundle:
+def bundle_of(passages: list[PartialPlan], moved: float, layers: int, start: int) -> LabelBundle:
     """Passages of one branch whose results the join fetches in ``moved`` seconds."""
     forward = np.array([passage.forward for passage in passages])
     time = np.array([passage.time for passage in passages])
     lower = np.array([passage.lower for passage in passages])
     parts: list[Parts] = [((passage, layers, start),) for passage in passages]
-    return Bundle(forward, time - forward, np.full(len(time), moved), lower, time <= lower * (1 + ROUNDING), parts)
+    return LabelBundle(forward, time - forward, np.full(len(time), moved), lower, time <= lower * (1 + ROUNDING), parts)
 
 
-def concatenate(bundles: list[Bundle]) -> Bundle:
+def concatenate(bundles: list[LabelBundle]) -> LabelBundle:
     """All ways of all bundles."""
     if len(bundles) == 1:
         return bundles[0]
     if not bundles:
-        return NONE
-    return Bundle(
+        return NO_LABELS
+    return LabelBundle(
         np.concatenate([bundle.forward for bundle in bundles]),
         np.concatenate([bundle.backward for bundle in bundles]),
         np.concatenate([bundle.moved for bundle in bundles]),

@@ -23,7 +23,7 @@ COLUMNS = ("before", "after", "forward", "backward", "moved", "work", "lower")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Menu:
+class LabelSet:
     """Ways as rows."""
 
     before: Integers
@@ -55,10 +55,10 @@ class Menu:
         """Whether no way was left out but what another one beats."""
         return bool((self.lower >= self.time * (1 - 1e-12)).all())
 
-    def keep(self, rows: Integers) -> "Menu":
+    def keep(self, rows: Integers) -> "LabelSet":
         """Some of the rows."""
         trace = self.trace
-        return Menu(
+        return LabelSet(
             self.before[rows],
             self.after[rows],
             self.forward[rows],
@@ -69,7 +69,7 @@ class Menu:
             lambda row: trace(int(rows[row])),
         )
 
-    def elsewhere(self, layers: int, start: int = 0) -> "Menu":
+    def elsewhere(self, layers: int, start: int = 0) -> "LabelSet":
         """The same through an equal part of the model, or on other GPUs."""
         if not layers and not start:
             return self
@@ -79,7 +79,7 @@ class Menu:
         )
 
 
-def concatenate(menus: Sequence[Menu]) -> Menu:
+def concatenate(menus: Sequence[LabelSet]) -> LabelSet:
     """All rows of all menus."""
     if len(menus) == 1:
         return menus[0]
@@ -93,7 +93,7 @@ def concatenate(menus: Sequence[Menu]) -> Menu:
         return np.concatenate([getattr(menu, name) for menu in menus])
 
     before, after, forward, backward, moved, work, lower = map(column, COLUMNS)
-    return Menu(before, after, forward, backward, moved, work, lower, trace)
+    return LabelSet(before, after, forward, backward, moved, work, lower, trace)
 
 
 def pairs(first: Integers, second: Integers) -> tuple[Integers, Integers]:
@@ -113,7 +113,7 @@ def count_pairs(first: Integers, second: Integers) -> int:
     return int(np.bincount(first, minlength=most).astype(float) @ np.bincount(second, minlength=most))
 
 
-def undominated(key: Integers, time: Floats, work: Floats) -> Integers:
+def pareto_rows(key: Integers, time: Floats, work: Floats) -> Integers:
     """Rows that no row of their key beats in both; of equal ones the first."""
     order = np.lexsort((work, time, key))
     ordered = work[order]
@@ -125,11 +125,11 @@ def undominated(key: Integers, time: Floats, work: Floats) -> Integers:
     return kept
 
 
-def beaten(key: Integers, time: Floats, work: Floats, ends: Integers, known: Menu) -> NDArray[np.bool_]:
+def dominated_by(key: Integers, time: Floats, work: Floats, ends: Integers, known: LabelSet) -> NDArray[np.bool_]:
     """Which seconds and work some known way between the same ends does not exceed; ``ends``: its keys."""
     if not len(key) or not len(known):
         return np.zeros(len(key), dtype=bool)
-    rows = undominated(ends, known.time, known.work)
+    rows = pareto_rows(ends, known.time, known.work)
     # One number for key and time, so that one search finds the slowest way that is fast enough.
     span = 2 * max(float(known.time.max()), float(time.max())) + 1e-300
     place = np.searchsorted(ends[rows] * span + known.time[rows], key * span + time, side="right") - 1
@@ -138,7 +138,7 @@ def beaten(key: Integers, time: Floats, work: Floats, ends: Integers, known: Men
     return found
 
 
-def efficient(menu: Menu, counts: int, ratio: float = 0.0) -> Menu:
+def efficient(menu: LabelSet, counts: int, ratio: float = 0.0) -> LabelSet:
     """The ways that no other one beats in seconds and work, and those that bound what was left out before.
 
     Args:
@@ -149,13 +149,13 @@ def efficient(menu: Menu, counts: int, ratio: float = 0.0) -> Menu:
     if ratio and len(menu) > MOST_UNTHINNED * counts * counts:
         menu = _thinned(menu, menu.before * counts + menu.after, ratio)
     key = menu.before * counts + menu.after
-    kept = undominated(key, menu.lower, menu.work)
+    kept = pareto_rows(key, menu.lower, menu.work)
     if not menu.exact:
-        kept = np.union1d(kept, undominated(key, menu.time, menu.work))
+        kept = np.union1d(kept, pareto_rows(key, menu.time, menu.work))
     return menu.keep(kept[np.lexsort((menu.lower[kept], key[kept]))])
 
 
-def _thinned(menu: Menu, key: Integers, ratio: float) -> Menu:
+def _thinned(menu: LabelSet, key: Integers, ratio: float) -> LabelSet:
     """Of the ways in each cell of seconds the one with the least work, which stands for the others."""
     cell = _cells(menu.lower, key, ratio)
     least, low = np.full(cell.max() + 1, np.inf), np.full(cell.max() + 1, np.inf)
@@ -185,7 +185,7 @@ MOST_UNTHINNED = 12
 """Ways between two GPU counts, on average, that are not thinned yet."""
 
 
-def efficient_in_passes(menu: Menu, counts: int) -> Menu:
+def efficient_in_passes(menu: LabelSet, counts: int) -> LabelSet:
     """The ways that no other one beats in forward, backward, transfers and work."""
     key = menu.before * counts + menu.after
     values = np.stack([menu.forward, menu.backward, menu.moved, menu.work], axis=1)
@@ -193,15 +193,15 @@ def efficient_in_passes(menu: Menu, counts: int) -> Menu:
     kept = []
     for rows in np.split(order, np.nonzero(np.diff(key[order]))[0] + 1):
         here = values[rows]
-        beaten = (here[None, :, :] <= here[:, None, :]).all(axis=2)
+        dominated_by = (here[None, :, :] <= here[:, None, :]).all(axis=2)
         # Ordered so, a row can only be beaten by those before it.
-        kept.append(rows[~np.tril(beaten, -1).any(axis=1)])
+        kept.append(rows[~np.tril(dominated_by, -1).any(axis=1)])
     return menu.keep(np.concatenate(kept))
 
 
-def one_after_another(first: Menu, second: Menu, left: Integers, right: Integers) -> Menu:
+def one_after_another(first: LabelSet, second: LabelSet, left: Integers, right: Integers) -> LabelSet:
     """Pairs of rows whose times add up; from before the first to after the second."""
-    return Menu(
+    return LabelSet(
         first.before[left],
         second.after[right],
         first.forward[left] + second.forward[right],
@@ -213,12 +213,12 @@ def one_after_another(first: Menu, second: Menu, left: Integers, right: Integers
     )
 
 
-def side_by_side(first: Menu, second: Menu, left: Integers, right: Integers) -> Menu:
+def side_by_side(first: LabelSet, second: LabelSet, left: Integers, right: Integers) -> LabelSet:
     """Pairs of rows that run at the same time; ``lower`` is their time."""
     forward = np.maximum(first.forward[left], second.forward[right])
     backward = np.maximum(first.backward[left], second.backward[right])
     moved = first.moved[left] + second.moved[right]
-    return Menu(
+    return LabelSet(
         first.before[left],
         first.after[left],
         forward,
@@ -230,7 +230,7 @@ def side_by_side(first: Menu, second: Menu, left: Integers, right: Integers) -> 
     )
 
 
-def both(first: Menu, second: Menu, left: Integers, right: Integers) -> Trace:
+def both(first: LabelSet, second: LabelSet, left: Integers, right: Integers) -> Trace:
     """Of a row, the choices of its pair."""
 
     def trace(row: int) -> Iterator[Choice]:

@@ -7,12 +7,12 @@ itself: the block then takes as long as its slowest branch, and the others only 
 import numpy as np
 
 from deeppool.base import cancellation
-from deeppool.costs.communication import FAR, HOME, NEAR
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series
 
 
-class Relaxation:
+class LagrangianBound:
     """One cost table with one price of a GPU-second."""
 
     def __init__(self, costs: CostTable, price: float) -> None:
@@ -71,5 +71,5 @@ class Relaxation:
         consumer = self.costs.graph.layers[layer]
         size = consumer.input_bytes[consumer.predecessors.index(source)]
         # Where links between nodes are the faster ones, moving away is cheaper than staying.
-        home, near, far = (self.costs.comm(size, place) for place in (HOME, NEAR, FAR))
+        home, near, far = (self.costs.comm(size, place) for place in (SAME_START, SAME_NODE, CROSS_NODE))
         return np.minimum(np.minimum(home, near), far)

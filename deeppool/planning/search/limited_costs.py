@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from deeppool.costs.amplification import time_allowance
-from deeppool.costs.communication import HOME, Place
+from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT
 
@@ -13,7 +13,7 @@ ROUNDING = 1e-12
 """Relative: sums of the same seconds in another order."""
 
 
-class Prices:
+class LimitedCosts:
     """Seconds of layers and transfers, and what the limit permits."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Prices:
         self.own: Floats = own if extra is None else own + extra
         """(L, K) seconds of a layer without transfers."""
         self._transfers = transfers
-        self._moves: dict[tuple[int, Place], Floats] = {}
+        self._moves: dict[tuple[int, Locality], Floats] = {}
         self._edges: dict[object, tuple[Floats, Floats]] = {}
         kinds: dict[object, int] = {}
         added = [b""] * len(self.layers) if extra is None else [row.tobytes() for row in extra]
@@ -52,7 +52,7 @@ class Prices:
             for index, (kind, layer) in enumerate(zip(self._kinds, self.layers, strict=True))
         ]
 
-    def move(self, source: int, layer: int, place: Place = HOME) -> Floats:
+    def move(self, source: int, layer: int, place: Locality = SAME_START) -> Floats:
         """(from, to) seconds to bring one predecessor's samples to a layer; (1, to) zeros for data."""
         if source == INPUT:
             return np.zeros((1, len(self.gpu_counts)))
@@ -62,7 +62,7 @@ class Prices:
             self._moves[key] = self._transfers * self.costs.comm(*key)
         return self._moves[key]
 
-    def edge(self, source: int, layer: int, place: Place) -> tuple[Floats, Floats]:
+    def edge(self, source: int, layer: int, place: Locality) -> tuple[Floats, Floats]:
         """(from, to) seconds of a transfer and the layer after it, inf over the limit; and of their forward pass."""
         key = (
             self._kinds[layer],

@@ -9,20 +9,22 @@ just before: a plan with a knot states how far from that it is.
 
 import numpy as np
 
-from deeppool.costs.communication import HOME, Place
+from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, Irregular
-from deeppool.planning.search.limited_costs import Prices
-from deeppool.planning.search.shortest_path import NO_WAY, Choice, Passage
+from deeppool.planning.search.limited_costs import LimitedCosts
+from deeppool.planning.search.shortest_path import INFEASIBLE, Choice, PartialPlan
 
 MOST_SWEEPS = 20
 MOST_STARTS = 2
 
 
-class Tangled:
+class LocalSearch:
     """A knot and its join, as a step of a series."""
 
-    def __init__(self, prices: Prices, knot: Irregular, fork: int, join: int, place: Place, fits: Floats) -> None:
+    def __init__(
+        self, prices: LimitedCosts, knot: Irregular, fork: int, join: int, place: Locality, fits: Floats
+    ) -> None:
         """Bounds every pair of GPU counts of the fork and the join.
 
         Args:
@@ -45,14 +47,14 @@ class Tangled:
         self.lower: Floats = self._bound(rows)
         self.guess: Floats = np.minimum.reduce([self._uniform(count, rows) for count in range(len(fits))])
         """(fork, join) seconds if all layers of the knot share one count, the best one."""
-        self._settled: dict[tuple[int, int], Passage] = {}
+        self._settled: dict[tuple[int, int], PartialPlan] = {}
 
     @property
     def passes(self) -> Floats:
         """Nothing is known of the passes by themselves."""
         return np.zeros((2, *self.lower.shape))
 
-    def settle(self, before: int, after: int) -> Passage:
+    def settle(self, before: int, after: int) -> PartialPlan:
         """A good way, and how far from the bound it is."""
         if (before, after) not in self._settled:
             self._settled[before, after] = found = self._settle(before, after)
@@ -60,13 +62,13 @@ class Tangled:
             self.version += 1
         return self._settled[before, after]
 
-    def front(self, before: int, after: int, cap: float) -> list[Passage]:
+    def front(self, before: int, after: int, cap: float) -> list[PartialPlan]:
         """The way that :meth:`settle` finds."""
         found = self.settle(before, after)
         return [found] if found.lower <= cap else []
 
     def _move(self, source: int, layer: int) -> Floats:
-        place = self.place if source == self.fork else HOME
+        place = self.place if source == self.fork else SAME_START
         return self.prices.move(source, layer, place)
 
     def _bound(self, rows: int) -> Floats:
@@ -95,7 +97,7 @@ class Tangled:
         uniform: Floats = time + np.where(moved <= self._room(join), moved + self._own(join), np.inf)
         return uniform
 
-    def _settle(self, before: int, after: int) -> Passage:
+    def _settle(self, before: int, after: int) -> PartialPlan:
         *inner, join = self.layers
         best, best_time = None, np.inf
         uniform = [self._uniform(count, len(self.lower))[before, after] for count in range(len(self._fits))]
@@ -108,10 +110,10 @@ class Tangled:
             if time < best_time:
                 best, best_time = chosen, time
         if best is None:
-            return NO_WAY
+            return INFEASIBLE
         forward = sum(self._moved(x, best) / 2 + float(self.prices.forward[x, best[x]]) for x in self.layers)
         choices = tuple(Choice(layer, best[layer], 0) for layer in self.layers)
-        return Passage(best_time, forward, min(best_time, float(self.lower[before, after])), choices)
+        return PartialPlan(best_time, forward, min(best_time, float(self.lower[before, after])), choices)
 
     def _improve(self, layer: int, chosen: dict[int, int]) -> bool:
         """Gives a layer the count that is best while all others stay; whether that changed anything."""

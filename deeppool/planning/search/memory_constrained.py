@@ -46,7 +46,7 @@ SPREADS = (0.05, 0.3)
 """Of prices over the layers; a plan that leaves a run of equal blocks in the middle pays transfers for it."""
 
 
-def search_fitting(
+def search_memory_constrained(
     costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel, capacity: float
 ) -> SearchResult:
     """The fastest plan found that keeps the amplification limit and fits, and how far it may be from the optimum.

@@ -29,8 +29,8 @@ from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
-from deeppool.planning.search.limited_costs import ROUNDING, Prices
-from deeppool.planning.search.parallel_block import Crossings
+from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
+from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.planning.search.search import SearchResult, certificate
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -48,7 +48,7 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
     """
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     first, bound = bounding_plan(costs, tree, limit, 0.0)
-    others = (_cheapest(tree, Prices(costs, limit, (share - 1) * costs.sync))[0] for share in SHARES)
+    others = (_cheapest(tree, LimitedCosts(costs, limit, (share - 1) * costs.sync))[0] for share in SHARES)
     best = min([first, *others, *_uniform(costs, limit)], key=_time)
     try:
         options = fastest_in_sequence(costs, list(layers_of(tree)), limit, _time(best))
@@ -85,7 +85,7 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
     # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where lanes are compared, pass by pass, the
     # search takes both halves to count alike, so there each counts as the one in backward, which is less.
     transfers = 1 - share if side_by_side else 1 - share / 2
-    return _cheapest(tree, Prices(costs, limit, extra, transfers))
+    return _cheapest(tree, LimitedCosts(costs, limit, extra, transfers))
 
 
 def _time(plan: Placement) -> float:
@@ -96,9 +96,9 @@ def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] 
     return Placement(costs, options, starts or (0,) * len(options), overlap_sync=True)
 
 
-def _cheapest(tree: Series, prices: Prices) -> tuple[Placement, float]:
+def _cheapest(tree: Series, prices: LimitedCosts) -> tuple[Placement, float]:
     """The plan that the exact search finds, and what no plan costs less than."""
-    found = Crossings(prices).whole(tree)
+    found = BlockSolver(prices).whole(tree)
     choices = sorted(found.choices())
     options, starts = tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
     return _placed(prices.costs, options, starts), found.lower
@@ -106,7 +106,7 @@ def _cheapest(tree: Series, prices: Prices) -> tuple[Placement, float]:
 
 def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
     """All layers on one GPU count: data parallelism, one GPU, and what lies between; no transfers."""
-    permitted = (Prices(costs, limit).room >= 0).all(axis=0)
+    permitted = (LimitedCosts(costs, limit).room >= 0).all(axis=0)
     for option in np.nonzero(permitted)[0].tolist():
         yield _placed(costs, (option,) * len(costs.graph.layers))
 

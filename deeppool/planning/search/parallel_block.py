@@ -16,25 +16,35 @@ from functools import cached_property
 
 import numpy as np
 
-from deeppool.costs.communication import HOME, Place
+from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, layers_of
-from deeppool.planning.search.block_bounds import Bounds
-from deeppool.planning.search.block_evaluation import Settling
-from deeppool.planning.search.branch_bounds import Reach
-from deeppool.planning.search.gpu_partition import Slot, division, is_complete
-from deeppool.planning.search.limited_costs import ROUNDING, Prices
-from deeppool.planning.search.local_search import Tangled
-from deeppool.planning.search.shortest_path import NO_WAY, Budget, Choice, Edge, Passage, Step, Way, efficient, shortest
+from deeppool.planning.search.block_bounds import BlockBounds
+from deeppool.planning.search.block_evaluation import BlockEvaluation
+from deeppool.planning.search.branch_bounds import BranchBounds
+from deeppool.planning.search.gpu_partition import GroupShape, is_complete, partition_set
+from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
+from deeppool.planning.search.local_search import LocalSearch
+from deeppool.planning.search.shortest_path import (
+    INFEASIBLE,
+    Budget,
+    Choice,
+    Edge,
+    PartialPlan,
+    PathTable,
+    Step,
+    efficient,
+    shortest,
+)
 
 MOST_PAIRS = 100_000
 """Pairs of ways that a search tries to prove the last fraction of a per cent."""
 
 
-class Crossings:
+class BlockSolver:
     """All crossings and ways of one search; equal ones are built once."""
 
-    def __init__(self, prices: Prices, *, proving: bool = True, side_by_side: bool = True) -> None:
+    def __init__(self, prices: LimitedCosts, *, proving: bool = True, side_by_side: bool = True) -> None:
         """Begins with none.
 
         Args:
@@ -48,28 +58,28 @@ class Crossings:
         cluster = prices.costs.network.cluster
         self.gpus, self.gpus_per_node = cluster.gpus, cluster.gpus_per_node
         self.budget = Budget(MOST_PAIRS if proving else 0)
-        self._steps: dict[object, tuple[Slotted, int]] = {}
-        self._ways: dict[object, tuple[Way, int]] = {}
-        self._fits: dict[tuple[Slot, ...], Floats] = {}
+        self._steps: dict[object, tuple[BatchedStep, int]] = {}
+        self._ways: dict[object, tuple[PathTable, int]] = {}
+        self._fits: dict[tuple[GroupShape, ...], Floats] = {}
 
-    def whole(self, series: Series) -> Passage:
+    def whole(self, series: Series) -> PartialPlan:
         """The best way through a model."""
-        slots = ((self.gpus, HOME),)
-        way = Way(self._steps_of(series, INPUT, slots), self.fits(slots), self.budget)
+        slots = ((self.gpus, SAME_START),)
+        way = PathTable(self._steps_of(series, INPUT, slots), self.fits(slots), self.budget)
         while True:
             last = int(way.guess[0, 0].argmin())
             passage = way.settle(0, 0, last)
             if way.guess[0, 0, last] <= way.guess.min():
                 return passage._replace(lower=min(passage.time, float(way.lower.min())))
 
-    def way(self, series: Series, fork: int, slots: tuple[Slot, ...]) -> tuple[Way, int]:
+    def way(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> tuple[PathTable, int]:
         """The ways through a branch up to its tail, in each slot, and what to add to their layers."""
         # Layers of a tail are read outside, which their shape does not tell: two layers in a row may be a branch
         # as well as a layer and its tail.
         layers = sorted(layers_of(replace(series, tail=None)))
         key = self.prices.shape(layers), slots
         if key not in self._ways:
-            self._ways[key] = Way(self._steps_of(series, fork, slots), self.fits(slots), self.budget), layers[0]
+            self._ways[key] = PathTable(self._steps_of(series, fork, slots), self.fits(slots), self.budget), layers[0]
         way, first = self._ways[key]
         return way, layers[0] - first
 
@@ -78,9 +88,9 @@ class Crossings:
         block: ParallelBlock | Irregular,
         fork: int,
         join: int,
-        slots: tuple[Slot, ...],
-        exits: tuple[Place, ...] | None = None,
-    ) -> tuple["Slotted", int]:
+        slots: tuple[GroupShape, ...],
+        exits: tuple[Locality, ...] | None = None,
+    ) -> tuple["BatchedStep", int]:
         """What lies between a fork and its join, seen as a step, and what to add to its layers.
 
         Args:
@@ -94,18 +104,18 @@ class Crossings:
         layers = sorted(layers_of(block))
         key = self.prices.shape([*layers, join]), slots, exits
         if key not in self._steps:
-            parts: list[Crossing | Tangled] = []
+            parts: list[BlockStep | LocalSearch] = []
             for number, slot in enumerate(slots):
                 if isinstance(block, Irregular):
                     fits = self.fits((slot,))[0, 0]
-                    parts.append(Tangled(self.prices, block, fork, join, slot[1], fits))
+                    parts.append(LocalSearch(self.prices, block, fork, join, slot[1], fits))
                 else:
-                    parts.append(Crossing(self, block, fork, join, slot, None if exits is None else exits[number]))
-            self._steps[key] = Slotted(parts), layers[0]
+                    parts.append(BlockStep(self, block, fork, join, slot, None if exits is None else exits[number]))
+            self._steps[key] = BatchedStep(parts), layers[0]
         step, first = self._steps[key]
         return step, layers[0] - first
 
-    def fits(self, slots: tuple[Slot, ...]) -> Floats:
+    def fits(self, slots: tuple[GroupShape, ...]) -> Floats:
         """(S, 1, K) 0 where a GPU count fits into a slot, else inf."""
         if slots not in self._fits:
             widths = np.array([width for width, _ in slots])
@@ -113,7 +123,7 @@ class Crossings:
             self._fits[slots] = fits[:, None, :]
         return self._fits[slots]
 
-    def _steps_of(self, series: Series, fork: int, slots: tuple[Slot, ...]) -> list[tuple[Step, int]]:
+    def _steps_of(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> list[tuple[Step, int]]:
         steps: list[tuple[Step, int]] = []
         for layer, block in zip(series.layers, series.blocks, strict=True):
             if block is None:
@@ -123,14 +133,14 @@ class Crossings:
             else:
                 steps.append(self.step(block, fork, layer, slots))
             # After the first layer, transfers stay in the slot.
-            fork, slots = layer, tuple((width, HOME) for width, _ in slots)
+            fork, slots = layer, tuple((width, SAME_START) for width, _ in slots)
         return steps
 
 
-class Slotted:
+class BatchedStep:
     """Crossings or knots that differ in their GPUs only, as one step."""
 
-    def __init__(self, parts: Sequence["Crossing | Tangled"]) -> None:
+    def __init__(self, parts: Sequence["BlockStep | LocalSearch"]) -> None:
         """Takes one part for each slot."""
         self.parts = parts
         self.lower: Floats = np.stack([part.lower for part in parts])
@@ -153,35 +163,41 @@ class Slotted:
     @property
     def least(self) -> Floats:
         """(S, join) seconds of transfers into a join outside that no way can beat."""
-        return np.stack([part.bounds.least for part in self.parts if isinstance(part, Crossing)])
+        return np.stack([part.bounds.least for part in self.parts if isinstance(part, BlockStep)])
 
-    def crossing(self, slot: int) -> "Crossing":
+    def crossing(self, slot: int) -> "BlockStep":
         """A part that is no knot."""
         part = self.parts[slot]
-        assert isinstance(part, Crossing)
+        assert isinstance(part, BlockStep)
         return part
 
-    def settle(self, slot: int, before: int, after: int) -> Passage:
+    def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """The best way, with its real price."""
         return self.parts[slot].settle(before, after)
 
-    def front(self, slot: int, before: int, after: int, cap: float) -> list[Passage]:
+    def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
         """All ways within ``cap`` seconds that trade forward for backward."""
         return self.parts[slot].front(before, after, cap)
 
 
-class Crossing:
+class BlockStep:
     """The branches between a fork and its join, and the join itself if it belongs to the same series."""
 
     def __init__(
-        self, crossings: Crossings, block: ParallelBlock, fork: int, join: int, slot: Slot, exit_: Place | None
+        self,
+        crossings: BlockSolver,
+        block: ParallelBlock,
+        fork: int,
+        join: int,
+        slot: GroupShape,
+        exit_: Locality | None,
     ) -> None:
         """Bounds every pair of GPU counts of the fork and the join."""
         self.crossings, self.block, self.fork, self.join = crossings, block, fork, join
         prices, (width, entry) = crossings.prices, slot
         count = len(crossings.counts)
         lanes = crossings.counts if crossings.side_by_side else ()
-        self.division = division(len(block.branches), lanes, width, crossings.gpus_per_node)
+        self.division = partition_set(len(block.branches), lanes, width, crossings.gpus_per_node)
         self.complete = is_complete(len(block.branches))
         self.version = 0
         zeros = np.zeros((1 if fork == INPUT else count, count))
@@ -193,10 +209,10 @@ class Crossing:
             self.own_forward = direct / 2 + prices.forward[join]
             self.slack = prices.room[join] - direct
         self._entries = tuple((wide, max(entry, place)) for wide, place in self.division.slots)
-        self._exits = tuple(max(exit_ or HOME, place) for _, place in self.division.slots)
+        self._exits = tuple(max(exit_ or SAME_START, place) for _, place in self.division.slots)
         self.reaches = [self._reach(branch) for branch in block.branches]
-        self._settled: dict[tuple[int, int], Passage] = {}
-        self.bounds = Bounds(self.division, self.reaches, self.own, self.own_forward, self.slack)
+        self._settled: dict[tuple[int, int], PartialPlan] = {}
+        self.bounds = BlockBounds(self.division, self.reaches, self.own, self.own_forward, self.slack)
         self.lower: Floats = self.bounds.time.min(axis=0) if self.complete else self._alone()
         self.exact = crossings.proving and self.complete and all(reach.exact for reach in self.reaches)
         """Whether settling finds the best way."""
@@ -204,7 +220,7 @@ class Crossing:
 
     # -- bounds, for all GPU counts at once ---------------------------------------------------------
 
-    def _reach(self, branch: Series) -> Reach:
+    def _reach(self, branch: Series) -> BranchBounds:
         """A branch in every slot of the division."""
         crossings, prices, last = self.crossings, self.crossings.prices, branch.layers[-1]
         way, layers = crossings.way(branch, self.fork, self._entries)
@@ -217,10 +233,10 @@ class Crossing:
             moved = np.broadcast_to(moved, (*moved.shape[:2], len(crossings.counts)))
         tail, bound, least = None, moved, moved
         if branch.tail is not None:
-            inside = tuple((width, HOME) for width, _ in self._entries)
+            inside = tuple((width, SAME_START) for width, _ in self._entries)
             tail = crossings.step(branch.tail, last, self.join, inside, self._exits)
             bound, least = moved + tail[0].lower, moved + tail[0].least[:, None, :]
-        return Reach(way, layers, moved, tail, shortest(way.lower, bound), least.min(axis=1))
+        return BranchBounds(way, layers, moved, tail, shortest(way.lower, bound), least.min(axis=1))
 
     def sharpen(self) -> None:
         """Bounds the passes by themselves too, for all GPU counts: worth its time once a pair of them needs it."""
@@ -249,12 +265,12 @@ class Crossing:
 
     # -- real prices, for one pair of GPU counts ----------------------------------------------------
 
-    def settle(self, before: int, after: int) -> Passage:
+    def settle(self, before: int, after: int) -> PartialPlan:
         """The best lanes between two GPU counts, with their real price."""
         ends = before, after
         if ends not in self._settled:
             single = len(self.reaches) == 1 and self.exact and self.reaches[0].tail is None
-            found = self._through(*ends) if single else Settling(self, *ends).best()
+            found = self._through(*ends) if single else BlockEvaluation(self, *ends).best()
             self._settled[ends] = found
             # What is not settled exactly keeps its bound; the search then reckons with what was found.
             price = found.lower if self.exact else found.time
@@ -263,7 +279,7 @@ class Crossing:
                 self.version += 1
         return self._settled[ends]
 
-    def _through(self, before: int, after: int) -> Passage:
+    def _through(self, before: int, after: int) -> PartialPlan:
         """The best way where there is one branch, as in a residual connection."""
         way, layers = self.reaches[0].way, self.reaches[0].layers
         moved = self.reaches[0].moved[0, :, after]
@@ -273,20 +289,20 @@ class Crossing:
             times = way.lower[0, before] + moved
             last = int(times.argmin())
             if times[last] == math.inf:
-                return NO_WAY
+                return INFEASIBLE
             passage = way.settle(0, before, last)
             if way.lower[0, before, last] + moved[last] <= times[last]:
                 break
         own, own_forward = float(self.own[before, after]), float(self.own_forward[before, after])
         parts = ((passage, layers, 0), *((Choice(self.join, after, 0),) if self.has_join else ()))
         forward = passage.forward + float(moved[last]) / 2 + own_forward
-        return Passage(
+        return PartialPlan(
             passage.time + float(moved[last]) + own, forward, passage.lower + float(moved[last]) + own, parts
         )
 
-    def front(self, before: int, after: int, cap: float) -> list[Passage]:
+    def front(self, before: int, after: int, cap: float) -> list[PartialPlan]:
         """All ways within ``cap`` seconds that trade forward for backward."""
         self.sharpen()
-        settling = Settling(self, before, after)
+        settling = BlockEvaluation(self, before, after)
         ways = settling.ways(cap - settling.own, thorough=True)
         return efficient([settling.passage(ways, index) for index in range(len(ways.parts))])

@@ -58,7 +58,7 @@ def single(time: float, work: float, choices: tuple[Choice, ...] = ()) -> Front:
     return Front(np.array([time]), np.array([work]), choices)
 
 
-NOTHING = single(0.0, 0.0)
+EMPTY_PLAN = single(0.0, 0.0)
 
 
 def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = (), most: int | None = None) -> Front:
@@ -72,7 +72,7 @@ def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = 
     cancellation.check()
     time = np.concatenate([(a.time[:, None] + b.time[None, :]).ravel() for a, b in pairs])
     work = np.concatenate([(a.work[:, None] + b.work[None, :]).ravel() for a, b in pairs])
-    kept = undominated(time, work)
+    kept = pareto_indices(time, work)
     factor = max(max(a.factor, b.factor) for a, b in pairs)
     if most is not None and len(kept) > most:
         kept, thinned = _thin(kept, time, most)
@@ -85,7 +85,7 @@ def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = 
     return Front(time[kept], work[kept], choices, tuple(pairs), pair, inner // widths, inner % widths, factor)
 
 
-def undominated(time: Floats, work: Floats) -> Integers:
+def pareto_indices(time: Floats, work: Floats) -> Integers:
     """Indices of the points that no other one dominates, by time; of equal points one stays."""
     # Stable sorting is fast on runs that are sorted already, and these are.
     by_work = np.argsort(work, kind="stable")

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose
-from deeppool.planning.plan import Claim
+from deeppool.planning.plan import PublishedClaim
 
 Indices = NDArray[np.intp]
 
@@ -55,7 +55,7 @@ class PublishedResult:
 
     choices: tuple[int, ...]
     """Per layer the index into ``gpu_counts``."""
-    claim: Claim
+    claim: PublishedClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def search_published(costs: CostTable, limit: float | None) -> PublishedResult:
     last = int(solver.best_predecessor(table.time, table.amplification, end)[0, 0])
     traced = table.trace(0, last)
     choices = tuple(traced.choices[layer] for layer in range(len(costs.graph.layers)))
-    claim = Claim(iteration_time=float(table.time[0, last]), gpus=traced.gpus)
+    claim = PublishedClaim(iteration_time=float(table.time[0, last]), gpus=traced.gpus)
     return PublishedResult(choices, claim)
 
 

@@ -26,8 +26,8 @@ import numpy as np
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.search.limited_costs import ROUNDING, Prices
-from deeppool.planning.search.parallel_block import Crossings
+from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
+from deeppool.planning.search.parallel_block import BlockSolver
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +55,33 @@ def search(
             limit nor ``SearchResult.iteration_time`` counts them, and optimality is claimed of the sum.
         side_by_side: whether branches may have lanes of their own.
     """
-    found = _search(Prices(costs, limit, extra), side_by_side=side_by_side)
+    found = _search(LimitedCosts(costs, limit, extra), side_by_side=side_by_side)
     if extra is None:
         return found
     return replace(found, iteration_time=Placement(costs, found.choices, found.starts).iteration_time)
 
 
-def best_lanes(costs: CostTable, choices: tuple[int, ...], limit: float | None) -> SearchResult:
+def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float | None) -> SearchResult:
     """The fastest lanes for GPU counts that are given; nothing is claimed of the counts.
 
     Lanes bring no layer over the limit that would keep it on the first GPUs, and none further over it.
     """
     others = np.ones(costs.compute.shape, dtype=bool)
     others[np.arange(len(choices)), choices] = False
-    prices = Prices(costs, limit, np.where(others, np.inf, 0.0))
+    prices = LimitedCosts(costs, limit, np.where(others, np.inf, 0.0))
     in_sequence = Placement(costs, choices, (0,) * len(choices))
     for layer, option in enumerate(choices):
         prices.room[layer, option] = max(prices.room[layer, option], in_sequence.incoming(layer) * (1 + ROUNDING))
     return replace(_search(prices), optimality="heuristic")
 
 
-def _search(prices: Prices, *, side_by_side: bool = True) -> SearchResult:
+def _search(prices: LimitedCosts, *, side_by_side: bool = True) -> SearchResult:
     tree = decompose([layer.predecessors for layer in prices.layers])
-    crossings = Crossings(prices, side_by_side=side_by_side)
+    crossings = BlockSolver(prices, side_by_side=side_by_side)
     best = crossings.whole(tree)
     if crossings.budget.exhausted:
         # Where bounds lead, but are not proved, a better way than those that they lead to may lie aside.
-        other = Crossings(prices, proving=False, side_by_side=side_by_side).whole(tree)
+        other = BlockSolver(prices, proving=False, side_by_side=side_by_side).whole(tree)
         lower = max(best.lower, other.lower)
         best = min(best, other, key=lambda way: way.time)._replace(lower=lower)
     choices = sorted(best.choices())

@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from deeppool.costs.communication import Place
+from deeppool.costs.communication import Locality
 from deeppool.costs.table import Floats
-from deeppool.planning.search.limited_costs import Prices
+from deeppool.planning.search.limited_costs import LimitedCosts
 
 
 class Choice(NamedTuple):
@@ -23,7 +23,7 @@ class Choice(NamedTuple):
     """First GPU."""
 
 
-class Passage(NamedTuple):
+class PartialPlan(NamedTuple):
     """One way through some layers."""
 
     time: float
@@ -32,7 +32,7 @@ class Passage(NamedTuple):
     """Of them, seconds in the forward pass; the backward pass takes the rest."""
     lower: float
     """Seconds that no way with the same ends can beat; equal to ``time`` where this is the best one."""
-    parts: tuple["Choice | tuple[Passage, int, int]", ...]
+    parts: tuple["Choice | tuple[PartialPlan, int, int]", ...]
     """Choices, and other passages with what to add to their layers and to their first GPUs."""
 
     def choices(self, layers: int = 0, start: int = 0) -> Iterator[Choice]:
@@ -45,12 +45,12 @@ class Passage(NamedTuple):
                 yield from passage.choices(layers + further, start + later)
 
 
-NO_WAY = Passage(math.inf, math.inf, math.inf, ())
+INFEASIBLE = PartialPlan(math.inf, math.inf, math.inf, ())
 
 
-def efficient(ways: list[Passage]) -> list[Passage]:
+def efficient(ways: list[PartialPlan]) -> list[PartialPlan]:
     """The ways that no other one beats in both forward and backward."""
-    kept: list[Passage] = []
+    kept: list[PartialPlan] = []
     least = math.inf
     for way in sorted(ways, key=lambda way: (way.forward, way.time)):
         if way.time - way.forward < least:
@@ -78,10 +78,10 @@ class Step(Protocol):
     def version(self) -> int:
         """Grows whenever a price changes."""
 
-    def settle(self, slot: int, before: int, after: int) -> Passage:
+    def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """The best way, with its real price."""
 
-    def front(self, slot: int, before: int, after: int, cap: float) -> list[Passage]:
+    def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
         """All ways within ``cap`` seconds that trade forward for backward."""
 
 
@@ -90,7 +90,7 @@ class Edge:
 
     version = 0
 
-    def __init__(self, prices: Prices, source: int, layer: int, places: Sequence[Place]) -> None:
+    def __init__(self, prices: LimitedCosts, source: int, layer: int, places: Sequence[Locality]) -> None:
         """Takes where the layer's GPUs are, seen from the source's: per set of GPUs, or once for all of them."""
         edges = [prices.edge(source, layer, place) for place in places]
         self.layer = layer
@@ -105,13 +105,13 @@ class Edge:
         never = np.where(np.isfinite(self.lower), 0.0, np.inf)
         return np.stack([forward + never, self.lower - forward], axis=1)
 
-    def settle(self, slot: int, before: int, after: int) -> Passage:
+    def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """The transfer and the layer."""
         slot = slot if len(self._forward) > 1 else 0
         time = float(self.lower[slot, before, after])
-        return Passage(time, float(self._forward[slot][before, after]), time, (Choice(self.layer, after, 0),))
+        return PartialPlan(time, float(self._forward[slot][before, after]), time, (Choice(self.layer, after, 0),))
 
-    def front(self, slot: int, before: int, after: int, cap: float) -> list[Passage]:
+    def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
         """The only way."""
         found = self.settle(slot, before, after)
         return [found] if found.time <= cap else []
@@ -144,7 +144,7 @@ class Budget:
         return self.left < 0
 
 
-class Way:
+class PathTable:
     """The best ways through a series, from each GPU count before it to each of its last layer.
 
     S sets of GPUs at once: each is a slot.
@@ -161,7 +161,7 @@ class Way:
         self.steps, self._fits, self._budget = steps, fits, budget
         self._versions = [-1] * len(steps)
         self._times: list[Floats] = [np.empty(0)] * len(steps)
-        self._settled: dict[tuple[int, int, int], Passage] = {}
+        self._settled: dict[tuple[int, int, int], PartialPlan] = {}
         self._refresh()
 
     @property
@@ -184,17 +184,17 @@ class Way:
         first = self.steps[0][0].passes + fits
         return functools.reduce(lambda ways, step: shortest(ways, step[0].passes) + fits, self.steps[1:], first)
 
-    def settle(self, slot: int, before: int, last: int) -> Passage:
+    def settle(self, slot: int, before: int, last: int) -> PartialPlan:
         """The best way with these ends, with its real price."""
         while (slot, before, last) not in self._settled:
             if not np.isfinite(self.guess[slot, before, last]):
-                return NO_WAY
+                return INFEASIBLE
             ends = itertools.pairwise(self._path(slot, before, last))
             passages = [step.settle(slot, *pair) for (step, _), pair in zip(self.steps, ends, strict=True)]
             if self._refresh():
                 continue
             time = sum(passage.time for passage in passages)
-            self._settled[slot, before, last] = Passage(
+            self._settled[slot, before, last] = PartialPlan(
                 time,
                 sum(passage.forward for passage in passages),
                 min(float(self.lower[slot, before, last]), time),
@@ -202,12 +202,12 @@ class Way:
             )
         return self._settled[slot, before, last]
 
-    def front(self, slot: int, before: int, last: int, cap: float) -> list[Passage]:
+    def front(self, slot: int, before: int, last: int, cap: float) -> list[PartialPlan]:
         """All ways with these ends within ``cap`` seconds that trade forward for backward."""
-        fronts: dict[int, list[Passage]] = {before: [Passage(0.0, 0.0, 0.0, ())]}
+        fronts: dict[int, list[PartialPlan]] = {before: [PartialPlan(0.0, 0.0, 0.0, ())]}
         for (step, layers), rest in zip(self.steps, self._rests(slot, last), strict=True):
             lower = step.lower[slot if len(step.lower) > 1 else 0]
-            longer: dict[int, list[Passage]] = {}
+            longer: dict[int, list[PartialPlan]] = {}
             for source, ways in fronts.items():
                 least = min(way.time for way in ways)
                 for target in np.nonzero(least + lower[source] + rest <= cap)[0].tolist():
@@ -253,8 +253,8 @@ class Way:
         return changed
 
 
-def _joined(way: Passage, piece: Passage, layers: int) -> Passage:
-    return Passage(
+def _joined(way: PartialPlan, piece: PartialPlan, layers: int) -> PartialPlan:
+    return PartialPlan(
         way.time + piece.time,
         way.forward + piece.forward,
         way.lower + piece.lower,

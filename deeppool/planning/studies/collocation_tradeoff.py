@@ -185,7 +185,7 @@ def _collocated(pricing: _Pricing, plans: Plans) -> tuple[OperatingPoint, ...]:
     return tuple(efficient)
 
 
-def point_of(shared: SharedCluster, plan: Plan) -> OperatingPoint:
+def operating_point(shared: SharedCluster, plan: Plan) -> OperatingPoint:
     """What a plan makes of the shared cluster: its speed-up, and what it leaves to the background.
 
     Raises:

@@ -80,7 +80,7 @@ class OperatingPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PartitionComparison:
     """A static partition beside collocation, as DeepPool's section 7.1 compares them."""
 
     partition: OperatingPoint
@@ -207,15 +207,15 @@ class SharedCluster:
         factor = optimality_factor(self.optimality)
         return _answer(point, factor * self._paused_throughput(speedup / factor) / point.throughput)
 
-    def comparisons(self) -> tuple[Comparison, ...]:
+    def comparisons(self) -> tuple[PartitionComparison, ...]:
         """Each data-parallel partition beside the best collocated plans."""
         return tuple(map(self._compare, self.data_parallel_partitions))
 
-    def _compare(self, partition: OperatingPoint) -> Comparison:
+    def _compare(self, partition: OperatingPoint) -> PartitionComparison:
         enough = partition.throughput * (1 - TOLERANCE)
         # The frontier of a bounded search may lack a match; the partition is then its own.
         faster = next((point for point in self.points if point.throughput >= enough), partition)
-        return Comparison(partition, faster, self._fullest(partition.speedup) or partition)
+        return PartitionComparison(partition, faster, self._fullest(partition.speedup) or partition)
 
     def _fullest(self, speedup: float) -> OperatingPoint | None:
         fast = [point for point in self.points if point.speedup >= speedup * (1 - TOLERANCE)]

@@ -26,7 +26,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan as make_plan
-from deeppool.planning.renumber_gpus import on_its_gpus
+from deeppool.planning.renumber_gpus import renumber_gpus
 from deeppool.profiling.table import Profile
 from deeppool.simulation.cluster.workload import Source, TraceJob
 from deeppool.simulation.device.interference import Interference
@@ -126,7 +126,7 @@ class CostCache:
         """
         key = (job.source, job.gpus, job.batch, job.amplification_limit)
         if key not in self._plans:
-            self._plans[key] = on_its_gpus(self._make_plan(job))
+            self._plans[key] = renumber_gpus(self._make_plan(job))
         return self._plans[key]
 
     def _make_plan(self, job: TraceJob) -> Plan:

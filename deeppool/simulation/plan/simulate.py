@@ -18,7 +18,14 @@ import numpy as np
 
 from deeppool.base.timeline import Span, SpanKind, Timeline
 from deeppool.errors import InvalidValueError
-from deeppool.planning.evaluate.schedule import LayerSeconds, Schedule, alike, exposed, order_of, schedule
+from deeppool.planning.evaluate.schedule import (
+    LayerSeconds,
+    Schedule,
+    exposed_syncs,
+    group_identical_gpus,
+    order_of,
+    schedule,
+)
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import TimeSummary, summarise
 from deeppool.simulation.device.idle_harvest import IdleHarvest
@@ -175,7 +182,7 @@ def work_of(plan: Plan) -> tuple[list[GpuActivity], float]:
     computing = _computing(plan)
     work = [
         GpuActivity(tuple(same), _spans(same[0], computed, names, times, layers), computing)
-        for computed, same in alike(gpus).items()
+        for computed, same in group_identical_gpus(gpus).items()
     ]
     return [*work, *_without_work(plan)], times.iteration_time
 
@@ -220,7 +227,7 @@ def _varied(plan: Plan, conditions: Conditions, iterations: int) -> VariedIterat
 def _work_in(plan: Plan, found: VariedIterations, iteration: int) -> list[GpuActivity]:
     names = [layer.name for layer in plan.layers]
     work = []
-    for computed, same in alike(plan.gpu_sets).items():
+    for computed, same in group_identical_gpus(plan.gpu_sets).items():
         by_speed: dict[float, list[int]] = {}
         for gpu in same:
             by_speed.setdefault(float(found.slowness[iteration, gpu]), []).append(gpu)
@@ -273,7 +280,7 @@ def _spans(
         run(index, "forward", inputs + layer.reshard / 2, layer.forward)
         run(index, "backward", times.backward[index], layer.backward)
         run(index, "reshard", gradients, layer.reshard / 2)
-    spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed(times, layers, computed))
+    spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed_syncs(times, layers, computed))
     return tuple(sorted(spans, key=_start))
 
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.planning.evaluate.placement import Seconds
+from deeppool.planning.evaluate.placement import LayerTimes
 from deeppool.planning.evaluate.schedule import Order, Schedule, order_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.search.gpu_partition import GpuSet, share
+from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 from deeppool.simulation.plan.conditions import Conditions
 
 Times = NDArray[np.float64]
@@ -44,7 +44,7 @@ class VariedIterations:
     gradients: tuple[Times, ...]
     all_reduce: tuple[Times, ...]
 
-    def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[Schedule, tuple[Seconds, ...]]:
+    def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[Schedule, tuple[LayerTimes, ...]]:
         """When one GPU runs its layers in one iteration, and how long each takes there.
 
         Of layers that it does not compute, the times mean nothing.
@@ -61,7 +61,9 @@ class VariedIterations:
             ):
                 into.append(float(times[iteration, min(column, times.shape[1] - 1)]))
             net = self.network[index]
-            seconds.append(Seconds(layer.reshard * net, layer.forward * slow, layer.backward * slow, layer.sync * net))
+            seconds.append(
+                LayerTimes(layer.reshard * net, layer.forward * slow, layer.backward * slow, layer.sync * net)
+            )
         whole = float(self.iteration_times[iteration])
         inputs, backward, gradients, all_reduce = (tuple(times) for times in starts)
         return Schedule(whole, inputs, backward, gradients, all_reduce), tuple(seconds)
@@ -167,7 +169,7 @@ class _Run:
             return computed
         start = computed.max(axis=1, keepdims=True)
         for others, end in self.channels.items():
-            if share(others, layer.gpus):
+            if share_gpus(others, layer.gpus):
                 start = np.maximum(start, end)
         self.sync[index] = start
         end = start + layer.sync * self.network[index]

@@ -10,7 +10,7 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.evaluate.schedule import Exposed, exposed, held, order_of, schedule
+from deeppool.planning.evaluate.schedule import ExposedSync, busy_gpu_seconds, exposed_syncs, order_of, schedule
 from deeppool.planning.planner import gpu_counts_to_search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_search import Definition
@@ -96,10 +96,10 @@ def test_exposed_is_what_no_layer_of_that_gpu_covers():
     layers = Seconds(1, 2, 0), Seconds(1, 2, 0), Seconds(1, 2, 6)
     gpus = [(0, 1), (1,), (0, 1)]
     times = chain(*layers, gpus=gpus)
-    assert list(exposed(times, layers, [0, 2])) == [Exposed(2, 5, 7), Exposed(2, 9, 11)]
-    assert list(exposed(times, layers, [0, 1, 2])) == [Exposed(2, 9, 11)]
+    assert list(exposed_syncs(times, layers, [0, 2])) == [ExposedSync(2, 5, 7), ExposedSync(2, 9, 11)]
+    assert list(exposed_syncs(times, layers, [0, 1, 2])) == [ExposedSync(2, 9, 11)]
     # Computing takes 6 GPU-seconds on GPU 0 and 9 on GPU 1.
-    assert held(times, gpus, layers) == (6 + 4) + (9 + 2)
+    assert busy_gpu_seconds(times, gpus, layers) == (6 + 4) + (9 + 2)
 
 
 def test_nothing_is_hidden_without_overlap():
@@ -107,7 +107,7 @@ def test_nothing_is_hidden_without_overlap():
     gpus = [range(2)] * 2
     times = schedule((0, 1), gpus, layers, overlap_sync=False)
     assert times.iteration_time == sum(map(sum, layers))
-    assert held(times, gpus, layers) == 2 * sum(map(sum, layers))
+    assert busy_gpu_seconds(times, gpus, layers) == 2 * sum(map(sum, layers))
 
 
 @examples(150)

@@ -16,7 +16,7 @@ from deeppool.cluster.cluster import Cluster, Link, find_cluster
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.planner import plan
 from deeppool.planning.replanning import replan as module
-from deeppool.planning.replanning.replan import prices_for, replan
+from deeppool.planning.replanning.replan import costs_for_replan, replan
 from deeppool.records import files
 from tests.costs.test_table import with_times_scaled
 from tests.planning.replanning.test_profile_correction import run_with
@@ -131,7 +131,7 @@ def test_the_old_plan_claims_no_more_than_is_true(problem, factor, limit):
 def test_kept_prices_give_the_same_answer(data, problem, limit):
     profile = problem[0]
     made = plan(*problem, limit)
-    prices = prices_for(made, profile)
+    prices = costs_for_replan(made, profile)
     for _ in range(2):
         slow = data.draw(st.sets(st.sampled_from([x.name for x in made.layers])))
         live = {name: times for name, times in live_of(made, 2.0).items() if name in slow}
@@ -144,7 +144,7 @@ def test_kept_prices_give_the_same_answer(data, problem, limit):
 
 def test_with_kept_prices_only_changed_layers_are_priced(monkeypatch):
     made, profile = one_layer(0.1e-3)
-    prices = prices_for(made, profile)
+    prices = costs_for_replan(made, profile)
     asked = []
     original = module.reprice
     monkeypatch.setattr(module, "price", None)
@@ -201,7 +201,7 @@ def test_prices_of_another_request_are_refused():
     made, profile = one_layer(1e-3)
     other = dataclasses.replace(made, network_model="paper")
     with pytest.raises(InvalidValueError, match="prices are those of another plan or profile"):
-        replan(made, profile, {}, prices=prices_for(other, profile))
+        replan(made, profile, {}, prices=costs_for_replan(other, profile))
 
 
 def test_a_profile_of_another_graph_is_refused():

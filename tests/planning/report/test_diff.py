@@ -11,7 +11,7 @@ from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import PlanError
 from deeppool.planning.planner import plan
-from deeppool.planning.report.diff import Change, RequestChange, diff
+from deeppool.planning.report.diff import RequestChange, TotalChange, diff
 from deeppool.records import files
 from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.planning.search.test_search import LIMITS
@@ -47,7 +47,7 @@ def test_a_moved_layer_says_which_part_of_its_time_changed():
 def test_totals_are_those_of_the_two_plans():
     before, after = two_layer_plan(), moved_plan()
     changes = diff(before, after)
-    assert changes.iteration_time == Change(
+    assert changes.iteration_time == TotalChange(
         before.iteration_time, after.iteration_time, after.iteration_time - before.iteration_time
     )
     # conv held four GPUs for 31 ms and fc one for 15; now two for 60.5 and one for 16.

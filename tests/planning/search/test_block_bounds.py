@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from deeppool.cluster.cluster import Cluster
-from deeppool.costs.communication import HOME, Network
+from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import INPUT, ParallelBlock, layers_of
-from deeppool.planning.search.limited_costs import Prices
-from deeppool.planning.search.parallel_block import Crossings
+from deeppool.planning.search.limited_costs import LimitedCosts
+from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.profiling.table import Measurement
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_random_graphs import one_pass_problem
@@ -32,8 +32,8 @@ def crossing_of(definition, position, limit):
     cluster, tree = definition.cluster, definition.tree
     costs = price(definition.profile, Network(cluster), definition.batch, tuple(definition.gpu_counts))
     fork = tree.layers[position - 1] if position else INPUT
-    step, _ = Crossings(Prices(costs, limit)).step(
-        tree.blocks[position], fork, tree.layers[position], ((cluster.gpus, HOME),)
+    step, _ = BlockSolver(LimitedCosts(costs, limit)).step(
+        tree.blocks[position], fork, tree.layers[position], ((cluster.gpus, SAME_START),)
     )
     return step.crossing(0)
 

@@ -17,7 +17,7 @@ from deeppool.planning.planner import frontier, plan
 from deeppool.planning.search import frontier as planning_frontier
 from deeppool.planning.search import labels
 from deeppool.planning.search.frontier import Frontier
-from deeppool.planning.search.pareto import NOTHING, Front, combine, single
+from deeppool.planning.search.pareto import EMPTY_PLAN, Front, combine, single
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples
@@ -188,8 +188,8 @@ def test_thinned_front_keeps_its_promise():
     curve = [(time, 200.0 / time) for time in np.linspace(1, 20, 500)]
     dominated = [(time * 1.1, work * 1.1) for time, work in curve]
     points = [single(*point) for point in (*dominated, *curve)]
-    full = combine([(point, NOTHING) for point in points])
-    thin = combine([(point, NOTHING) for point in points], most=20)
+    full = combine([(point, EMPTY_PLAN) for point in points])
+    thin = combine([(point, EMPTY_PLAN) for point in points], most=20)
     assert len(thin) <= 21 < len(full)
     assert thin.factor > 1
     for time, work in zip(full.time, full.work, strict=True):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.costs.communication import FAR, HOME, NEAR
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
 from deeppool.graph.series_parallel import ParallelBlock, Series
-from deeppool.planning.search.gpu_partition import division, is_complete, lanes_of
+from deeppool.planning.search.gpu_partition import concurrent_branches, is_complete, partition_set
 from tests.planning.search.test_search import Definition
 
 
@@ -27,21 +27,21 @@ def branches_of(found):
 
 def test_two_branches_run_in_sequence_or_on_a_half_each():
     """Of 8 GPUs, 4 + 4 leaves nothing; 4 + 2, 2 + 2 and so on are less than that. Either branch may start at GPU 0."""
-    found = division(2, (1, 2, 4, 8), 8, 8)
-    assert shapes(found) == {((8, 0, HOME),), ((4, 0, HOME), (4, 4, NEAR))}
+    found = partition_set(2, (1, 2, 4, 8), 8, 8)
+    assert shapes(found) == {((8, 0, SAME_START),), ((4, 0, SAME_START), (4, 4, SAME_NODE))}
     assert branches_of(found) == [((0, 1),), ((0,), (1,)), ((1,), (0,))]
 
 
 def test_lanes_that_are_no_powers_of_two_come_in_pairs():
     """Of 7 GPUs: 6 + 1, 5 + 2, 4 + 3; of three lanes only 4 + 2 + 1 leaves nothing, and 2 + 2 + 2 is not less."""
     counts = tuple(range(1, 8))
-    assert shapes(division(2, counts, 7, 8)) == {
-        ((7, 0, HOME),),
-        ((6, 0, HOME), (1, 6, NEAR)),
-        ((5, 0, HOME), (2, 5, NEAR)),
-        ((4, 0, HOME), (3, 4, NEAR)),
+    assert shapes(partition_set(2, counts, 7, 8)) == {
+        ((7, 0, SAME_START),),
+        ((6, 0, SAME_START), (1, 6, SAME_NODE)),
+        ((5, 0, SAME_START), (2, 5, SAME_NODE)),
+        ((4, 0, SAME_START), (3, 4, SAME_NODE)),
     }
-    three = {shape for shape in shapes(division(3, counts, 7, 8)) if len(shape) == 3}
+    three = {shape for shape in shapes(partition_set(3, counts, 7, 8)) if len(shape) == 3}
     assert three == {((4, 0, 0), (2, 4, 1), (1, 6, 1)), ((2, 0, 0), (2, 2, 1), (2, 4, 1))}
 
 
@@ -51,16 +51,16 @@ def test_lane_lies_in_a_node_or_starts_with_one():
     Four GPUs from 0 on leave 4-5 for two more, in another node; a second lane of four would have to start with
     a node and finds none. Two GPUs from 0 on leave GPU 2, which is near: that is less, but closer.
     """
-    assert shapes(division(2, (1, 2, 4, 8), 8, 3)) == {
-        ((8, 0, HOME),),
-        ((4, 0, HOME), (2, 4, FAR)),
-        ((2, 0, HOME), (1, 2, NEAR)),
+    assert shapes(partition_set(2, (1, 2, 4, 8), 8, 3)) == {
+        ((8, 0, SAME_START),),
+        ((4, 0, SAME_START), (2, 4, CROSS_NODE)),
+        ((2, 0, SAME_START), (1, 2, SAME_NODE)),
     }
 
 
 def test_branches_are_divided_in_every_way():
     """Three branches on 4 GPUs: one lane, two lanes of 2 (three pairs, each lane first), 2 + 1 + 1 for all three."""
-    found = branches_of(division(3, (1, 2, 4), 4, 4))
+    found = branches_of(partition_set(3, (1, 2, 4), 4, 4))
     assert len(found) == len(set(found)) == 1 + 6 + 3
     assert found[0] == ((0, 1, 2),)
     pairs = {frozenset(groups) for groups in found if len(groups) == 2}
@@ -70,10 +70,10 @@ def test_branches_are_divided_in_every_way():
 
 
 def test_five_branches_have_52_divisions_and_six_are_divided_evenly():
-    groups = {frozenset(lanes) for lanes in branches_of(division(5, (1, 2, 4, 8), 8, 8))}
+    groups = {frozenset(lanes) for lanes in branches_of(partition_set(5, (1, 2, 4, 8), 8, 8))}
     assert len(groups) == 52
     assert not is_complete(6)
-    assert set(branches_of(division(6, (1, 2, 4, 8), 8, 8))) == {
+    assert set(branches_of(partition_set(6, (1, 2, 4, 8), 8, 8))) == {
         (tuple(range(6)),),
         ((0, 2, 4), (1, 3, 5)),
         ((0, 4), (1, 5), (2,), (3,)),
@@ -81,7 +81,7 @@ def test_five_branches_have_52_divisions_and_six_are_divided_evenly():
 
 
 def test_one_gpu_is_not_divided():
-    assert shapes(division(3, (1,), 1, 8)) == {((1, 0, HOME),)}
+    assert shapes(partition_set(3, (1,), 1, 8)) == {((1, 0, SAME_START),)}
 
 
 def series(*layers):
@@ -92,9 +92,9 @@ def test_branches_that_share_a_gpu_are_one_lane():
     """Branches 0 and 2 meet on GPU 3 though they start apart; branch 1 is alone; branch 3 holds GPU 5 with 1."""
     block = ParallelBlock((series(0), series(1, 2), series(3), series(4)), direct=False)
     gpus = [(2, 3), (4,), (4, 5), (3,), (5,)]
-    assert lanes_of(block, gpus) == [[0, 2], [1, 3]]
-    assert lanes_of(block, [(0,), (1,), (1, 2), (3,), (4,)]) == [[0], [1], [2], [3]]
-    assert lanes_of(block, [(0,), (1,), (1, 2), (3,), (0, 1, 2, 3)]) == [[0, 1, 2, 3]]
+    assert concurrent_branches(block, gpus) == [[0, 2], [1, 3]]
+    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (4,)]) == [[0], [1], [2], [3]]
+    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (0, 1, 2, 3)]) == [[0, 1, 2, 3]]
 
 
 # -- against all layouts ----------------------------------------------------------------------------
@@ -108,7 +108,10 @@ def layouts(lanes, counts, width, node):
     for chosen in itertools.combinations_with_replacement(sorted(widths, reverse=True), lanes):
         starts = definition._laid_out(chosen, width)
         if starts is not None:
-            places = [HOME if a == 0 else NEAR if a + b <= node else FAR for a, b in zip(starts, chosen, strict=True)]
+            places = [
+                SAME_START if a == 0 else SAME_NODE if a + b <= node else CROSS_NODE
+                for a, b in zip(starts, chosen, strict=True)
+            ]
             yield tuple(zip(chosen, starts, places, strict=True))
 
 
@@ -121,7 +124,7 @@ def covers(shape, other):
 @given(st.integers(2, 3), st.integers(2, 14), st.integers(1, 9))
 def test_no_layout_is_left_out_but_for_a_wider_and_nearer_one(which, lanes, width, node):
     counts = tuple(c for c in range(1, width + 1) if which == "all" or c & (c - 1) == 0 or c == width)
-    kept = {shape for shape in shapes(division(lanes, counts, width, node)) if len(shape) == lanes}
+    kept = {shape for shape in shapes(partition_set(lanes, counts, width, node)) if len(shape) == lanes}
     every = set(layouts(lanes, counts, width, node))
     assert kept <= every
     for shape in every:

@@ -8,7 +8,7 @@ import pytest
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
-from deeppool.planning.search.lagrangian_bound import Relaxation
+from deeppool.planning.search.lagrangian_bound import LagrangianBound
 from tests.planning.random_problems import SHAPES, random_problem
 from tests.planning.search.test_frontier import all_assignments
 from tests.planning.search.test_search import Definition
@@ -32,7 +32,7 @@ def test_no_assignment_is_better_than_its_bound(shape):
         times, work = np.array(all_assignments(definition)).T
         for each in PRICES:
             best = float((times + each * work).min())
-            bound = Relaxation(costs, each).least(definition.tree)
+            bound = LagrangianBound(costs, each).least(definition.tree)
             assert bound <= best * (1 + 1e-12)
             # Whatever is ignored, the bound is one: each layer's best GPU count, with no transfers at all.
             alone = (costs.compute + costs.sync) * each * np.array(costs.gpu_counts)
@@ -56,6 +56,6 @@ def test_a_block_takes_as_long_as_its_slowest_branch_and_the_work_of_all():
         one = 2e-3 * (1 + each) + 16e-3 + 24e-3 * each
         two = 2e-3 * (1 + 2 * each) + 8e-3 + 24e-3 * each
         mixed = 2e-3 * (1 + each) + 8e-3 + 24e-3 * each
-        bound = Relaxation(costs, each).least(definition.tree)
+        bound = LagrangianBound(costs, each).least(definition.tree)
         assert mixed * (1 - 1e-12) <= bound <= min(one, two) * (1 + 1e-12)
-    assert Relaxation(costs, 0.0).least(definition.tree) == pytest.approx(10e-3)
+    assert LagrangianBound(costs, 0.0).least(definition.tree) == pytest.approx(10e-3)

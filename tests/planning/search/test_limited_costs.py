@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from deeppool.cluster.cluster import Cluster
-from deeppool.costs.communication import HOME, Network
+from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
-from deeppool.planning.search.limited_costs import Prices
+from deeppool.planning.search.limited_costs import LimitedCosts
 from tests.strategies import make_graph, profile_from_times
 
 
@@ -23,18 +23,18 @@ def three_layers():
 
 def test_layers_of_one_signature_are_alike_unless_other_seconds_are_added():
     costs = three_layers()
-    alike = Prices(costs, None, np.ones((3, 3)))
+    alike = LimitedCosts(costs, None, np.ones((3, 3)))
     assert alike.shape([1]) == alike.shape([2])
-    assert alike.edge(0, 1, HOME)[0] == pytest.approx(alike.edge(1, 2, HOME)[0])
-    different = Prices(costs, None, np.array([[0.0] * 3, [0.0] * 3, [1.0] * 3]))
+    assert alike.edge(0, 1, SAME_START)[0] == pytest.approx(alike.edge(1, 2, SAME_START)[0])
+    different = LimitedCosts(costs, None, np.array([[0.0] * 3, [0.0] * 3, [1.0] * 3]))
     assert different.shape([1]) != different.shape([2])
-    assert different.edge(1, 2, HOME)[0] == pytest.approx(different.edge(0, 1, HOME)[0] + 1)
+    assert different.edge(1, 2, SAME_START)[0] == pytest.approx(different.edge(0, 1, SAME_START)[0] + 1)
 
 
 @pytest.mark.parametrize("limit", [1.5, None])
 def test_transfers_that_count_less_are_permitted_as_before(limit):
     costs = three_layers()
-    full, half = Prices(costs, limit), Prices(costs, limit, transfers=0.5)
-    assert (np.isfinite(full.edge(0, 1, HOME)[0]) == np.isfinite(half.edge(0, 1, HOME)[0])).all()
+    full, half = LimitedCosts(costs, limit), LimitedCosts(costs, limit, transfers=0.5)
+    assert (np.isfinite(full.edge(0, 1, SAME_START)[0]) == np.isfinite(half.edge(0, 1, SAME_START)[0])).all()
     assert half.move(0, 1) == pytest.approx(full.move(0, 1) / 2)
     assert half.own == pytest.approx(full.own)

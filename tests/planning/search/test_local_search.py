@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.costs.communication import HOME, Network
+from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import Irregular, decompose
-from deeppool.planning.search.limited_costs import Prices
-from deeppool.planning.search.local_search import Tangled
+from deeppool.planning.search.limited_costs import LimitedCosts
+from deeppool.planning.search.local_search import LocalSearch
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition
 from tests.strategies import make_graph, profile_from_times
@@ -27,7 +27,9 @@ def tangled(profile, cluster, batch, limit):
     position = next(index for index, part in enumerate(tree.blocks) if isinstance(part, Irregular))
     knot, join = tree.blocks[position], tree.layers[position]
     fork = tree.layers[position - 1] if position else -1
-    return definition, Tangled(Prices(costs, limit), knot, fork, join, HOME, np.zeros(len(costs.gpu_counts)))
+    return definition, LocalSearch(
+        LimitedCosts(costs, limit), knot, fork, join, SAME_START, np.zeros(len(costs.gpu_counts))
+    )
 
 
 def best_choices(definition, found, limit):

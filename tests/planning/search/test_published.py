@@ -15,7 +15,7 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
 from deeppool.graph.series_parallel import Irregular, decompose
-from deeppool.planning.plan import Claim, Plan
+from deeppool.planning.plan import Plan, PublishedClaim
 from deeppool.planning.planner import gpu_counts_to_search, plan
 from deeppool.planning.search.published import merge, new_set_terms, search_published
 from deeppool.simulation.plan.simulate import simulate
@@ -449,7 +449,7 @@ def test_a_published_plan_prints_its_claim_in_the_same_line():
     claim = "heuristic; the published search claims 6 ms on 8 GPUs at once, and 0 of 4 layers are over the limit"
     assert claim in str(made)
     assert "\n" not in str(made)
-    made = replace(made, claim=Claim(1.0, 2), over_limit=("layer2",))
+    made = replace(made, claim=PublishedClaim(1.0, 2), over_limit=("layer2",))
     assert "claims 1 s on 2 GPUs at once, and 1 of 4 layers are over the limit" in str(made)
 
 

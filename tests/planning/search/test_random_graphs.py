@@ -16,7 +16,7 @@ from deeppool.planning import planner
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan
 from deeppool.planning.search import parallel_block
-from deeppool.planning.search.shortest_path import Way
+from deeppool.planning.search.shortest_path import PathTable
 from deeppool.simulation.plan.simulate import Simulation, simulate
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition, places_of
@@ -257,13 +257,13 @@ def one_pass_problem(number):
 def proofs(monkeypatch):
     """Counts the calls that trade forward for backward to prove an optimum."""
     calls = Counter()
-    front = Way.front
+    front = PathTable.front
 
     def counted(self, *arguments):
         calls["begun"] += 1
         return front(self, *arguments)
 
-    monkeypatch.setattr(Way, "front", counted)
+    monkeypatch.setattr(PathTable, "front", counted)
     return calls
 
 
@@ -271,7 +271,7 @@ def proofs(monkeypatch):
 def sharp(request, monkeypatch):
     """Whether bounds know passes apart; where they do, hardly anything is left to prove."""
     if not request.param:
-        monkeypatch.setattr(parallel_block.Crossing, "sharpen", lambda _: None)
+        monkeypatch.setattr(parallel_block.BlockStep, "sharpen", lambda _: None)
     return request.param
 
 

@@ -13,7 +13,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, MissingProfileError, PlanError
 from deeppool.planning.planner import frontier, plan
 from deeppool.planning.search.frontier import Frontier
-from deeppool.planning.studies.collocation_tradeoff import point_of, share
+from deeppool.planning.studies.collocation_tradeoff import operating_point, share
 from deeppool.planning.studies.tradeoff_record import SharedCluster, optimality_factor
 from deeppool.records.files import load
 from deeppool.simulation.plan.simulate import simulate
@@ -495,7 +495,7 @@ def test_a_plan_leaves_the_background_what_it_does_not_hold():
     profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 0.5e-3 * b, lambda b: 8e-3])
     cluster = Cluster(4, inside=Link(1e12, 0.0, "made by hand"))
     shared = share(profile, cluster, 16, background())
-    point = point_of(shared, plan(profile, cluster, 16, 1.5))
+    point = operating_point(shared, plan(profile, cluster, 16, 1.5))
     assert point.iteration_time == pytest.approx(10e-3)
     assert point.speedup == pytest.approx(1.6)
     assert point.background_throughput == pytest.approx(2.4 * 2000)
@@ -509,7 +509,7 @@ def test_no_plan_is_better_than_an_efficient_one_that_pauses_until_it_is_as_slow
     # Without the pause it would be false: deeppool.planning.studies.tradeoff_record says why.
     profile, cluster, batch = problem
     shared = share(profile, cluster, batch, background(), harvest_of_idle=harvest)
-    point = point_of(shared, plan(profile, cluster, batch, 1.5))
+    point = operating_point(shared, plan(profile, cluster, batch, 1.5))
 
     def paused(other):
         """Background samples per second, where it has every GPU during the pause."""
@@ -529,4 +529,4 @@ def test_a_plan_of_another_foreground_is_refused():
     shared = share(profile, 2, 8, background())
     for other in (plan(profile, 2, 16), plan(profile, 4, 8)):
         with pytest.raises(InvalidValueError, match="the cluster trains drawn, batch 8 on up to 2 GPUs"):
-            point_of(shared, other)
+            operating_point(shared, other)

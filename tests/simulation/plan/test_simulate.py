@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.timeline import Span
-from deeppool.planning.evaluate.schedule import exposed, order_of, schedule
+from deeppool.planning.evaluate.schedule import exposed_syncs, order_of, schedule
 from deeppool.planning.planner import plan
 from deeppool.simulation.plan.simulate import replay, simulate
 from tests.figures.records import layer, plan_of
@@ -24,7 +24,9 @@ def one_by_one(made):
     spans = []
     for gpu in range(made.gpus):
         own = [index for index, x in enumerate(made.layers) if gpu in x.gpus]
-        held = [Span(gpu, "sync", made.layers[x.layer].name, x.start, x.end) for x in exposed(times, made.layers, own)]
+        held = [
+            Span(gpu, "sync", made.layers[x.layer].name, x.start, x.end) for x in exposed_syncs(times, made.layers, own)
+        ]
         for index in own:
             x, start, back = made.layers[index], times.inputs[index], times.backward[index]
             end = times.gradients[index] + x.reshard / 2
