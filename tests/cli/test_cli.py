@@ -161,7 +161,7 @@ def test_an_error_is_one_line_and_exit_code_1_and_leaves_nothing(
     arguments: str, phrase: str, deeppool: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr("deeppool.processes.launcher.Child", None)  # no process is started
+    monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)  # no process is started
     monkeypatch.chdir(files)
     before = contents(files)
     outcome = deeppool(*arguments.split())

@@ -6,7 +6,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.cli import main
-from deeppool.collocation.interference import measure
+from deeppool.collocation.interference import measure as interference_measure
 from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Arrangement, Interference
 
@@ -42,7 +42,7 @@ def test_it_saves_what_was_measured_and_says_how_to_simulate_with_it(deeppool, m
         asked.append(options)
         return FOUND
 
-    monkeypatch.setattr(measure, "measure_interference", measure)
+    monkeypatch.setattr(interference_measure, "measure_interference", measure)
     code, out, _ = deeppool("-o", "pairs.json", "--device", "cpu", "--seconds", "0.1", "--rounds", "2")
     assert (code, asked) == (0, [{"device": "cpu", "seconds": 0.1, "rounds": 2}])
     assert dp.load("pairs.json") == FOUND
@@ -51,7 +51,7 @@ def test_it_saves_what_was_measured_and_says_how_to_simulate_with_it(deeppool, m
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(deeppool, monkeypatch):
-    monkeypatch.setattr(measure, "Cpu", None)
+    monkeypatch.setattr(interference_measure, "Cpu", None)
     code, out, error = deeppool("-o", "nowhere/pairs.json")
     assert (code, out) == (1, "")
     assert error.startswith("error: cannot write nowhere/pairs.json: there is no folder nowhere")
@@ -61,7 +61,7 @@ def test_an_interrupt_leaves_no_file(deeppool, monkeypatch, tmp_path):
     def measure(**options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "measure_interference", measure)
+    monkeypatch.setattr(interference_measure, "measure_interference", measure)
     code, out, error = deeppool("-o", "pairs.json")
     assert (code, out) == (1, "")
     assert error == "error: interrupted; every process was ended, nothing was saved\n"

@@ -45,7 +45,7 @@ def test_an_allocation_that_fails_says_what_was_asked_for_and_what_there_is(acti
     assert told["text"].startswith(f"ran out of memory in {DOING}: ")
     assert f"{asked}, it holds " in told["text"]
     assert "the machine has " in told["text"]
-    assert "test_failure.py" in told["text"]
+    assert "test_failure_report.py" in told["text"]
 
 
 def test_the_memory_of_a_gpu_is_memory_too() -> None:

@@ -38,4 +38,4 @@ def uses(path: Path) -> set[str]:
 
 def is_figure(source: str) -> bool:
     """Whether the cell shows a figure of a record."""
-    return source.startswith("dp.figures.")
+    return source.startswith(("dp.figures.", "figures."))

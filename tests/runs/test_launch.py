@@ -282,7 +282,7 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
 def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
     arguments: dict, phrase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
     with pytest.raises(InvalidValueError) as caught:
         dp.launch(two_layer_plan(), **arguments)
     assert phrase in str(caught.value)
@@ -290,7 +290,7 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
 
 @pytest.mark.parametrize("arguments", [{}, {"background": "vgg99"}])
 def test_an_unknown_model_is_refused_before_anything_starts(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
     with pytest.raises(CaptureError, match="unknown model"):
         dp.launch(two_layer_plan(), **arguments)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torchvision
 
 from deeppool.collocation.interference.worker import obey
 from deeppool.device.cpu import lower_priority, pin_to_core
 from deeppool.device.heap import keep_memory
+from deeppool.graph.models.libraries import torchvision_model
 from deeppool.processes.managed_process import CommandChannel
 
 SHAPE = (3, 64, 64)
@@ -58,7 +58,8 @@ class Rest:
 
 def training(name: str, batch: int, rest: Callable[..., None]) -> Callable[[], None]:
     """One step of a model of torchvision, which calls ``rest`` before and after its convolutions."""
-    model = getattr(torchvision.models, name)()
+    build, _ = torchvision_model(name)
+    model = build()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     samples, labels = torch.randn(batch, *SHAPE), torch.zeros(batch, dtype=torch.long)
     for module in model.modules():

@@ -21,7 +21,7 @@ from tests.planning.search.test_search import Definition
 from tests.sampling import STRESS
 from tests.strategies import BATCH_SIZES, make_graph, make_profile
 
-GRAPHS = 200 if STRESS else 50
+GRAPHS = 200 if STRESS else 100
 LIMITS = (None, 4.0, 1.5)
 SIZES = ((5, 4), (6, 2), (7, 2), (5, 3))
 """Layers and the most GPUs; all assignments are some thousands."""

@@ -155,7 +155,7 @@ def test_the_planner_takes_the_file(measured, tmp_path):
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_process_starts(arguments, error, phrase, monkeypatch):
-    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
     with pytest.raises(error, match=phrase):
         dp.measure_network(**{"ranks": 2, "backend": "gloo", **arguments})
 
@@ -315,7 +315,7 @@ def test_people_get_a_table_and_the_next_command(deeppool, monkeypatch):
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(deeppool, monkeypatch):
-    monkeypatch.setattr("deeppool.processes.launcher.Child", None)
+    monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
     code, out, error = deeppool("network", "--ranks", "2", "-o", "nowhere/mine.json")
     assert (code, out) == (1, "")
     assert error.startswith("error: cannot write nowhere/mine.json: there is no folder nowhere")
