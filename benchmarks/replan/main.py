@@ -20,8 +20,9 @@ from deeppool.costs import table
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.layer import Layer, LayerGraph
-from deeppool.planning.planner import gpu_counts_to_search, plan_from_costs
+from deeppool.planning.planner import plan_from_costs
 from deeppool.planning.replanning.replan import costs_for_replan, replan
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement, Profile
 

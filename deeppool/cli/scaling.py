@@ -50,7 +50,7 @@ def scaling(
     Example: deeppool scaling vgg16.json --gpus 256 --network 10,1000 --steps-to-accuracy steps.json -o study.json
     """
     from deeppool.base import serialization
-    from deeppool.planning.planner import gpu_counts_to_search
+    from deeppool.planning.request import gpu_counts_to_search
     from deeppool.planning.studies.scaling import scaling as study
     from deeppool.planning.studies.steps_to_accuracy import find_steps
 

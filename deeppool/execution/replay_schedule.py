@@ -17,7 +17,8 @@ from typing import NamedTuple
 from deeppool.base.timeline import SpanKind
 from deeppool.execution.stages import Stage
 from deeppool.planning.evaluate.schedule import Order, order_of
-from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.layer_assignment import LayerAssignment
+from deeppool.planning.plan import Plan
 from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 
 Event = tuple[SpanKind, int]

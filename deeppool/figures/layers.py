@@ -8,7 +8,8 @@ from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, provenance, shorten, time_unit
-from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.layer_assignment import LayerAssignment
+from deeppool.planning.plan import Plan
 from deeppool.units import format_seconds
 
 Hovers = list[list[str]]

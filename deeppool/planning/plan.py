@@ -1,4 +1,4 @@
-"""Plan: which GPUs compute each layer of one iteration, and what that is predicted to cost."""
+"""Plan: the GPUs that compute each layer of one training iteration, with predicted times."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -10,6 +10,8 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.memory import MemoryUse, Optimizer
+from deeppool.planning.layer_assignment import LayerAssignment
+from deeppool.planning.report.explain import layers_text
 from deeppool.units import format_bytes, format_seconds
 
 LimitScope = Literal["layer", "iteration"]
@@ -18,60 +20,21 @@ Search = Literal["exact", "published"]
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
-    """What would happen if one layer alone took another GPU count."""
-
-    gpu_count: int
-    iteration_time_change: float
-    """Seconds; positive is slower."""
-    amplification: float
-    """Of the layer, on that many GPUs."""
-    over_limit: tuple[str, ...]
-    """Layers that would break the amplification limit: this one, or those that read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerAssignment:
-    """One layer of a plan. Times are seconds of one iteration."""
-
-    name: str
-    predecessors: tuple[int, ...]
-    """Layers that it reads, by their index in the plan."""
-    gpu_count: int
-    gpus: tuple[int, ...]
-    """The layer's shard of the global batch on each is ceil(global_batch / gpu_count) samples or one less."""
-    time: float
-    """reshard + forward + backward + sync."""
-    amplification: float
-    """time x gpu_count / (time of the layer on one GPU)."""
-    reshard: float
-    """Activations in and their gradients back out, over all predecessors; half of it in each pass."""
-    forward: float
-    backward: float
-    sync: float
-    """All-reduce of the layer's gradients, hidden or not."""
-    single_gpu_time: float
-    """Forward and backward of the global batch on one GPU."""
-    alternatives: tuple[Alternative, ...] = ()
-    """One per other GPU count that was searched; none in a plan that a replan made in passing."""
-
-
-@dataclass(frozen=True, slots=True)
 class PublishedClaim:
-    """What the published search believes of its own plan; what the plan costs as it runs stands in the plan.
+    """Prediction of the published search for its own plan.
 
-    Kept beside the plan's own numbers because the two differ where the model branches: the paper lets branches
-    run at the same time on different GPUs (DeepPool, section 4.2) and does not add these GPUs up.
+    The plan holds the costs as it runs. The two differ where the model branches: the paper lets branches run at
+    the same time on different GPUs (DeepPool, section 4.2) and does not add these GPUs up.
     """
 
     iteration_time: float
     gpus: int
-    """It needs at once: a branch beside others has a set of its own, as large as its largest layer."""
+    """GPUs in use at once: a branch beside others has a set of its own, as large as its largest layer."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A burst-parallel plan of one iteration."""
+    """A burst-parallel plan of one training iteration."""
 
     KIND: ClassVar[str] = "plan"
 
@@ -85,13 +48,13 @@ class Plan:
     device_name: str
     precision: Precision
     provenance: Literal["measured", "estimated"]
-    """Of the layer times it leans on; network times are always computed from the cluster's links."""
+    """Of the layer times that it uses; network times are always computed from the cluster's links."""
     extrapolated_layers: tuple[str, ...]
     """Layers whose time, on their GPUs or on one, lies above the profile's largest batch."""
     cluster: Cluster
     network_model: NetworkModel
     gpu_counts: tuple[int, ...]
-    """That were searched; the claim of optimality is about them."""
+    """Searched counts per layer; ``optimality`` is relative to these."""
     gpus: int
     global_batch: int
     amplification_limit: float | None
@@ -104,28 +67,28 @@ class Plan:
     gpu_seconds: float
     amplification: float
     exempt_layers: tuple[str, ...]
-    """Layers that no choice brings under the limit."""
+    """Layers excluded from the limit. Always empty: one GPU keeps any limit and is always among the counts."""
     optimality: str
-    """``exact``, or ``bound x``: at most x times the optimum, or ``heuristic``: nothing is claimed."""
+    """``exact``, or ``bound x``: at most x times the optimum, or ``heuristic``: no bound is known."""
     search_time: float
     search: Search = "exact"
     over_limit: tuple[str, ...] = ()
-    """Layers that break the limit; the exact search leaves none."""
+    """Layers that exceed the limit; always empty for the exact search."""
     claim: PublishedClaim | None = None
-    """Of the published search about itself."""
+    """Set by the published search."""
     optimizer: Optimizer = "momentum"
     """Whose state ``memory`` counts."""
     memory: tuple[MemoryUse, ...] = ()
-    """Per group of GPUs that hold the same, the fullest first; empty where the profile lacks what layers keep."""
+    """Per group of GPUs with equal contents, the fullest first; empty if the profile lacks activation sizes."""
     overlap_sync: bool = False
-    """All-reduces overlap the backward pass: the iteration time counts what they stick out, GPU-seconds what no
-    computing or transfer hides. False: everything waits for them."""
+    """All-reduces overlap the backward pass: the iteration time counts their exposed part, and GPU-seconds the part
+    that neither computing nor transfers hide. False: everything waits for all-reduces."""
     inputs: tuple[Input, ...] = ()
-    """All of the model's; one of float32 and ``input_shape`` unless given."""
+    """All inputs of the model; one of float32 and ``input_shape`` unless given."""
     granularity: Granularity = "module"
     """What a layer is: a run captures the model in the same way."""
     caveats: tuple[str, ...] = ()
-    """What is uncertain about the layer times it leans on, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
+    """Uncertainties of the layer times in use, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
@@ -133,21 +96,21 @@ class Plan:
         if not self.inputs:
             object.__setattr__(self, "inputs", (Input("", self.input_shape),))
         # A deep model has few distinct sets, and on a thousand GPUs they are long.
-        fitting = {x for x in {layer.gpus for layer in self.layers} if x and 0 <= min(x) <= max(x) < self.gpus}
+        valid = {x for x in {layer.gpus for layer in self.layers} if x and 0 <= min(x) <= max(x) < self.gpus}
         for index, layer in enumerate(self.layers):
             if not all(0 <= source < index for source in layer.predecessors):
                 raise InvalidValueError(
                     f"layer '{layer.name}', number {index}, has predecessors {list(layer.predecessors)}, "
                     "expected earlier layers"
                 )
-            if layer.gpu_count != len(layer.gpus) or layer.gpus not in fitting:
+            if layer.gpu_count != len(layer.gpus) or layer.gpus not in valid:
                 raise InvalidValueError(
                     f"layer '{layer.name}' has gpus {list(layer.gpus)}, expected {layer.gpu_count} of 0…{self.gpus - 1}"
                 )
 
     @property
     def speedup(self) -> float:
-        """Over one GPU."""
+        """Iteration time on one GPU over that of the plan."""
         return self.single_gpu_iteration_time / self.iteration_time
 
     @property
@@ -157,17 +120,23 @@ class Plan:
 
     @property
     def tree(self) -> Series:
-        """The layers as chains and branches; what runs side by side follows from it and the GPU sets."""
+        """The layers as chains and branches; together with the GPU sets it determines what runs side by side."""
         return decompose([layer.predecessors for layer in self.layers])
 
     def explain(self) -> str:
-        """Why each layer got its GPUs: a table with the price of the neighbouring counts."""
-        from deeppool.planning.report.explain import explain
-
-        return explain(self)
+        """Returns a table of the layers with the cost of the next smaller and next larger GPU count of each."""
+        text = layers_text(str(self), self.layers, self.gpu_counts)
+        measured = self.cluster.measured
+        widest = max(layer.gpu_count for layer in self.layers)
+        if self.network_model == "measured" and measured is not None and widest > measured.largest_group:
+            text += (
+                f"\n\nAll-reduces of more than {measured.largest_group} GPUs were not measured: they continue those of "
+                f"{measured.largest_group} as a ring would (deeppool network --ranks {widest} measures them)"
+            )
+        return text
 
     def explain_memory(self) -> str:
-        """What each GPU holds at the peak of an iteration, a line per group of equal ones."""
+        """Returns the memory of each GPU at the peak of an iteration, one line per group of equal GPUs."""
         if not self.memory:
             return "memory is unknown: the profile does not say what layers keep for the backward (profile again)"
         known = self.cluster.memory

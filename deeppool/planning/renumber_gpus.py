@@ -1,4 +1,4 @@
-"""The GPUs that a plan really uses."""
+"""Renumbers the GPUs of a plan so that unused ones drop out."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ from deeppool.planning.plan import Plan
 
 
 def renumber_gpus(plan: Plan) -> Plan:
-    """The same plan with the GPUs that it uses numbered from 0 on, and without those that no layer uses.
+    """Returns the same plan with its used GPUs numbered from 0 on and without those that no layer uses.
 
-    It trains the same and takes the same time; whoever runs it has to find room for ``gpus`` ranks only.
+    It trains the same and takes the same time, and needs only ``gpus`` ranks to run.
     """
     used = sorted({gpu for layer in plan.layers for gpu in layer.gpus})
     number = {gpu: index for index, gpu in enumerate(used)}

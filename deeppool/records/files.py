@@ -28,7 +28,7 @@ KINDS = {
     "interference": ("deeppool.simulation.device.interference", "Interference"),
     "night": ("deeppool.evaluation.nightly_record", "NightlyRun"),
     "plan": ("deeppool.planning.plan", "Plan"),
-    "price-list": ("deeppool.planning.report.alternatives", "PriceList"),
+    "price-list": ("deeppool.planning.report.alternatives", "PlanAlternatives"),
     "profile": ("deeppool.profiling.table", "Profile"),
     "profile-comparison": ("deeppool.profiling.comparison", "ProfileComparison"),
     "replan": ("deeppool.planning.replanning.replan", "Replan"),

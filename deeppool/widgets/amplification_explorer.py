@@ -17,8 +17,8 @@ from deeppool.figures import theme
 from deeppool.figures.frontier import frontier_mark
 from deeppool.figures.throughput import throughput_mark
 from deeppool.planning.plan import LimitScope, Plan
-from deeppool.planning.planner import check_limit
 from deeppool.planning.report.summary import summarise
+from deeppool.planning.request import check_limit
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile

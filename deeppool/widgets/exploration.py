@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeVar
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.table import CostTable
 from deeppool.planning.plan import LimitScope, Plan
-from deeppool.planning.planner import check_limit, cost_table, frontier, plan_from_costs
+from deeppool.planning.planner import frontier, plan_from_costs
+from deeppool.planning.request import check_limit, cost_table
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.collocation_tradeoff import share
 from deeppool.planning.studies.tradeoff_record import SharedCluster

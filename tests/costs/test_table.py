@@ -12,7 +12,7 @@ from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price, reprice
 from deeppool.errors import MissingProfileError
-from deeppool.planning.planner import gpu_counts_to_search
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.profiling.table import Profile
 from tests.sampling import examples
 from tests.strategies import make_graph, problems, profile_from_times, repeating_profiles

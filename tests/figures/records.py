@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from deeppool.base.timeline import Span, Timeline
 from deeppool.cluster.cluster import Cluster
-from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.layer_assignment import LayerAssignment
+from deeppool.planning.plan import Plan
 from deeppool.records.run_record import BackgroundResult, ForegroundResult, Phase, RunRecord, TimeSummary, summarise
 from deeppool.records.training_record import Metrics, TrainingRecord
 from deeppool.simulation.plan.simulate import simulate

@@ -15,8 +15,9 @@ from deeppool.costs.communication import Network, NetworkModel
 from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.planner import plan
 from deeppool.planning.report.explain import reason
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.units import format_seconds
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
 from tests.sampling import examples
@@ -256,7 +257,7 @@ def test_explain_says_where_a_branch_runs_and_that_it_has_no_room_for_more():
     made = plan(*join_under_its_limit(), 1.6)
     line = next(line for line in made.explain().splitlines() if line.strip().startswith("layer1"))
     assert "2 (2–3)" in line
-    assert "4: no room in its lane" in line
+    assert "4: other branches use these GPUs" in line
 
 
 @examples(100)

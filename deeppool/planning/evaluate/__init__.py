@@ -1,9 +1,10 @@
-"""What a plan costs: placement, schedule, memory and baselines.
+"""Costs of a plan: placement, schedule, memory and baselines.
 
-placement      what each layer costs on its GPUs
-timing         how long an iteration takes on given GPUs
-schedule       when each layer runs, all-reduces overlapping or not
-memory         what each GPU holds under a plan
-baselines      data parallelism in the same cost model
+placement      cost of each layer on its GPUs
+alternatives   cost of other GPU counts for one layer
+timing         duration of a pass on given GPUs
+schedule       start times of layers and all-reduces, overlapping or not
+memory         memory of each GPU
+baselines      iteration times of data parallelism in the same cost model
 data_parallel  data parallelism as a plan
 """

@@ -1,4 +1,4 @@
-"""What a plan is compared with, priced by the same model."""
+"""Iteration times of data parallelism in the same cost model, which plans are compared with."""
 
 from dataclasses import replace
 
@@ -9,12 +9,12 @@ from deeppool.planning.evaluate.placement import Placement
 
 
 def data_parallel_times(costs: CostTable) -> tuple[float, ...]:
-    """Per GPU count of the table, seconds of an iteration with every layer on so many GPUs; nothing overlaps."""
+    """Returns per GPU count of the table the seconds of an iteration with every layer on it; nothing overlaps."""
     return tuple(map(float, (costs.compute + costs.sync).sum(axis=0)))
 
 
 def data_parallel_time(costs: CostTable, *, overlap_sync: bool = False) -> float:
-    """Seconds of an iteration with every layer on all GPUs: no resharding, every gradient synchronised.
+    """Returns the seconds of an iteration with every layer on all GPUs: no resharding, every gradient synchronised.
 
     The last GPU count of the table gives the largest shards that all GPUs have, though it may be a smaller one.
     """

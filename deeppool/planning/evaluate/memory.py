@@ -1,11 +1,10 @@
-"""What each GPU holds at the peak of an iteration under a plan.
+"""Memory of each GPU at the peak of an iteration under a plan.
 
-The peak lies where the forward has ended and the backward has begun: a GPU then holds, of every layer that
-it computes, the parameters, their gradients and the optimizer's state, what the forward kept of its shard
-(see graph/saved.py), and the copies of inputs that came from other GPUs. Counted so, it is a little more
-than the sum at any instant, as gradients appear while activations go: that covers the gradients of
-activations. Not counted: buffers and frozen parameters, workspace of kernels, the CUDA context,
-fragmentation of the allocator.
+The peak lies between forward and backward. A GPU then holds, of every layer that it computes, the parameters,
+their gradients and the optimizer's state, the activations that the forward kept of its shard, and the copies of
+inputs that came from other GPUs. That is a little more than the sum at any instant, since gradients appear while
+activations are freed: the margin covers the gradients of activations. Not counted: buffers and frozen parameters,
+workspace of kernels, the CUDA context, fragmentation of the allocator.
 """
 
 from collections.abc import Sequence
@@ -15,31 +14,33 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.device.common import AUTOCAST
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import LayerGraph
 from deeppool.planning.search.gpu_partition import GpuSet
+from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-"""Numbers that an optimizer keeps per parameter, of the parameter's own width."""
+"""Values that an optimizer keeps per parameter, of the parameter's own width."""
 HEAVIEST = 5
-"""Layers that a record names."""
+"""Layers named in a record."""
 
 Integers = NDArray[np.int64]
 GpuSets = Sequence[GpuSet]
-"""Per layer the GPUs that compute it, as in a Layout."""
+"""Per layer the GPUs that compute it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
-    """Bytes that one layer takes on one GPU."""
+    """Bytes of one layer on one GPU."""
 
     name: str
     batch: int
     """Samples of its shard there."""
     parameters: int
-    """With gradients and optimizer state; tied ones count for the first layer that uses them."""
+    """With gradients and optimizer state; tied parameters count for the first layer that uses them."""
     activations: int
     received: int
     total: int
@@ -50,20 +51,20 @@ class LayerMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes that each of some GPUs, which hold the same, has in use at the peak."""
+    """Bytes in use at the peak on each GPU of a group with equal contents."""
 
     gpus: tuple[int, ...]
     parameters: int
-    """Under autocast with their 16-bit copies."""
+    """With their 16-bit copies under autocast."""
     gradients: int
     optimizer_state: int
     activations: int
-    """That the forward keeps for the backward."""
+    """Kept by the forward for the backward."""
     received: int
     """Copies of inputs from layers on other GPU sets."""
     total: int
     heaviest: tuple[LayerMemory, ...]
-    """The layers that take most, first the largest."""
+    """The largest layers, descending."""
 
     def __str__(self) -> str:
         parts = ("parameters", "gradients", "optimizer_state", "activations", "received")
@@ -78,7 +79,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
-    """Everything that memory depends on, but for which GPUs compute a layer."""
+    """Computes memory from the GPUs of each layer; holds all else that memory depends on."""
 
     graph: LayerGraph
     global_batch: int
@@ -88,13 +89,13 @@ class MemoryModel:
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZER_COPIES:
             raise InvalidValueError(
-                f"optimizer is '{self.optimizer}', expected one of {', '.join(OPTIMIZER_COPIES)} (the one whose state "
-                "per parameter is yours)"
+                f"optimizer is '{self.optimizer}', expected one of {', '.join(OPTIMIZER_COPIES)} (choose "
+                "the one with as much state per parameter as yours)"
             )
 
     @property
     def known(self) -> bool:
-        """Whether the graph says what its layers keep; one captured by an older version does not."""
+        """Whether the graph has activation sizes; one captured by an older version does not."""
         return all(layer.activation_bytes is not None for layer in self.graph.layers)
 
     @property
@@ -105,16 +106,16 @@ class MemoryModel:
         return np.array([size or 0 for size in kept], dtype=np.int64)
 
     def state(self, parameter_bytes: int) -> int:
-        """Bytes of parameters with their gradients and optimizer state."""
+        """Returns the bytes of parameters with their gradients and optimizer state."""
         return sum(self._state_parts(parameter_bytes))
 
     def peak(self, gpu_sets: GpuSets) -> int:
-        """Bytes on the GPU that holds most."""
-        placed = _Placement(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
-        return int(placed.total.max())
+        """Returns the bytes on the GPU that holds most."""
+        contents = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
+        return int(contents.total.max())
 
     def peaks_in_sequence(self, gpu_counts: Integers) -> Integers:
-        """Bytes on GPU 0, which holds most, of plans whose every layer starts on it.
+        """Returns the bytes on GPU 0, which holds most, of plans whose every layer starts on it.
 
         Args:
             gpu_counts: (plans, L).
@@ -130,22 +131,22 @@ class MemoryModel:
         return peaks
 
     def use(self, gpu_sets: GpuSets, gpus: int) -> tuple[MemoryUse, ...]:
-        """What each GPU holds; GPUs with the same shards of the same layers are one record, the fullest first."""
-        placed = _Placement(self, gpu_sets, gpus)
+        """Returns one record per group of GPUs with the same shards of the same layers, the fullest first."""
+        contents = _GpuContents(self, gpu_sets, gpus)
         found = []
-        for members in sorted(placed.groups(), key=lambda group: (-placed.total[group[0]], group[0])):
+        for members in sorted(contents.groups(), key=lambda group: (-contents.total[group[0]], group[0])):
             gpu = int(members[0])
-            parameters, gradients, state = self._state_parts(int(placed.parameters[gpu]))
+            parameters, gradients, state = self._state_parts(int(contents.parameters[gpu]))
             found.append(
                 MemoryUse(
                     gpus=tuple(members.tolist()),
                     parameters=parameters,
                     gradients=gradients,
                     optimizer_state=state,
-                    activations=int(placed.activations[gpu]),
-                    received=int(placed.received[gpu]),
-                    total=int(placed.total[gpu]),
-                    heaviest=placed.heaviest(gpu),
+                    activations=int(contents.activations[gpu]),
+                    received=int(contents.received[gpu]),
+                    total=int(contents.total[gpu]),
+                    heaviest=contents.heaviest(gpu),
                 )
             )
         return tuple(found)
@@ -156,7 +157,12 @@ class MemoryModel:
         return parameter_bytes + copies, parameter_bytes, OPTIMIZER_COPIES[self.optimizer] * parameter_bytes
 
 
-class _Placement:
+def memory_model(profile: Profile, global_batch: int, optimizer: Optimizer = "momentum") -> MemoryModel:
+    """Returns the memory model of a profiled graph at a global batch."""
+    return MemoryModel(profile.graph, global_batch, optimizer, autocast=profile.precision in AUTOCAST)
+
+
+class _GpuContents:
     """Bytes on every GPU, for layers on their GPU sets."""
 
     def __init__(self, model: MemoryModel, gpu_sets: GpuSets, gpus: int) -> None:
@@ -177,7 +183,7 @@ class _Placement:
         self.total = np.array([state[size] for size in self.parameters.tolist()]) + self.activations + self.received
 
     def _received(self, index: int) -> int:
-        """Bytes per sample that a layer's inputs take beside the originals; one that two layers read counts twice."""
+        """Bytes per sample of a layer's received inputs; an output that two layers read counts twice."""
         layer = self.model.graph.layers[index]
         edges = zip(layer.predecessors, layer.input_bytes, strict=True)
         return sum(size for source, size in edges if self.rows[source] != self.rows[index])
@@ -189,7 +195,7 @@ class _Placement:
         return total
 
     def _parameters(self) -> Integers:
-        """Bytes of parameters; tied ones once on each GPU."""
+        """Bytes of parameters per GPU; tied parameters once on each."""
         users: dict[tuple[str, ...], tuple[int, set[int]]] = {}
         for row, layer in zip(self.rows, self.model.graph.layers, strict=True):
             users.setdefault(layer.parameters, (layer.parameter_bytes, set()))[1].add(row)
@@ -203,7 +209,7 @@ class _Placement:
         return np.minimum(found, self.model.graph.parameter_bytes)
 
     def groups(self) -> list[NDArray[np.intp]]:
-        """GPUs with the same shards of the same layers."""
+        """Groups of GPUs with the same shards of the same layers."""
         label = np.zeros(self.shards.shape[1], dtype=np.int64)
         for shard in self.shards:
             # A GPU has the smaller shard of a set, the larger one, or none.
@@ -212,7 +218,7 @@ class _Placement:
         return [np.flatnonzero(label == value) for value in range(label.max() + 1)]
 
     def heaviest(self, gpu: int) -> tuple[LayerMemory, ...]:
-        """The layers that take most on a GPU."""
+        """The largest layers on a GPU, descending."""
         seen: set[tuple[str, ...]] = set()
         found = []
         for index, (layer, row) in enumerate(zip(self.model.graph.layers, self.rows, strict=True)):
@@ -231,7 +237,7 @@ class _Placement:
 
 
 def _distinct(gpu_sets: GpuSets) -> tuple[list[GpuSet], list[int]]:
-    """The different GPU sets, and per layer which one it has."""
+    """The distinct GPU sets, and per layer the index of its own."""
     # A set of many GPUs is long to compare, and layers on the same GPUs mostly share one tuple.
     by_object = {id(members): members for members in gpu_sets}
     order = {members: row for row, members in enumerate(dict.fromkeys(by_object.values()))}

@@ -1,4 +1,4 @@
-"""Layers on GPUs, with prices: what each layer of a plan costs, and what a change to one of them would."""
+"""Placement: the cost of each layer on its GPUs, and the effect of a change to one layer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ Passes = Mapping[int, tuple[float, float]] | Sequence[tuple[float, float]]
 
 
 class LayerTimes(NamedTuple):
-    """What one layer takes in one iteration."""
+    """Seconds of one layer in one iteration."""
 
     reshard: float
     forward: float
@@ -27,7 +27,7 @@ class LayerTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where every layer runs."""
+    """GPUs of every layer, with the costs that follow."""
 
     costs: CostTable
     options: tuple[int, ...]
@@ -38,7 +38,7 @@ class Placement:
     """All-reduces overlap the backward pass."""
 
     def gpu_count(self, layer: int) -> int:
-        """GPUs of a layer."""
+        """Returns the number of GPUs of a layer."""
         return self.costs.gpu_counts[self.options[layer]]
 
     @cached_property
@@ -60,15 +60,15 @@ class Placement:
         return self.costs.graph.successors()
 
     def incoming(self, layer: int) -> float:
-        """Seconds to bring a layer's inputs to its GPUs, and the gradients back."""
+        """Returns the seconds of transfers of a layer's inputs to its GPUs, and of the gradients back."""
         here = self.costs.graph.layers[layer]
         return sum(
-            float(self.costs.comm(size, self._place(source, layer))[self.options[source], self.options[layer]])
+            float(self.costs.comm(size, self._locality(source, layer))[self.options[source], self.options[layer]])
             for source, size in zip(here.predecessors, here.input_bytes, strict=True)
         )
 
     def time(self, layer: int) -> float:
-        """Seconds of a layer: transfers, compute and synchronisation."""
+        """Returns the seconds of a layer: transfers, compute and synchronisation."""
         option = self.options[layer]
         return self.incoming(layer) + float(self.costs.compute[layer, option] + self.costs.sync[layer, option])
 
@@ -79,17 +79,17 @@ class Placement:
 
     @property
     def gpu_seconds(self) -> float:
-        """GPUs x seconds, over all layers; what all-reduces add where they overlap the backward pass."""
+        """GPUs x seconds, over all layers; of overlapping all-reduces only the part that nothing hides."""
         if self.overlap_sync:
-            return busy_gpu_seconds(self.schedule, self.gpus, self.layer_seconds)
+            return busy_gpu_seconds(self.schedule, self.gpus, self.layer_times)
         return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))
 
     def forward(self, layer: int) -> float:
-        """Seconds of a layer in the forward pass."""
+        """Returns the seconds of a layer in the forward pass."""
         return self.incoming(layer) / 2 + float(self.costs.forward[layer, self.options[layer]])
 
-    def seconds(self, layer: int) -> LayerTimes:
-        """Seconds of a layer, one by one."""
+    def times(self, layer: int) -> LayerTimes:
+        """Returns the seconds of a layer, part by part."""
         costs, option = self.costs, self.options[layer]
         return LayerTimes(
             self.incoming(layer),
@@ -100,38 +100,38 @@ class Placement:
 
     @cached_property
     def order(self) -> Order:
-        """What runs after what, and what side by side."""
+        """Order of the layers, with the branches that run side by side."""
         return order_of(self.tree, self.gpus)
 
     @cached_property
-    def layer_seconds(self) -> tuple[LayerTimes, ...]:
-        """Per layer its seconds."""
-        return tuple(map(self.seconds, range(len(self.options))))
+    def layer_times(self) -> tuple[LayerTimes, ...]:
+        """Per layer its seconds, part by part."""
+        return tuple(map(self.times, range(len(self.options))))
 
     @cached_property
     def schedule(self) -> Schedule:
-        """When each layer runs."""
-        return schedule(self.order, self.gpus, self.layer_seconds, overlap_sync=self.overlap_sync)
+        """Start times of all layers."""
+        return schedule(self.order, self.gpus, self.layer_times, overlap_sync=self.overlap_sync)
 
     def with_option(self, layer: int, option: int) -> "Placement":
-        """The same with another GPU count for one layer."""
+        """Returns the same placement with another GPU count for one layer."""
         return replace(self, options=(*self.options[:layer], option, *self.options[layer + 1 :]))
 
     def time_change(self, other: "Placement", touched: Iterable[int]) -> float:
-        """Seconds by which an iteration gets longer in ``other``, in which only ``touched`` layers take other times."""
+        """Returns the seconds by which ``other``, whose times differ only in ``touched`` layers, takes longer."""
         if self.overlap_sync:
-            # A hidden all-reduce may come to light anywhere, so the whole iteration is timed again.
-            seconds = list(self.layer_seconds)
+            # A hidden all-reduce may become exposed anywhere, so the whole iteration is timed again.
+            seconds = list(self.layer_times)
             for layer in touched:
-                seconds[layer] = other.seconds(layer)
-            then = schedule(self.order, other.gpus, seconds, overlap_sync=True)
-            return then.iteration_time - self.schedule.iteration_time
+                seconds[layer] = other.times(layer)
+            changed = schedule(self.order, other.gpus, seconds, overlap_sync=True)
+            return changed.iteration_time - self.schedule.iteration_time
         passes = {**dict(enumerate(self._passes)), **{layer: other.passes(layer) for layer in touched}}
         parts = {id(self._parts[layer]): self._parts[layer] for layer in touched}
         return sum(self._seconds_of(part, passes) - self._part_seconds[key] for key, part in parts.items())
 
     def passes(self, layer: int) -> tuple[float, float]:
-        """Seconds of a layer in the forward and in the backward pass."""
+        """Returns the seconds of a layer in the forward and in the backward pass."""
         forward = self.forward(layer)
         return forward, self.time(layer) - forward
 
@@ -141,53 +141,53 @@ class Placement:
 
     @cached_property
     def _part_seconds(self) -> dict[int, float]:
-        """By the identity of a part."""
+        """Seconds by the identity of a part."""
         parts = {id(part): part for part in self._parts}
         return {key: self._seconds_of(part, self._passes) for key, part in parts.items()}
 
     def _seconds_of(self, part: Series, passes: Passes) -> float:
-        """Seconds of both passes through a part of the model, side by side what runs so here."""
+        """Seconds of both passes through a part of the model on the GPUs of this placement."""
         forward = pass_duration(part, self.gpus, lambda layer: passes[layer][0])
         return forward + pass_duration(part, self.gpus, lambda layer: passes[layer][1])
 
     @cached_property
-    def rooms(self) -> tuple[int, ...]:
-        """Per layer, GPUs from its first one on that nothing else holds at the same time.
+    def free_widths(self) -> tuple[int, ...]:
+        """Per layer, the number of GPUs from its first one on that nothing else uses at the same time.
 
         They end with the node where they start inside one: more GPUs would synchronise by other links than the
-        first ones of the cluster, whose prices these are.
+        first ones of the cluster, which these costs are for.
         """
         cluster = self.costs.network.cluster
-        rooms = [0] * len(self.options)
-        self._fill_rooms(rooms, self.tree, cluster.gpus)
+        widths = [0] * len(self.options)
+        self._fill_free_widths(widths, self.tree, cluster.gpus)
         in_node = [-start % cluster.gpus_per_node or cluster.gpus for start in self.starts]
-        return tuple(map(min, rooms, in_node))
+        return tuple(map(min, widths, in_node))
 
-    def _fill_rooms(self, rooms: list[int], series: Series, end: int) -> None:
+    def _fill_free_widths(self, widths: list[int], series: Series, end: int) -> None:
         for layer in layers_of(series):
-            rooms[layer] = end - self.starts[layer]
+            widths[layer] = end - self.starts[layer]
         for block in (*series.blocks, series.tail):
             if not isinstance(block, ParallelBlock):
                 continue
-            lanes = concurrent_branches(block, self.gpus)
+            groups = concurrent_branches(block, self.gpus)
             first = [
-                min(self.starts[x] for branch in lane for x in layers_of(block.branches[branch])) for lane in lanes
+                min(self.starts[x] for branch in group for x in layers_of(block.branches[branch])) for group in groups
             ]
-            for lane, start in zip(lanes, first, strict=True):
+            for group, start in zip(groups, first, strict=True):
                 until = min([end, *(other for other in first if other > start)])
-                for branch in lane:
-                    self._fill_rooms(rooms, block.branches[branch], until)
+                for branch in group:
+                    self._fill_free_widths(widths, block.branches[branch], until)
 
     @cached_property
     def _parts(self) -> tuple[Series, ...]:
-        """Per layer the smallest part of the whole chain that holds it: a cut and what lies before it."""
+        """Per layer the smallest part of the whole chain that contains it: a cut and what lies before it."""
         parts: dict[int, Series] = {}
         for layer, block in zip(self.tree.layers, self.tree.blocks, strict=True):
             part = Series((layer,), (block,))
             parts.update(dict.fromkeys(layers_of(part), part))
         return tuple(parts[layer] for layer in range(len(self.options)))
 
-    def _place(self, source: int, layer: int) -> Locality:
+    def _locality(self, source: int, layer: int) -> Locality:
         starts = self.starts[source], self.starts[layer]
         if starts[0] == starts[1]:
             return SAME_START

@@ -1,23 +1,23 @@
-"""When each layer of a plan runs, and when its gradients are all-reduced.
+"""Start times of the layers and all-reduces of a plan within one iteration.
 
-Layers run forward and then backward, each on its GPUs. A layer's transfers come before it in forward and
-after it in backward. Between a fork and its join the lanes run side by side, in each the branches one
+Layers run forward and then backward, each on its GPUs. A layer's transfers come before it in forward and after it
+in backward. Between a fork and its join, branches on different GPUs run side by side, branches that share a GPU one
 after another, and the join waits for the last of them; backward the same from the join to the fork.
 
-The all-reduce of a layer's gradients follows its backward. By default everything waits for it, as in
-DeepPool, section 4.1:
+The all-reduce of a layer's gradients follows its backward. By default everything waits for it, as in DeepPool,
+section 4.1:
 
     backward 2 | all-reduce 2 | backward 1 | all-reduce 1
 
-Where all-reduces overlap the backward pass, nothing but other all-reduces does. Each GPU has one channel:
-an all-reduce starts when its layer's backward has ended and the earlier ones on any of its GPUs have, in
-the order of the backward pass, and the iteration ends when the last layer and the last all-reduce have:
+Where all-reduces overlap the backward pass, nothing but other all-reduces does. Each GPU has one channel: an
+all-reduce starts when its layer's backward has ended and the earlier ones on any of its GPUs have, in the order of
+the backward pass, and the iteration ends when the last layer and the last all-reduce have:
 
     backward 2 | backward 1 |
                | all-reduce 2     | all-reduce 1
 
-Layers, transfers and all-reduces are taken not to slow one another. That is optimistic: on real GPUs they
-share memory bandwidth, links and multiprocessors.
+Layers, transfers and all-reduces are assumed not to slow one another. That is optimistic: on real GPUs they share
+memory bandwidth, links and multiprocessors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,82 +29,82 @@ from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series
 from deeppool.planning.search.gpu_partition import Gpus, GpuSet, concurrent_branches, share_gpus
 
 Order = tuple["int | tuple[Order, ...]", ...]
-"""Layers one after another; a tuple among them holds lanes that run side by side."""
+"""Layers one after another; a tuple among them holds orders that run side by side."""
 
 
 class LayerSeconds(Protocol):
-    """What one layer takes in one iteration."""
+    """Seconds of one layer in one iteration."""
 
     @property
     def reshard(self) -> float:
-        """Transfers in and back; half in each pass."""
+        """Transfers of inputs and back of their gradients; half in each pass."""
 
     @property
     def forward(self) -> float:
-        """Computing."""
+        """Forward computation."""
 
     @property
     def backward(self) -> float:
-        """Computing."""
+        """Backward computation."""
 
     @property
     def sync(self) -> float:
-        """The all-reduce of its gradients."""
+        """All-reduce of the gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Seconds from the start of the iteration, per layer."""
+    """Start times of one iteration, per layer, in seconds from its start."""
 
     iteration_time: float
     inputs: tuple[float, ...]
-    """When its inputs start to travel; its forward follows."""
+    """Start of the transfers of inputs; the forward follows."""
     backward: tuple[float, ...]
-    """When its backward starts."""
+    """Start of the backward."""
     gradients: tuple[float, ...]
-    """When the gradients of its inputs start to travel back."""
+    """Start of the transfers of the inputs' gradients."""
     all_reduce: tuple[float, ...]
-    """When the all-reduce of its own gradients starts."""
+    """Start of the all-reduce of its gradients."""
 
 
 def order_of(part: Series | ParallelBlock | Irregular | None, gpus: Gpus) -> Order:
-    """What follows what in a forward pass, and what runs side by side.
+    """Returns the order of the layers in a forward pass, with the branches that run side by side.
 
     Args:
-        part: of the tree that ``decompose`` makes.
-        gpus: where the layers run.
+        part: of the tree that ``decompose`` returns.
+        gpus: per layer its GPUs.
     """
     if part is None:
         return ()
     if isinstance(part, Irregular):
         return part.layers
     if isinstance(part, ParallelBlock):
-        lanes = tuple(
-            tuple(chain.from_iterable(order_of(part.branches[branch], gpus) for branch in lane))
-            for lane in concurrent_branches(part, gpus)
+        orders = tuple(
+            tuple(chain.from_iterable(order_of(part.branches[branch], gpus) for branch in group))
+            for group in concurrent_branches(part, gpus)
         )
-        return lanes[0] if len(lanes) == 1 else (lanes,)
+        return orders[0] if len(orders) == 1 else (orders,)
     steps = ((*order_of(block, gpus), layer) for layer, block in zip(part.layers, part.blocks, strict=True))
     return (*chain.from_iterable(steps), *order_of(part.tail, gpus))
 
 
 def layers_in_order(order: Order) -> Iterator[int]:
-    """All layers of an order, lane by lane."""
+    """Yields all layers of an order; of orders side by side one after the other."""
     for step in order:
         if isinstance(step, int):
             yield step
         else:
-            for lane in step:
-                yield from layers_in_order(lane)
+            for side in step:
+                yield from layers_in_order(side)
 
 
 def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overlap_sync: bool) -> Schedule:
-    """Runs one iteration; complexity O(layers x different sets of GPUs).
+    """Returns the schedule of one iteration; complexity O(layers x different sets of GPUs).
 
     Args:
-        order: of the layers, as :func:`order_of` finds it.
-        gpus: per layer where it runs.
-        layers: what each takes.
+        order: of the layers, see :func:`order_of`.
+        gpus: per layer its GPUs.
+        layers: seconds of each.
         overlap_sync: whether all-reduces overlap the backward pass.
     """
     inputs, backward, gradients, all_reduce = ([0.0] * len(layers) for _ in range(4))
@@ -116,7 +116,7 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
                 inputs[step] = now
                 now += layers[step].reshard / 2 + layers[step].forward
             else:
-                now = max([run_forward(lane, now) for lane in step])
+                now = max([run_forward(side, now) for side in step])
         return now
 
     def run_backward(steps: Order, now: float) -> float:
@@ -132,7 +132,7 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
                 gradients[step] = now
                 now += layer.reshard / 2
             else:
-                now = max([run_backward(lane, now) for lane in step])
+                now = max([run_backward(side, now) for side in step])
         return now
 
     end = run_backward(order, run_forward(order, 0.0))
@@ -141,7 +141,7 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
 
 
 def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
-    """When the all-reduces that share a GPU with ``gpus`` have ended, but not before ``ready``."""
+    """The end of all all-reduces that share a GPU with ``gpus``, but not before ``ready``."""
     start = ready
     for others, end in channels.items():
         if end > start and share_gpus(others, gpus):
@@ -151,7 +151,7 @@ def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ExposedSync:
-    """A stretch in which a GPU does nothing but a layer's all-reduce."""
+    """An interval in which a GPU does nothing but a layer's all-reduce."""
 
     layer: int
     start: float
@@ -159,16 +159,16 @@ class ExposedSync:
 
 
 def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Sequence[int]) -> Iterator[ExposedSync]:
-    """The stretches of all-reduces on one GPU during which it neither computes nor moves samples.
+    """Yields the intervals of all-reduces on one GPU during which it neither computes nor moves samples.
 
     Args:
         times: of the iteration.
-        layers: what each takes.
+        layers: seconds of each.
         computed: the layers that the GPU computes.
     """
-    stretches = [(times.backward[layer], times.backward[layer] + layers[layer].backward) for layer in computed]
-    stretches += [(times.gradients[layer], times.gradients[layer] + layers[layer].reshard / 2) for layer in computed]
-    busy = sorted((start, end) for start, end in stretches if end > start)
+    intervals = [(times.backward[layer], times.backward[layer] + layers[layer].backward) for layer in computed]
+    intervals += [(times.gradients[layer], times.gradients[layer] + layers[layer].reshard / 2) for layer in computed]
+    busy = sorted((start, end) for start, end in intervals if end > start)
     position = 0
     # All-reduces of one GPU follow one another, so what is busy before one is past for the next.
     for layer in sorted((x for x in computed if layers[x].sync > 0), key=times.all_reduce.__getitem__):
@@ -183,7 +183,7 @@ def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Seq
 
 
 def group_identical_gpus(gpus: Gpus) -> dict[tuple[int, ...], list[int]]:
-    """GPUs that compute the same layers: per such layers, which GPUs."""
+    """Groups GPUs that compute the same layers: {layers: GPUs}."""
     computed: dict[int, list[int]] = {}
     for layer, used in enumerate(gpus):
         for gpu in used:
@@ -195,8 +195,8 @@ def group_identical_gpus(gpus: Gpus) -> dict[tuple[int, ...], list[int]]:
 
 
 def busy_gpu_seconds(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
-    """GPU-seconds in which a GPU computes, moves samples or all-reduces; an all-reduce under a layer counts once."""
+    """Returns the GPU-seconds of computing, transfers and all-reduces; what overlaps counts once."""
     total = sum((x.reshard + x.forward + x.backward) * len(used) for x, used in zip(layers, gpus, strict=True))
     for computed, same in group_identical_gpus(gpus).items():
-        total += len(same) * sum(stretch.end - stretch.start for stretch in exposed_syncs(times, layers, computed))
+        total += len(same) * sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))
     return total

@@ -1,8 +1,8 @@
-"""How long an iteration takes when layers run on given GPUs.
+"""Duration of a forward or backward pass when layers run on given GPUs.
 
-Forward, a series runs its layers one after another; between a fork and its join the lanes run side by
-side, in each the branches one after another, and the join waits for the last of them. Backward the same
-in the other direction. Each layer takes its own time wherever it runs.
+Forward, a series runs its layers one after another. Between a fork and its join, branches that share a GPU run one
+after another, groups of branches on different GPUs run side by side, and the join waits for the last of them.
+Backward is the same in the other direction. Each layer takes its own time wherever it runs.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from deeppool.planning.search.gpu_partition import Gpus, concurrent_branches
 def pass_duration(
     part: Series | ParallelBlock | Irregular | None, gpus: Gpus, seconds: Callable[[int], float]
 ) -> float:
-    """Seconds of one pass through a part of the model.
+    """Returns the seconds of one pass through a part of the model.
 
     Args:
-        part: of the tree that ``decompose`` makes.
-        gpus: where the layers run; it decides which branches run side by side.
-        seconds: what each layer takes in this pass.
+        part: of the tree that ``decompose`` returns.
+        gpus: per layer its GPUs; branches on different GPUs run side by side.
+        seconds: of each layer in this pass.
     """
     if part is None:
         return 0.0

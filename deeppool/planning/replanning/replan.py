@@ -16,7 +16,8 @@ from deeppool.costs.table import CostTable, price, reprice
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.baselines import data_parallel_time
 from deeppool.planning.evaluate.timing import pass_duration
-from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.layer_assignment import WHOLE_ITERATION, LayerAssignment
+from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan_from_costs
 from deeppool.planning.replanning.profile_correction import (
     NOISE,
@@ -28,7 +29,6 @@ from deeppool.planning.replanning.profile_correction import (
     describe_source,
 )
 from deeppool.planning.report.diff import PlanDiff, diff
-from deeppool.planning.report.explain import WHOLE_ITERATION
 from deeppool.planning.report.tables import render, table
 from deeppool.planning.search.search import certificate
 from deeppool.profiling.table import LayerTime, Profile

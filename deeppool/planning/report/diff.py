@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import PlanError
-from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.layer_assignment import LayerAssignment
+from deeppool.planning.plan import Plan
 from deeppool.planning.report.tables import render, table
 from deeppool.units import format_bytes, format_percent, format_seconds
 

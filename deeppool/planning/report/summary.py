@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from deeppool.planning.plan import LayerAssignment, Plan
+from deeppool.planning.layer_assignment import LayerAssignment
+from deeppool.planning.plan import Plan
 from deeppool.units import format_seconds
 
 MOST_GROUPS = 4

@@ -1,4 +1,4 @@
-"""Records as text for people: a line, then tables that fit the page."""
+"""Text tables of records, of a width that fits a page."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ WIDTH = 100
 
 
 def table(first: str, *others: str, title: str | None = None) -> "Table":
-    """An empty table: names on the left, which may be folded, and numbers on the right, which are not."""
+    """Returns an empty table: a left-aligned column of names, which may wrap, and right-aligned columns of numbers."""
     from rich import box
     from rich.table import Table
 
@@ -23,9 +23,9 @@ def table(first: str, *others: str, title: str | None = None) -> "Table":
     return made
 
 
-def render(line: str, *tables: "Table") -> str:
-    """The line and the tables, one below the other."""
-    spaced = [part for each in tables for part in ("", each)]
-    lines = format_tables(line, *spaced, width=WIDTH).strip().splitlines()
+def render(*parts: "str | Table", width: int = WIDTH) -> str:
+    """Returns lines and tables as text, one below the other with a blank line between them."""
+    spaced = [part for each in parts for part in ("", each)]
+    lines = format_tables(*spaced, width=width).strip().splitlines()
     # A table without a title begins with a blank line of its own.
     return "\n".join(text for text, before in zip(lines, ["", *lines], strict=False) if text or before)

@@ -6,7 +6,8 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
 from deeppool.planning.plan import GpuCounts, Plan
-from deeppool.planning.planner import frontier, gpu_counts_to_search
+from deeppool.planning.planner import frontier
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, Strategy, optimality_factor
 from deeppool.profiling.table import Profile

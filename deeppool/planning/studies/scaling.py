@@ -19,7 +19,8 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
-from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.planner import plan
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.search import search
 from deeppool.planning.studies.scaling_record import (
     PARALLELISMS,

@@ -1,4 +1,4 @@
-"""Layers on GPUs with prices: rooms worked out by hand, changes against the whole model priced again."""
+"""Placement: free widths worked out by hand, changes against the whole model timed again."""
 
 import random
 
@@ -25,48 +25,48 @@ def placed(edges, options, starts, node=8):
 # -- by hand ----------------------------------------------------------------------------------------
 
 
-def test_layer_of_a_chain_has_room_on_all_gpus():
-    assert placed([(), (0,)], (0, 3), (0, 0)).rooms == (8, 8)
+def test_layer_of_a_chain_may_widen_to_all_gpus():
+    assert placed([(), (0,)], (0, 3), (0, 0)).free_widths == (8, 8)
 
 
-def test_branches_in_one_lane_have_room_on_all_gpus():
-    assert placed([(), (0,), (0,), (1, 2)], (0, 1, 1, 0), (0, 0, 0, 0)).rooms == (8, 8, 8, 8)
+def test_branches_in_sequence_may_widen_to_all_gpus():
+    assert placed([(), (0,), (0,), (1, 2)], (0, 1, 1, 0), (0, 0, 0, 0)).free_widths == (8, 8, 8, 8)
 
 
-def test_branch_has_room_up_to_the_lane_beside_it():
+def test_branch_may_widen_up_to_the_branch_beside_it():
     """Branch 1 on GPUs 0-1 up to GPU 4, where branch 2 starts; that one up to the last GPU; the join all of them."""
-    assert placed([(), (0,), (0,), (1, 2)], (0, 1, 0, 0), (0, 0, 4, 0)).rooms == (8, 4, 4, 8)
+    assert placed([(), (0,), (0,), (1, 2)], (0, 1, 0, 0), (0, 0, 4, 0)).free_widths == (8, 4, 4, 8)
 
 
-def test_rooms_of_branches_within_a_branch_end_with_their_lane():
+def test_free_widths_of_nested_branches_end_with_their_gpu_group():
     """
-    0 ─┬─ 1 ─┬─ 2 ─┬─ 4 ─┬─ 6    Lanes: the branch of 1 to 4 on GPUs 0-3, branch 5 from GPU 4 on.
+    0 ─┬─ 1 ─┬─ 2 ─┬─ 4 ─┬─ 6    GPU groups: the branch of 1 to 4 on GPUs 0-3, branch 5 from GPU 4 on.
        │     └─ 3 ─┘     │       Inside: 2 from GPU 0, 3 from GPU 2.
        └─ 5 ─────────────┘
     """
     edges = [(), (0,), (1,), (1,), (2, 3), (0,), (4, 5)]
-    rooms = placed(edges, (3, 2, 0, 1, 1, 1, 3), (0, 0, 0, 2, 0, 4, 0)).rooms
-    assert rooms == (8, 4, 2, 2, 4, 4, 8)
+    widths = placed(edges, (3, 2, 0, 1, 1, 1, 3), (0, 0, 0, 2, 0, 4, 0)).free_widths
+    assert widths == (8, 4, 2, 2, 4, 4, 8)
 
 
-def test_rooms_of_a_tail_end_with_the_lane_of_its_branch():
+def test_free_widths_of_an_open_join_end_with_the_gpu_group_of_its_branch():
     """Branch 1 with the tail 2, 3 on GPUs 0-3, branch 4 from GPU 4 on; the tail's 3 starts on GPU 1."""
     edges = [(), (0,), (1,), (1,), (0,), (2, 3, 4)]
-    assert placed(edges, (0, 2, 0, 0, 0, 0), (0, 0, 0, 1, 4, 0)).rooms == (8, 4, 1, 3, 4, 8)
+    assert placed(edges, (0, 2, 0, 0, 0, 0), (0, 0, 0, 1, 4, 0)).free_widths == (8, 4, 1, 3, 4, 8)
 
 
-def test_room_of_a_lane_inside_a_node_ends_with_the_node():
+def test_free_width_inside_a_node_ends_with_the_node():
     """Nodes of 3: GPUs 0-2, 3-5, 6-7. From GPU 2 on, one GPU lies in its node, from GPU 3 on any number."""
     edges = [(), (0,), (0,), (1, 2)]
-    assert placed(edges, (0, 1, 0, 0), (0, 0, 2, 0), node=3).rooms == (8, 2, 1, 8)
-    assert placed(edges, (0, 1, 0, 0), (0, 0, 3, 0), node=3).rooms == (8, 3, 5, 8)
+    assert placed(edges, (0, 1, 0, 0), (0, 0, 2, 0), node=3).free_widths == (8, 2, 1, 8)
+    assert placed(edges, (0, 1, 0, 0), (0, 0, 3, 0), node=3).free_widths == (8, 3, 5, 8)
 
 
 # -- against the definitions ------------------------------------------------------------------------
 
 
 def placements(shape, number):
-    """A plan, and the same with another GPU count for one layer, if that has room for it."""
+    """A plan, and the same with another GPU count for one layer, if it may widen to that."""
     rng = random.Random(f"{shape} {number}")
     problem = random_problem(rng, 10, 12, most_per_node=4, shape=shape)
     asked = problem.profile, problem.cluster, problem.global_batch
@@ -75,7 +75,7 @@ def placements(shape, number):
     found = search(costs, rng.choice([None, 1.5, 4.0]))
     made = Placement(costs, found.choices, found.starts)
     layer = rng.randrange(len(found.choices))
-    fitting = [option for option, count in enumerate(costs.gpu_counts) if count <= made.rooms[layer]]
+    fitting = [option for option, count in enumerate(costs.gpu_counts) if count <= made.free_widths[layer]]
     return definition, made, layer, made.with_option(layer, rng.choice(fitting))
 
 
@@ -108,11 +108,11 @@ def test_layers_take_what_the_definitions_say(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_layer_with_room_shares_no_gpu_with_a_lane_beside_it(shape):
+def test_a_widened_layer_shares_no_gpu_with_a_branch_beside_it(shape):
     for number in range(60):
         _, made, layer, other = placements(shape, number)
         everything = Placement(made.costs, made.options, made.starts)
-        assert everything.rooms == made.rooms
-        # The lanes stay what they were: whatever ran beside the layer still does.
-        assert other.rooms[layer] == made.rooms[layer]
-        assert all(room >= made.gpu_count(index) for index, room in enumerate(made.rooms))
+        assert everything.free_widths == made.free_widths
+        # The GPU groups stay what they were: whatever ran beside the layer still does.
+        assert other.free_widths[layer] == made.free_widths[layer]
+        assert all(width >= made.gpu_count(index) for index, width in enumerate(made.free_widths))

@@ -11,7 +11,7 @@ from deeppool.costs.table import price
 from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.evaluate.schedule import ExposedSync, busy_gpu_seconds, exposed_syncs, order_of, schedule
-from deeppool.planning.planner import gpu_counts_to_search
+from deeppool.planning.request import gpu_counts_to_search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import deeppool as dp
-from deeppool.planning.report.alternatives import price_list
+from deeppool.planning.report.alternatives import alternatives_of
 from tests.figures.records import run_of
 
 PROFILE = dp.find_profile("vgg16-cpu")
@@ -22,7 +22,7 @@ STUDY = dp.scaling(PROFILE, dp.find_steps("imagenet-90-epochs"), gpu_counts=[1, 
     [
         (PLAN.explain, "why not fewer, why not more"),
         (dp.diff(PLAN, dp.plan(PROFILE, 4, 8, 1.5)).explain, "amplification_limit"),
-        (price_list(PLAN, "classifier.0").explain, "classifier.0"),
+        (alternatives_of(PLAN, "classifier.0").explain, "classifier.0"),
         (STUDY.table, "speed-up"),
         (dp.compare_runs(run_of(), run_of(background=False)).explain, "setting"),
         (dp.compare_profiles(PROFILE, SLOWER).explain, "in the iteration"),

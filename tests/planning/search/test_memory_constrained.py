@@ -14,7 +14,8 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.planner import plan
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.search import search
 from tests.planning.evaluate.test_memory import Count, graphs_that_know_their_memory
 from tests.planning.search.test_search import ROUNDING, Definition, counts_of

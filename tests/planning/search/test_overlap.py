@@ -15,7 +15,8 @@ from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
 from deeppool.graph.series_parallel import ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.planner import plan
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search import flow_shop, overlap
 from deeppool.planning.search.flow_shop import fastest_in_sequence
 from deeppool.planning.search.overlap import BOUND_SHARES, bounding_plan

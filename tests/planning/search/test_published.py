@@ -16,7 +16,8 @@ from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
 from deeppool.graph.series_parallel import Irregular, decompose
 from deeppool.planning.plan import Plan, PublishedClaim
-from deeppool.planning.planner import gpu_counts_to_search, plan
+from deeppool.planning.planner import plan
+from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.published import merge, new_set_terms, search_published
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of

@@ -1,0 +1,45 @@
+"""LayerAssignment: the GPUs and predicted times of one layer of a plan, and the cost of other GPU counts."""
+
+from dataclasses import dataclass
+
+WHOLE_ITERATION = "the whole iteration"
+"""Stands among the names of layers where a limit on the iteration is exceeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativeCost:
+    """Predicted effect of another GPU count for one layer, all other layers unchanged."""
+
+    gpu_count: int
+    iteration_time_change: float
+    """Seconds against the plan; positive is slower. Includes the transfers to layers that read this one."""
+    amplification: float
+    """Of the layer, on that many GPUs."""
+    over_limit: tuple[str, ...]
+    """Layers that would exceed the amplification limit: this one, or those that read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAssignment:
+    """GPUs and predicted times of one layer of a plan. Times are seconds of one iteration."""
+
+    name: str
+    predecessors: tuple[int, ...]
+    """Layers that it reads, by their index in the plan."""
+    gpu_count: int
+    gpus: tuple[int, ...]
+    """Each computes ceil(global_batch / gpu_count) samples of the global batch, or one less."""
+    time: float
+    """reshard + forward + backward + sync."""
+    amplification: float
+    """time x gpu_count / (time of the layer on one GPU)."""
+    reshard: float
+    """Transfers of activations in and of their gradients back, over all predecessors; half of it in each pass."""
+    forward: float
+    backward: float
+    sync: float
+    """All-reduce of the layer's gradients, hidden or not."""
+    single_gpu_time: float
+    """Forward and backward of the global batch on one GPU."""
+    alternatives: tuple[AlternativeCost, ...] = ()
+    """One per other GPU count that was searched; empty in the plans of a replan, which leaves them out."""
