@@ -18,10 +18,9 @@ from deeppool.profiling.table import Measurement
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_random_graphs import one_pass_problem
 from tests.planning.search.test_search import Definition
-from tests.sampling import STRESS
 from tests.strategies import BATCH_SIZES, make_graph, make_profile
 
-GRAPHS = 200 if STRESS else 100
+GRAPHS = 200
 LIMITS = (None, 4.0, 1.5)
 SIZES = ((5, 4), (6, 2), (7, 2), (5, 3))
 """Layers and the most GPUs; all assignments are some thousands."""
@@ -60,7 +59,7 @@ def least_seconds(definition, position, limits):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("shape", ["branches", "nested", "tails", "one pass"])
+@pytest.mark.parametrize("shape", ["branches", "nested", "tails", pytest.param("one pass", marks=pytest.mark.stress)])
 def test_no_assignment_takes_less_than_its_bounds(shape):
     raised = 0
     for number in range(GRAPHS):
