@@ -85,6 +85,7 @@ def climb(script):
     return measured
 
 
+@pytest.mark.stress
 def test_a_rung_that_cannot_be_had_is_named_and_the_others_are_climbed(script, monkeypatch):
     def refuse(device, share):
         raise RuntimeError("no context\nand a traceback of C++")
@@ -97,6 +98,7 @@ def test_a_rung_that_cannot_be_had_is_named_and_the_others_are_climbed(script, m
     assert len(gap["rungs"]) == len(collocation.LADDER) - 1
 
 
+@pytest.mark.stress
 def test_a_background_that_fails_beside_the_foreground_is_no_result(script, monkeypatch):
     run_beside, rungs = collocation.Background.run, []
 

@@ -1,5 +1,7 @@
 """What all widgets have in common, in a real page: the theme, the keyboard, the place for errors."""
 
+import pytest
+
 from tests.browser.lab import Lab
 
 IMPORT = "import deeppool as dp"
@@ -46,6 +48,7 @@ controls = Controls()
 controls"""
 
 
+@pytest.mark.stress
 def test_every_key_reaches_the_control_that_has_the_focus_and_a_figure_is_as_wide_as_its_panel(lab: Lab) -> None:
     """JupyterLab takes "d d" for a command that deletes the cell, and ArrowDown for one that goes to the next."""
     notebook = lab.open(["first = 1", CONTROLS, "last = 3"])

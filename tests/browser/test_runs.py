@@ -1,5 +1,7 @@
 """A run and its reader: a closed tab, a kernel that was started anew, another notebook."""
 
+import pytest
+
 from tests.browser.lab import Lab
 
 TRAINING = (
@@ -33,6 +35,7 @@ def test_a_run_is_seen_again_after_its_tab_was_closed_and_ends_when_it_is_cancel
     assert notebook.value("dp.running()") == ()
 
 
+@pytest.mark.stress
 def test_a_run_of_a_notebook_that_nobody_saved_is_found_in_another_one_and_stopped_there(lab: Lab) -> None:
     other = lab.open(RUNS)
     panel = other.panel(".dp-runs-panel")

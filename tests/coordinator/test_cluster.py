@@ -300,6 +300,7 @@ def test_jobs_end_with_their_coordinator_and_the_next_one_knows_them(nodes: Node
     assert (done.state, done.progress.update) == ("done", 3)
 
 
+@pytest.mark.stress
 def test_a_lost_node_ends_its_jobs_and_the_rest_of_the_cluster_goes_on(nodes: Nodes) -> None:
     """The last test of the module: the node does not come back."""
     coordinator = nodes.start()

@@ -264,6 +264,7 @@ def test_whatever_dies_all_end_and_one_line_says_why(victim, number, told, plan_
 
 
 @pytest.mark.processes
+@pytest.mark.stress
 def test_a_plan_for_other_ranks_is_refused_once(plan_file: Path, tmp_path: Path) -> None:
     with Torchrun(1, 3, train(plan_file, "--steps", "1"), tmp_path) as run:
         assert run.codes() == [1]
@@ -274,6 +275,7 @@ def test_a_plan_for_other_ranks_is_refused_once(plan_file: Path, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.root
+@pytest.mark.stress
 def test_a_folder_that_nodes_do_not_share_is_refused_before_anything_is_trained(
     plan_file: Path, tmp_path: Path
 ) -> None:

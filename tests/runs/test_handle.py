@@ -235,6 +235,7 @@ def expected() -> list[float]:
 
 
 @with_processes
+@pytest.mark.stress
 def test_two_runs_at_once_and_a_cancelled_one_goes_on_from_its_checkpoint(expected, tmp_path: Path) -> None:
     three = threading.Event()
     options = {"checkpoints": tmp_path, "checkpoint_every": 1}

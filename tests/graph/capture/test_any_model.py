@@ -52,13 +52,13 @@ def check_loss(captured):
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    sampled([*IMAGES.items(), *RELATED.items()], "squeezenet1_1", "mobilenet_v3_small", "swin_t"),
+    sampled([*IMAGES.items(), *RELATED.items()], "squeezenet1_1", "mobilenet_v3_small"),
 )
 def test_classifier_of_torchvision_is_captured_by_its_name(name, size):
     check_loss(capture(name, (3, size, size)))
 
 
-@pytest.mark.parametrize("architecture", sampled(SMALL, "gpt2", "bert", "t5"))
+@pytest.mark.parametrize("architecture", sampled(SMALL, "gpt2", "t5"))
 def test_language_model_is_captured_as_it_is(architecture):
     torch.manual_seed(0)
     model, shapes = small_language_model(architecture)
