@@ -19,7 +19,7 @@ from torch import nn
 import deeppool as dp
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collocation.captured_step import CapturedStep
-from deeppool.collocation.piece_launcher import LaunchedPiece, PieceLauncher, timed
+from deeppool.collocation.piece_launcher import LaunchedPiece, PieceLauncher, time_pieces
 from deeppool.device.common import Device, Launch, Precision, Stream
 from deeppool.device.sm_share import sm_share
 from deeppool.errors import DeeppoolError, RunError
@@ -254,7 +254,7 @@ class Climb:
     def background(self, sharing: Sharing, smaller: bool, foreground: Foreground) -> Background:
         """A rung's, measured alone first."""
         job, problem = self.job(sharing, smaller)
-        pieces = timed(job.works, job.stream, self.device)
+        pieces = time_pieces(job.works, job.stream, self.device)
         alone = PieceLauncher(job.stream, Gate(Sharing(pieces=2)), lambda: (FREE, None))
         started = time.perf_counter()
         with alone.running(pieces):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.piece_launcher import PieceLauncher, timed
+from deeppool.collocation.piece_launcher import PieceLauncher, time_pieces
 from deeppool.device.common import Device, Stream
 from deeppool.scheduling.background_limits import FREE
 from deeppool.scheduling.gate import Gate
@@ -32,7 +32,7 @@ def interference(device: Device, *, quick: bool) -> list[dict[str, Any]]:
         for other, background in backs.items():
             # Two in flight: the device always has the next.
             lane = PieceLauncher(back, Gate(Sharing(pieces=2)), lambda: (FREE, None))
-            with lane.running(timed([background], back, device)):
+            with lane.running(time_pieces([background], back, device)):
                 beside = rate(foreground, front, seconds)
             found.append({"foreground": name, "background": other, "share_of_alone": beside / alone})
     return found

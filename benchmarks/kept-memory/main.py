@@ -23,7 +23,7 @@ import torch
 
 import deeppool as dp
 from deeppool.base import serialization
-from deeppool.collocation.background_worker import whole
+from deeppool.collocation.background_worker import single_stage
 from deeppool.device.cpu import pin_to_core, usable_cores
 from deeppool.device.heap import keep_memory
 from deeppool.execution.communicator import Alone
@@ -84,7 +84,7 @@ def train(model: str, seconds: float, *, kept: bool) -> dict[str, float]:
     shape, batch = JOBS[model]
     with tempfile.TemporaryDirectory() as folder:
         work = synthetic_work(Job(model, shape, batch), torch.device("cpu"), Path(folder))
-    trainer = Trainer(work.captured, whole(work.captured, batch), Alone(), work.training)
+    trainer = Trainer(work.captured, single_stage(work.captured, batch), Alone(), work.training)
 
     def iterate() -> tuple[float, int]:
         started, before = time.perf_counter(), pages()

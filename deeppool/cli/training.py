@@ -149,11 +149,11 @@ def find_background(
     restarts: int,
 ) -> "list[BackgroundJob] | None":
     """Background jobs by their models' names or their callables, each with a folder of checkpoints of its own."""
-    from deeppool.collocation.job_queue import BackgroundJob, filler
+    from deeppool.collocation.job_queue import BackgroundJob, synthetic_job
 
     jobs = []
     for number, reference in enumerate(references):
-        job = find_own(reference) or replace(filler(reference, plan), batch=batch)
+        job = find_own(reference) or replace(synthetic_job(reference, plan), batch=batch)
         folder = None if checkpoints is None else checkpoints / f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', reference)}"
         jobs.append(BackgroundJob(job, batch=batch, steps=steps, checkpoints=folder, memory=memory, restarts=restarts))
     return jobs or None

@@ -1,20 +1,36 @@
-"""A background job in the gaps that the foreground leaves.
+"""Background jobs in the gaps that a foreground leaves.
 
-background      the process of one background job
-guest           what it trains there: a training on one rank
-pieces          a step cut so short that it can be stopped soon
-throttle        holds a background back before each piece, as its gate says
-phases          what a foreground does now, by its device
-home            where a background runs, and why
-lodger          a background in the process of a rank: what it trains
-hosting_rank    the process of such a rank
-lodgers         those of all ranks of a measurement
-captured_step   a training step in pieces that a GPU repeats one by one
-lane            a stream behind a gate: the background beside graphs on a GPU
-spinner         keeps a core awake, for the baseline
-neighbours      the background jobs of all ranks of a measurement, and what they got done
-queue           background jobs of the user's, and who is next
-host            starts, watches and ends them beside a training
-stay            what a job has done, and one process of it
-containment     when one of them must go
+Of a measured run (``dp.launch``), one job beside every rank:
+
+job_queue               BackgroundJob, and the queues in which jobs wait
+background_placement    chooses where a background runs: in a process of its own or in a thread of the rank
+collocated_processes    starts ranks, background jobs and spinners together
+background_group        background jobs in processes of their own, and the work they have done
+in_process_group        background jobs in the ranks' processes
+spinner                 the process that keeps a core active, for the baseline
+condition_results       results of the foreground by condition and by bound
+sample_publisher        publishes live samples of a run
+
+Of a training (``dp.train``), a queue of jobs:
+
+supervisor              starts, watches and stops background jobs
+job_process             the history of a job, and one process of it
+containment             decides when a job must be stopped
+
+In a process of its own:
+
+background_process      the process of one background job
+background_worker       trains the job
+pieces                  splits a model into short stages
+paced_launcher          delays each piece until its gate admits it
+
+In the process of a rank:
+
+collocated_rank         the process of such a rank
+in_process_background   trains the job
+captured_step           splits a training step into pieces that a GPU replays
+piece_launcher          launches pieces on a stream when a gate admits them
+foreground_phases       tracks which operator the foreground runs now
+
+interference            measures the slowdown that collocated work causes
 """

@@ -1,9 +1,11 @@
-"""Where a background runs: in a process of its own, or in a thread of the rank that it runs beside.
+"""Chooses where a background runs: in a process of its own, or in a thread of the rank beside which it runs.
 
-Two threads of one process share a GPU by the priorities of their streams and see each other's stamps, so that every
-mechanism works; but what ends the device's context ends both. Two processes take turns on it, unless MPS runs there,
-and each is safe from the other.
+Two threads of one process share a GPU by the priorities of their streams and see each other's stamps, so every
+mechanism works; but what ends the device's context ends both. Two processes take turns on a GPU, unless MPS runs there,
+and each survives the other.
 """
+
+from dataclasses import dataclass
 
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.job_queue import BackgroundJob
@@ -16,18 +18,31 @@ PROCESS = "process"
 PROCESS_UNDER_MPS = "process, under MPS"
 
 
-def place_background(sharing: Sharing, device: str, job: BackgroundJob) -> tuple[str, str | None]:
-    """Where a background runs, as a record says it; and why it is not where it would be by itself, or None.
+@dataclass(frozen=True, slots=True)
+class BackgroundSetup:
+    """The background job of a measured run, the same beside every rank."""
 
-    A daemon of MPS is never started or stopped here; processes use one that runs.
+    job: BackgroundJob
+    sharing: Sharing
+    """How it shares a device with a rank."""
+    placement: str
+    """:data:`THREAD`, :data:`PROCESS` or :data:`PROCESS_UNDER_MPS`."""
+    placement_reason: str | None = None
+    """Why it is not where the device's default would put it; None: it is there."""
+
+
+def place_background(sharing: Sharing, device: str, job: BackgroundJob) -> tuple[str, str | None]:
+    """Chooses where a background runs; returns placement and reason as in :class:`BackgroundSetup`.
+
+    Never starts or stops an MPS daemon; processes use one that runs.
 
     Args:
-        sharing: what was asked for.
+        sharing: what the caller asked for.
         device: ``cpu`` or ``cuda``.
         job: the background.
 
     Raises:
-        InvalidValueError: a thread was asked for, and cannot be had.
+        InvalidValueError: a thread was asked for and is not possible.
     """
     problem = training_problem(job.job) if isinstance(job.job, TrainingJob) else None
     if sharing.home == "thread":
@@ -41,17 +56,18 @@ def place_background(sharing: Sharing, device: str, job: BackgroundJob) -> tuple
                 "(give it priority 'normal' and no share, or home 'process')"
             )
         return THREAD, None
-    if device == "cuda" and sharing.home == "auto" and problem is None:
+    if device == "cpu":
+        return PROCESS, None
+    process = PROCESS_UNDER_MPS if mps().startswith("running") else PROCESS
+    if sharing.home != "auto":
+        return process, None
+    if problem is None:
         return THREAD, None
-    under_mps = device == "cuda" and mps().startswith("running")
-    why = None
-    if device == "cuda" and sharing.home == "auto":
-        why = f"the background is in a process of its own: in a thread of the rank it could not have {problem}"
-    return PROCESS_UNDER_MPS if under_mps else PROCESS, why
+    return process, f"the background is in a process of its own: in a thread of the rank it could not have {problem}"
 
 
 def training_problem(training: Training) -> str | None:
-    """What keeps a rule of updates from being pieces that a device repeats by itself, or None."""
+    """The part of a training that cannot be captured as pieces for a device to replay; None: there is none."""
     for given, what in (
         (training.accumulation > 1, f"accumulation {training.accumulation}"),
         (training.clip_norm is not None, f"clip_norm {training.clip_norm}"),

@@ -1,4 +1,4 @@
-"""A background job: a training on one rank, of its own process and without torch.distributed."""
+"""Trains one background job in a process of its own, on one rank and without torch.distributed."""
 
 import math
 import time
@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.collectives.layout import Layout
 from deeppool.collocation.paced_launcher import PacedLauncher
-from deeppool.collocation.pieces import PIECE_SECONDS, in_pieces, longest_piece
+from deeppool.collocation.pieces import PIECE_SECONDS, longest_piece, split_model, stage_of
 from deeppool.device.common import Device, Stream, StreamPriority, find_device
 from deeppool.device.cpu import LOWEST
 from deeppool.device.heap import keep_memory
@@ -29,23 +28,22 @@ from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.processes.shared_page import SharedPage
 from deeppool.training.training_job import load_job
 
-TELL_SECONDS = 0.5
-"""Between two lines of progress: each costs the launcher's machine some time."""
-KEEP = 2
-"""Checkpoints that stay."""
+PROGRESS_SECONDS = 0.5
+"""Interval between two progress reports: each costs the launcher's machine some time."""
+KEPT_CHECKPOINTS = 2
 
 
 class BackgroundWorker:
-    """One background job in this process."""
+    """Trains one background job in this process, on one rank and without torch.distributed."""
 
     def __init__(self, setup: Message, commands: CommandChannel) -> None:
         """Builds the model and its data.
 
         Args:
-            setup: ``job`` (fields of a :class:`deeppool.job.Job`) or ``own`` (folder of a saved training of the
-                user's) and ``batch``; ``folder`` of the run, and, where it must obey one there, ``sharing`` and the
-                ``rank`` beside which it runs; ``device`` and ``index`` where it is no core.
-            commands: to and from the launcher.
+            setup: ``job`` (fields of a :class:`deeppool.job.Job`), or ``saved_job`` (folder of a saved training) and
+                ``batch``; ``folder`` of the run; where it is paced there, ``sharing`` and the ``rank`` beside which it
+                runs; on a GPU ``device`` and ``index``.
+            commands: channel to the launcher.
         """
         self._commands = commands
         device = find_device(setup.get("device", "cpu"))
@@ -57,95 +55,101 @@ class BackgroundWorker:
             device.select(setup["index"])
             _limit_gpu_memory(setup.get("memory"), place)
         self._device, self._place = device, place
-        self.work, self.batch = work_of(setup, place)
+        self.task, self.batch = load_task(setup, place)
         self._setup = setup
         self._batch: tuple[int, tuple[torch.Tensor, ...]] | None = None
         self._sharing = Sharing(**setup.get("sharing", {}))
-        self._stream, self.granted, self._kept = granted_stream(self._sharing, device)
-        self._throttled = "rank" in setup
+        self._stream, self.granted, self._kept = create_stream(self._sharing, device)
+        self._paced = "rank" in setup
         self.trainer = self._trainer(self._stages())
         self.updates = 0
-        """Of the training, those before a checkpoint included."""
-        self._told = -math.inf
-        self._first: float | None = None
-        self._last: float | None = None
+        """Updates of the training, those before a checkpoint included."""
+        self._reported = -math.inf
+        """Time of the last progress report."""
+        self._first_loss: float | None = None
+        self._last_loss: float | None = None
         self._samples = 0
         self._slowest = 0.0
-        self._tells = False
-        self._ahead = 0.0
+        self._reports_progress = False
+        self._clock_offset = 0.0
 
     def _stages(self) -> Sequence[Stage]:
-        captured = self.work.captured
-        if not (self._throttled and self._sharing.in_pieces):
-            return whole(captured, self.batch)
+        captured = self.task.captured
+        if not (self._paced and self._sharing.in_pieces):
+            return single_stage(captured, self.batch)
         with self._stream.current():
             limit = longest_piece(self._sharing) if self._device.kind == "cpu" else PIECE_SECONDS
-            return in_pieces(captured, self.batch, self._trainer, self._device, limit)
+            return split_model(captured, self.batch, self._trainer, self._device, limit)
 
-    def pace(self, priority: str) -> None:
-        """From now on it begins a piece when the foreground lets it; ``priority`` is the one that it was granted."""
-        if self._throttled:
-            board = SharedPage(self._setup["folder"], self._setup["rank"])
-            # On a GPU to look again and again would take nothing but a core.
-            spins = priority == LOWEST and self._device.kind == "cpu"
-            device = None if self._device.kind == "cpu" else self._device
-            self.trainer.watcher = PacedLauncher(self._sharing, board, self._hurries, spins=spins, device=device)
+    def enable_pacing(self, priority: str) -> None:
+        """From now on each piece waits until the foreground admits it; ``priority`` is the granted one."""
+        if self._paced:
+            # Polling on a GPU would only use up a core.
+            self.trainer.watcher = PacedLauncher(
+                self._sharing,
+                SharedPage(self._setup["folder"], self._setup["rank"]),
+                self._must_stop,
+                polls=priority == LOWEST and self._device.kind == "cpu",
+                device=None if self._device.kind == "cpu" else self._device,
+            )
 
-    def _hurries(self) -> bool:
-        """Whether it was told to stop; a sign of life, too."""
-        if self._tells:
-            self.tell()
+    def _must_stop(self) -> bool:
+        """Whether a command waits. Called while a piece is held back, so it reports progress too."""
+        if self._reports_progress:
+            self.report_progress()
         return self._commands.pending()
 
     def _trainer(self, stages: Sequence[Stage]) -> Trainer:
         with self._stream.current():
-            return Trainer(self.work.captured, stages, Alone(), self.work.training)
+            return Trainer(self.task.captured, stages, Alone(), self.task.training)
 
     def step(self) -> float:
-        """One update; returns its loss."""
-        accumulation = self.work.training.accumulation
+        """Makes one update; returns its loss."""
+        accumulation = self.task.training.accumulation
         with self._stream.current():
-            loss = self.trainer.iterate([self._samples_of] * accumulation)
+            loss = self.trainer.iterate([self._read_batch] * accumulation)
         self.updates += 1
         self._samples += self.batch * accumulation
-        self._last = loss
-        self._first = loss if self._first is None else self._first
+        self._last_loss = loss
+        self._first_loss = loss if self._first_loss is None else self._first_loss
         return loss
 
     def time_step(self) -> float:
-        """One more update; the seconds that it holds its core, whoever else wants it, or its GPU."""
+        """Makes one update; returns the seconds that it holds its core, whatever else runs there, or its GPU."""
         clock = time.process_time if self._device.kind == "cpu" else time.perf_counter
         before = clock()
         self.step()
         return clock() - before
 
-    def _samples_of(self, samples: range) -> tuple[torch.Tensor, ...]:
-        # The first piece asks for its inputs, the last one for the targets.
+    def _read_batch(self, samples: range) -> tuple[torch.Tensor, ...]:
+        # The first piece reads the inputs, the last one the targets.
         if self._batch is None or self._batch[0] != self.trainer.iterations:
-            read = self.work.samples(self.trainer.iterations, samples)
+            read = self.task.samples(self.trainer.iterations, samples)
             self._batch = self.trainer.iterations, tuple(tensor.to(self._place) for tensor in read)
         return self._batch[1]
 
-    def train(self, steps: float, ahead: float, *, tells: bool = False) -> list[tuple[float, float, float]]:
-        """Steps until the next command, but so many at most.
+    def train(
+        self, steps: float, clock_offset: float, *, reports_progress: bool = False
+    ) -> list[tuple[float, float, float]]:
+        """Trains until the next command, for ``steps`` at most.
 
         Args:
-            steps: at most.
-            ahead: what the launcher's clock shows more than this machine's.
-            tells: whether it gives signs of life meanwhile.
+            steps: maximum number of steps.
+            clock_offset: the launcher's clock minus this machine's.
+            reports_progress: whether to report progress meanwhile.
 
         Returns:
             Clock, CPU seconds and loss: at the start, and at the end of each step.
         """
-        self._tells, self._ahead = tells, ahead
+        self._reports_progress, self._clock_offset = reports_progress, clock_offset
         if not self.updates:
             self.step()
-        log = [(time.perf_counter() + ahead, time.process_time(), 0.0)]
+        log = [(time.perf_counter() + clock_offset, time.process_time(), 0.0)]
         while not self._commands.pending() and len(log) <= steps:
             loss = self.step()
-            log.append((time.perf_counter() + ahead, time.process_time(), loss))
-            if tells:
-                self.tell()
+            log.append((time.perf_counter() + clock_offset, time.process_time(), loss))
+            if reports_progress:
+                self.report_progress()
         return log
 
     # -- a job with an end of its own -----------------------------------------------------------------
@@ -157,13 +161,13 @@ class BackgroundWorker:
             goal: ``steps`` (None: no end), ``checkpoints`` (folder, or None) and ``every`` how many updates.
 
         Returns:
-            ``why`` it is over: ``finished``, ``asked``, or what is wrong with its loss; and what ``progress`` tells.
+            ``why`` it is over: ``finished``, ``asked``, or what is wrong with its loss; and the fields of ``progress``.
         """
         folder = None if goal["checkpoints"] is None else Path(goal["checkpoints"])
         end = math.inf if goal["steps"] is None else goal["steps"]
-        self._tells = True
+        self._reports_progress = True
         saved = self.updates = self._resume(folder)
-        self.tell()
+        self.report_progress()
         while self.updates < end and not self._commands.pending():
             before = time.process_time()
             loss = self.step()
@@ -173,35 +177,35 @@ class BackgroundWorker:
             if folder is not None and self.updates % goal["every"] == 0:
                 self._save(folder)
                 saved = self.updates
-            self.tell()
+            self.report_progress()
         if folder is not None and saved < self.updates:
             self._save(folder)
         return {"why": "finished" if self.updates >= end else "asked", **self._progress()}
 
-    def tell(self) -> None:
-        """A sign of life, unless the last one is recent. Who waits between pieces must call it while it waits."""
+    def report_progress(self) -> None:
+        """Reports progress, at most every :data:`PROGRESS_SECONDS`."""
         now = time.monotonic()
-        if now - self._told >= TELL_SECONDS:
-            self._told = now
+        if now - self._reported >= PROGRESS_SECONDS:
+            self._reported = now
             self._commands.answer("progress", **self._progress())
 
     def _progress(self) -> dict[str, Any]:
         return {
             "updates": self.updates,
             "samples": self._samples,
-            "first_loss": _number(self._first),
-            "last_loss": _number(self._last),
+            "first_loss": _finite(self._first_loss),
+            "last_loss": _finite(self._last_loss),
             "cpu": time.process_time(),
-            "clock": time.perf_counter() + self._ahead,
+            "clock": time.perf_counter() + self._clock_offset,
             "slowest": self._slowest,
         }
 
     def _resume(self, folder: Path | None) -> int:
-        """Updates made before."""
+        """Loads the latest checkpoint; returns the updates made before it."""
         found = None if folder is None else checkpoint.latest(folder)
         if found is None:
             return 0
-        written, graph = checkpoint.read(found), self.work.captured.graph
+        written, graph = checkpoint.read(found), self.task.captured.graph
         if (written.graph_fingerprint, written.global_batch) != (graph.fingerprint, self.batch):
             raise InvalidValueError(
                 f"{found} is of {written.model} at batch {written.global_batch}, this is {graph.model} at "
@@ -213,7 +217,7 @@ class BackgroundWorker:
     def _save(self, folder: Path) -> None:
         partial = checkpoint.begin(folder, self.updates)
         checkpoint.save_shard(self.trainer, partial)
-        graph, scale = self.work.captured.graph, self.trainer.update.scale
+        graph, scale = self.task.captured.graph, self.trainer.update.scale
         record = Checkpoint(
             model=graph.model,
             graph_fingerprint=graph.fingerprint,
@@ -224,33 +228,31 @@ class BackgroundWorker:
             loss_scale=scale.factor,
             updates_since_scaled=scale.good,
         )
-        checkpoint.seal(partial, record, KEEP)
+        checkpoint.seal(partial, record, KEPT_CHECKPOINTS)
 
 
-def whole(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:
-    """The model in one piece."""
-    layers = captured.graph.layers
-    name = f"{layers[0].name} … {layers[-1].name}"
-    return (Stage(name, tuple(range(len(layers))), Layout((0,), batch)),)
+def single_stage(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:
+    """The whole model as one stage."""
+    return (stage_of(captured, range(len(captured.graph.layers)), batch),)
 
 
-def work_of(setup: Message, place: torch.device) -> tuple[TrainingTask, int]:
-    """What is trained, and samples of each of its batches.
+def load_task(setup: Message, place: torch.device) -> tuple[TrainingTask, int]:
+    """Builds a background's training task; returns it with the samples of each batch.
 
     Args:
-        setup: ``job``, or ``own`` and ``batch``, as for :class:`BackgroundWorker`, and the ``folder`` of the run.
-        place: where the model shall live.
+        setup: ``job``, or ``saved_job`` and ``batch``, as for :class:`BackgroundWorker`, and the ``folder`` of the run.
+        place: device of the model.
     """
     folder = Path(setup["folder"])
     if "job" in setup:
         job = job_from(setup["job"])
         return synthetic_work(job, place, folder), job.batch
     keep_sockets_in(folder)
-    return own_work(load_job(setup["own"]), setup["batch"], place), setup["batch"]
+    return own_work(load_job(setup["saved_job"]), setup["batch"], place), setup["batch"]
 
 
-def granted_stream(sharing: Sharing, device: Device) -> tuple[Stream, str | None, Any]:
-    """Where a background's work goes, what a GPU granted it (None on a core), and what must be kept as long."""
+def create_stream(sharing: Sharing, device: Device) -> tuple[Stream, str | None, Any]:
+    """Creates a background's stream; returns it, what a GPU granted (None on a CPU), and what must live as long."""
     if device.kind == "cpu":
         return device.stream("low"), None, None
     if sharing.share is None:
@@ -262,12 +264,12 @@ def granted_stream(sharing: Sharing, device: Device) -> tuple[Stream, str | None
 
 
 def _limit_gpu_memory(budget: float | None, place: torch.device) -> None:
-    """What is over the budget fails in this process, as if the GPU were smaller (never run)."""
+    """Makes allocations over the budget fail in this process, as if the GPU were smaller (never run on a GPU)."""
     if budget is not None:
         total = torch.cuda.get_device_properties(place).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), place)
 
 
-def _number(loss: float | None) -> float | None:
-    """None where it is no number: JSON has no word for that."""
+def _finite(loss: float | None) -> float | None:
+    """The loss; None where it is not finite, which JSON cannot express."""
     return loss if loss is not None and math.isfinite(loss) else None

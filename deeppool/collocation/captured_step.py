@@ -1,10 +1,10 @@
-"""A training step cut into pieces that a GPU repeats one by one: a background's work between two looks at its gate.
+"""Splits a training step into pieces that a GPU replays one by one, so that a gate can admit each of them.
 
     forward 0 … forward n │ backward n … backward 0 │ update
 
-Every piece reads and writes memory that stays where it is, so each can be a CUDA graph, all in one pool: captured in
-the order in which they run, what one piece frees serves the next. Gradients are made anew by each step; none is zeroed.
-On a CPU the pieces run as they are. Never run on a GPU so far.
+Every piece reads and writes memory at fixed addresses, so each can be a CUDA graph. All share one pool and are captured
+in the order in which they run: memory that one piece frees is reused by the next. Each step creates its gradients; none
+is zeroed. On a CPU the pieces run as they are. Never run on a GPU so far.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ Values = dict[fx.Node, torch.Tensor]
 
 
 class CapturedStep:
-    """A model, a batch that stays in place, and the pieces of a step on it."""
+    """A model, a batch at a fixed address, and the pieces of a training step on it."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class CapturedStep:
 
         Args:
             captured: the model, on its device.
-            cuts: the layers of each piece, in order.
-            data: each input, and the targets, of one batch, on the device; overwritten by :meth:`feed`.
-            optimizer: of the model's parameters; one whose step reads nothing back from the device, as SGD's.
-            precision: of products and convolutions; fp32 is whatever torch is set to.
+            cuts: layers of each piece, in order.
+            data: inputs and targets of one batch, on the device; overwritten by :meth:`feed`.
+            optimizer: optimizer of the model's parameters; its step must not read from the device (SGD's does not).
+            precision: precision of matrix products and convolutions; fp32 is whatever torch is set to.
         """
         placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
         self._data: Values = dict(zip(placeholders, (tensor.clone() for tensor in data), strict=True))
@@ -54,23 +54,23 @@ class CapturedStep:
 
     @property
     def works(self) -> tuple[Callable[[], None], ...]:
-        """The pieces in order; run one after another, they are a step."""
+        """The pieces in order; run one after another they make one step."""
         order = range(len(self._segments))
         forwards = [partial(self._forward, index) for index in order]
         backwards = [partial(self._backward, index) for index in reversed(order)]
         return (*forwards, *backwards, self._update)
 
     def capture(self, device: Device) -> tuple[Callable[[], None], ...]:
-        """The pieces as what the device repeats, at the priority of the current stream; the model stays as it is.
+        """Captures the pieces for replay, at the priority of the current stream; the model does not change.
 
-        Warming up takes some steps, whose traces are wiped out.
+        The steps of the warm-up are undone.
         """
         with self.tried():
             return device.repeatable(*self.works)
 
     @contextmanager
     def tried(self) -> Iterator[None]:
-        """Steps in the block are no training: the model is then as before, and the optimizer as if it were new."""
+        """Undoes the steps of the block: restores the model, and clears the optimizer's state."""
         tensors = [*self._model.parameters(), *self._model.buffers()]
         before = [tensor.detach().clone() for tensor in tensors]
         yield
@@ -83,24 +83,24 @@ class CapturedStep:
                         value.zero_()
 
     def feed(self, data: Sequence[torch.Tensor]) -> None:
-        """Puts another batch in the place of the last, in the order of what the current stream was given."""
+        """Copies another batch over the last one, in order with the work of the current stream."""
         for held, given in zip(self._data.values(), data, strict=True):
             held.copy_(given, non_blocking=True)
             if given.is_cuda:
-                # Its memory must not serve another batch before the device has come to this copy.
+                # Its memory must not be reused before the device has made this copy.
                 given.record_stream(torch.cuda.current_stream(given.device))
 
     def loss(self) -> torch.Tensor:
-        """Of the last step, on the device."""
+        """Loss of the last step, on the device."""
         return self._outputs[-1][-1].detach()
 
     def _forward(self, index: int) -> None:
         if index == 0:
-            # A gradient that is not there is written by the backward, one that is there would be added to.
+            # The backward writes a missing gradient, and would add to an existing one.
             for parameter in self._model.parameters():
                 parameter.grad = None
         leaves = self._leaves[index] = {node: self._leaf(node) for node in self._segments[index].inputs}
-        # A weight that was cast in one graph must not be kept for another.
+        # A weight cast in one graph must not be cached for another.
         with autocast(next(iter(self._data.values())).device.type, self._precision, cache_enabled=False):
             outputs = self._segments[index].module(self._batch, *leaves.values())
         self._outputs[index] = outputs

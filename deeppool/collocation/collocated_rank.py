@@ -1,8 +1,8 @@
-"""The process of a rank in which a background job lodges: the rank's commands, and three more.
+"""The process of a rank with a background job in it: the rank's commands, and three more.
 
-``lodge`` with what the job trains, once, answered with its first loss; ``begin``, and it trains beside whatever the
-rank does; ``rest``, answered with what it got done. A job that cannot be made, or fails, is told of and left behind:
-the rank goes on.
+``start_background``, once, with what the job trains, answered with its first loss; ``begin``: it trains beside whatever
+the rank does; ``rest``, answered with what it got done. A job that cannot be created, or fails, is reported and left
+out: the rank continues.
 """
 
 import time
@@ -20,66 +20,67 @@ from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 
 
 class CollocatedRank:
-    """The place beside one rank."""
+    """Adds a background job to the process of one rank."""
 
     def __init__(self, rank: Rank) -> None:
-        """Nobody is there yet."""
+        """Sets up the rank to share its device; the job comes with :meth:`start_background`."""
         self._rank = rank
         self._phases = ForegroundPhases(rank.device)
         setup = rank.setup
-        self._board = SharedPage(setup["boards"] or setup["folder"], setup["position"])
-        self._lodger: InProcessBackground | None = None
+        self._page = SharedPage(setup["boards"] or setup["folder"], setup["position"])
+        self._background: InProcessBackground | None = None
         if rank.governing is not None:
             rank.governing.trust(self._phases)
         if rank.device.kind == "cuda":
-            # CPU time says nothing of a GPU, so the stamps are made beside nobody, too.
+            # CPU time does not measure work on a GPU, so stamps are made without a background, too.
             rank.watcher, rank.used = self._phases, self._phases.busy
         else:
-            rank.used = self._used
+            rank.used = self._foreground_cpu_seconds
 
     @property
     def commands(self) -> Mapping[str, Command]:
-        """By name."""
+        """The additional commands by name."""
         return {
-            "lodge": Command("making the background job", self.lodge),
+            "start_background": Command("making the background job", self.start_background),
             "begin": Command("letting the background job train", self.begin),
             "rest": Command("waiting for the background job's pieces", self.rest),
         }
 
-    def lodge(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Makes the job."""
-        rank = self._rank
-        setup = {"own": rank.setup["folder"], **message, "folder": rank.setup["folder"]}
-        setup["sharing"] = rank.setup["sharing"]
+    def start_background(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
+        """Creates the job."""
+        setup = self._rank.setup
+        job_setup = {"saved_job": setup["folder"], **message, "folder": setup["folder"], "sharing": setup["sharing"]}
         try:
-            self._lodger = InProcessBackground(setup, rank.device, rank.place, self._look)
+            self._background = InProcessBackground(
+                job_setup, self._rank.device, self._rank.place, self._read_foreground
+            )
         except Exception as error:
             return {"priority": None, "error": describe(error, "its start")["text"]}
-        return {"priority": self._lodger.priority, "loss": self._lodger.loss, "error": None}
+        return {"priority": self._background.priority, "loss": self._background.loss, "error": None}
 
     def begin(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Lets it train."""
-        if self._lodger is not None:
-            self._lodger.begin()
+        """Lets the job train."""
+        if self._background is not None:
+            self._background.begin()
         return {}
 
     def rest(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Lets it rest."""
-        if self._lodger is None:
+        """Lets the job rest."""
+        if self._background is None:
             return {"steps": 0.0, "seconds": 0.0, "began": 0.0, "loss": None, "error": None}
-        done = self._lodger.rest()
+        done = self._background.rest()
         return {**done, "began": done["began"] + message.get("clock", 0.0)}
 
-    def _look(self) -> tuple[BackgroundLimits, Operator | None]:
-        return BackgroundLimits(*self._board.orders), self._phases.doing
+    def _read_foreground(self) -> tuple[BackgroundLimits, Operator | None]:
+        return BackgroundLimits(*self._page.orders), self._phases.doing
 
-    def _used(self) -> float:
-        """CPU seconds of this process but for the lodger's."""
-        return time.process_time() - (0.0 if self._lodger is None else self._lodger.lane.cpu_seconds())
+    def _foreground_cpu_seconds(self) -> float:
+        """CPU seconds of this process without those of the background."""
+        return time.process_time() - (0.0 if self._background is None else self._background.launcher.cpu_seconds())
 
 
 def main() -> None:
-    """Obeys the launcher until it is told to exit."""
+    """Executes the launcher's commands until ``exit``."""
     worker.main(lambda rank: CollocatedRank(rank).commands)
 
 

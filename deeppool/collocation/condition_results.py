@@ -1,6 +1,6 @@
-"""What was measured of a foreground: under one condition, and beside a background apart for each bound it held."""
+"""Results of a foreground under one condition, and of its collocated iterations separated by bound."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import fmean
@@ -11,115 +11,111 @@ from deeppool.processes.managed_process import Message
 from deeppool.records.confidence_interval import confidence_half_width
 from deeppool.records.run_record import Phase, summarise
 
-Turns = list[list[float]]
+Rounds = list[list[float]]
 """Seconds of each iteration, by round."""
 
 
 @dataclass(slots=True)
 class ConditionResults:
-    """The foreground under one condition, over all rounds."""
+    """Results of the foreground under one condition, over all rounds."""
 
-    turns: Turns = field(default_factory=list)
+    rounds: Rounds = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, answers: Sequence[Message]) -> None:
-        """What each rank measured in one round."""
-        self.turns.append(answers[0]["times"])
+        """Adds one round, as each rank measured it."""
+        self.rounds.append(answers[0]["times"])
         self.cpu = [a + b["cpu"] for a, b in zip(self.cpu or [0.0] * len(answers), answers, strict=True)]
         self.seconds += max(answer["wall"] for answer in answers)
 
-    def phase(self, batch: int, together: int = 1, turns: Turns | None = None) -> Phase:
-        """Its summary.
+    def phase(self, batch: int, block: int = 1, rounds: Rounds | None = None) -> Phase:
+        """Summarises the condition.
 
         Args:
-            batch: the global one.
-            together: rounds in a row that may be alike.
-            turns: some of its iterations, which it then is of; idle shares are of all.
+            batch: global batch size.
+            block: consecutive rounds treated as autocorrelated.
+            rounds: the iterations to summarise. Default: all. Idle shares are always of all iterations.
         """
-        turns = self.turns if turns is None else turns
-        times = list(chain.from_iterable(turns))
+        rounds = self.rounds if rounds is None else rounds
+        times = list(chain.from_iterable(rounds))
         idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
         summary = replace(
-            summarise(times), margin=confidence_half_width(lambda left_out: mean(turns, left_out), len(turns), together)
+            summarise(times), margin=confidence_half_width(lambda left_out: mean(rounds, left_out), len(rounds), block)
         )
         return Phase(summary, batch * len(times) / sum(times), idle)
 
 
 @dataclass(slots=True)
 class BoundResults:
-    """What was measured beside the background while one bound was held."""
+    """Results of the collocated iterations under one bound."""
 
     bound: float | None
     since: float
-    turns: Turns = field(default_factory=list)
-    """Of iterations in which every rank held it; empty before it was known."""
+    """Seconds from the start of the measurement to when the ranks were sent the bound."""
+    rounds: Rounds = field(default_factory=list)
+    """Iterations in which every rank held the bound; empty in rounds before it."""
     work: WorkDone = field(default_factory=WorkDone)
 
-    def result(self, alone: float, batch: int) -> BoundInterval:
-        """For a foreground that takes ``alone`` seconds alone, and a batch of the background."""
-        seconds = mean(self.turns)
+    def interval(self, alone: float, batch: int) -> BoundInterval:
+        """Summarises the bound; ``alone`` are the foreground's seconds alone, ``batch`` is the background's."""
+        seconds = mean(self.rounds)
         return BoundInterval(
             bound=self.bound,
             since=self.since,
-            iterations=sum(map(len, self.turns)),
+            iterations=sum(map(len, self.rounds)),
             iteration_time=seconds,
             slowdown=None if seconds is None else seconds / alone - 1,
             background_throughput=batch * self.work.steps / self.work.seconds if self.work.seconds else None,
         )
 
 
-def divide(answers: Sequence[Message], held: Sequence[BoundResults]) -> None:
-    """Gives each iteration of a round to the bound that all ranks held in it; those in between go to none."""
-    rounds = len(held[0].turns)
-    for one in held:
-        one.turns += [[] for _ in range(rounds + 1 - len(one.turns))]
-    for seconds, numbers in zip(answers[0]["times"], _numbers(answers), strict=True):
-        if len(numbers) == 1:
-            held[numbers.pop()].turns[-1].append(seconds)
+def assign_to_bounds(answers: Sequence[Message], bounds: Sequence[BoundResults]) -> None:
+    """Assigns each iteration of a round to the bound that all ranks held in it; without such a bound, to none."""
+    count = len(bounds[0].rounds) + 1
+    for bound in bounds:
+        bound.rounds += [[] for _ in range(count - len(bound.rounds))]
+    for seconds, *numbers in zip(answers[0]["times"], *(answer["bounds"] for answer in answers), strict=True):
+        if len(set(numbers)) == 1:
+            bounds[numbers[0]].rounds[-1].append(seconds)
 
 
-def _numbers(answers: Sequence[Message]) -> Iterable[set[int]]:
-    """Of the bounds that the ranks held, for each iteration."""
-    return (set(numbers) for numbers in zip(*(answer["bounds"] for answer in answers), strict=True))
+def last_measured(bounds: Sequence[BoundResults]) -> BoundResults:
+    """The last bound with measured iterations, whose results are those of the run."""
+    return next((bound for bound in reversed(bounds) if any(bound.rounds)), bounds[-1])
 
 
-def last_measured(held: Sequence[BoundResults]) -> BoundResults:
-    """The one whose numbers stand for the run: of the last bound under which anything was measured."""
-    return next((one for one in reversed(held) if any(one.turns)), held[-1])
+def mean(rounds: Rounds, left_out: range = range(0)) -> float | None:
+    """Mean of the iterations of all rounds but some; None where there are none."""
+    kept = [seconds for number, times in enumerate(rounds) if number not in left_out for seconds in times]
+    return fmean(kept) if kept else None
 
 
-def mean(turns: Turns, left_out: range = range(0)) -> float | None:
-    """Of the iterations of all rounds but some; None where there are none."""
-    times = [seconds for number, turn in enumerate(turns) if number not in left_out for seconds in turn]
-    return fmean(times) if times else None
-
-
-def slowdown_margin(alone: Turns, beside: Turns, together: int = 1) -> float | None:
-    """Half of the 95 % interval of the mean beside over the mean alone, minus 1, measured in the same rounds."""
+def slowdown_margin(alone: Rounds, collocated: Rounds, block: int = 1) -> float | None:
+    """Half-width of the 95 % confidence interval of the slowdown; both conditions were measured in the same rounds."""
 
     def without(left_out: range) -> float | None:
-        by_itself, with_it = mean(alone, left_out), mean(beside, left_out)
-        return None if by_itself is None or with_it is None else with_it / by_itself - 1
+        base, slowed = mean(alone, left_out), mean(collocated, left_out)
+        return None if base is None or slowed is None else slowed / base - 1
 
-    return confidence_half_width(without, len(alone), together)
+    return confidence_half_width(without, len(alone), block)
 
 
-def harvest_margin(alone: WorkDone, beside: WorkDone, together: int = 1) -> float | None:
-    """Half of the 95 % interval of the background's throughput beside the foreground over that alone."""
-    # What a bound that came late had measured under it was measured in the last rounds.
-    late = len(alone.phases) - len(beside.phases)
+def harvest_margin(alone: WorkDone, collocated: WorkDone, block: int = 1) -> float | None:
+    """Half-width of the 95 % confidence interval of the harvest: collocated throughput over throughput alone."""
+    # A bound that came late was measured in the last rounds only.
+    late = len(alone.phases) - len(collocated.phases)
 
     def without(left_out: range) -> float | None:
         then = range(left_out.start - late, left_out.stop - late)
-        by_itself, with_it = _throughput(alone.phases, left_out), _throughput(beside.phases, then)
-        return with_it / by_itself if with_it is not None and by_itself else None
+        base, harvested = _throughput(alone.phases, left_out), _throughput(collocated.phases, then)
+        return harvested / base if harvested is not None and base else None
 
-    return confidence_half_width(without, len(alone.phases), together)
+    return confidence_half_width(without, len(alone.phases), block)
 
 
 def _throughput(phases: Sequence[tuple[float, float]], left_out: range) -> float | None:
-    """Steps per second of all phases but some; None where there is no time."""
+    """Steps per second in all phases but some; None where no time was measured."""
     kept = [phase for number, phase in enumerate(phases) if number not in left_out]
     steps, seconds = (sum(values) for values in zip(*kept, strict=True)) if kept else (0.0, 0.0)
     return steps / seconds if seconds else None

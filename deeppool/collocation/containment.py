@@ -1,10 +1,10 @@
-"""When a background job must go: it hangs, it holds more memory than it may, or the machine has too little left.
+"""Decides when a background job must be stopped: it hangs, exceeds its memory budget, or the machine lacks memory.
 
-Judged by what the operating system says of its processes, twice a second. A job at the lowest priority beside a busy
-foreground may do nothing for hours and is well: it *wants* to run. So it is never judged by the clock alone:
+Decided from what the operating system reports of its processes, twice a second. A job at the lowest priority beside a
+busy foreground may get no CPU time for hours and be well, as long as it is *runnable*. So time alone never decides:
 
-    runs in circles   used the CPU time of many steps, and none is done
-    stands still      nothing of it wanted to run whenever it was looked at, and it used no CPU time, for long
+    busy without progress   it used the CPU time of many steps, and completed none
+    idle                    for long it used no CPU time and no process of it was runnable
 """
 
 import os
@@ -18,35 +18,35 @@ from deeppool.units import format_bytes
 if TYPE_CHECKING:
     import psutil
 
-CIRCLING_SECONDS = 30.0
-"""Of CPU time without a step, at least; ``SLOWEST_STEPS`` times the slowest step so far, where that is more."""
+BUSY_SECONDS = 30.0
+"""Minimum CPU time without a step before a job counts as hung; ``SLOWEST_STEPS`` times its slowest step if longer."""
 STARTING_SECONDS = 300.0
-"""Of CPU time before the first step: for importing torch, and for building and capturing the model."""
+"""CPU time allowed before the first step: for importing torch, and for building and capturing the model."""
 SLOWEST_STEPS = 10.0
-STILL_SECONDS = 60.0
-"""A disk or a network may well be slow once in a while."""
-STILL_CPU = 0.01
-"""CPU seconds in which nothing is done."""
-LEAST_FREE = 0.05
-"""Of the machine's memory: with less available, the largest background goes."""
-MOST_FREE = 2 * 2**30
+IDLE_SECONDS = 60.0
+"""Time after which an idle job counts as hung; a disk or a network may be slow at times."""
+IDLE_CPU = 0.01
+"""CPU seconds below which a job counts as idle."""
+MIN_FREE_SHARE = 0.05
+"""Share of the machine's memory below which the largest background is stopped."""
+ENOUGH_FREE = 2 * 2**30
 """Bytes that are enough on any machine."""
-WANTING = ("running", "disk-sleep", "waking")
+RUNNABLE = ("running", "disk-sleep", "waking")
 
 
 class Usage(NamedTuple):
-    """Of all processes of a background job."""
+    """Resources used by all processes of a background job."""
 
     cpu: float
-    """Seconds so far, of those that live."""
+    """CPU seconds so far, of the processes that live."""
     memory: float
     """Bytes; pages that the processes share with others count once."""
-    wants: bool
-    """Whether one of them runs, waits for the core, or for a disk."""
+    runnable: bool
+    """Whether one of them runs, or waits for the core or for a disk."""
 
 
-def usages(groups: Iterable[int]) -> dict[int, Usage]:
-    """Of some process groups; those that are gone are left out."""
+def group_usages(groups: Iterable[int]) -> dict[int, Usage]:
+    """Reads the usage of some process groups; those that have ended are left out."""
     import psutil
 
     wanted = set(groups)
@@ -77,55 +77,55 @@ def _usage(processes: "Iterable[psutil.Process]") -> Usage | None:
         common = getattr(memory, "shared", 0)
         own += memory.rss - common
         shared = max(shared, common)
-    return Usage(cpu, own + shared, any(state in WANTING for state in states)) if states else None
+    return Usage(cpu, own + shared, any(state in RUNNABLE for state in states)) if states else None
 
 
-def shortage(total: float, available: float) -> float | None:
-    """Bytes that are missing on a machine; None: there is enough."""
-    missing = min(LEAST_FREE * total, MOST_FREE) - available
+def memory_shortage(total: float, available: float) -> float | None:
+    """Bytes of memory that a machine is short of; None: there is enough."""
+    missing = min(MIN_FREE_SHARE * total, ENOUGH_FREE) - available
     return missing if missing > 0 else None
 
 
 @dataclass(slots=True)
 class ResourceWatch:
-    """Of one background process, from its start on. Times are on a clock that stands while the launcher does."""
+    """Detects a background process that hangs or exceeds its budget; its clock stops while the launcher does."""
 
     budget: float | None
-    """Bytes."""
+    """Maximum bytes of memory; None: no maximum."""
     started: bool = False
-    """Whether it has told of a step."""
+    """Whether it has reported a step."""
     slowest: float = 0.0
     """CPU seconds of its slowest step."""
-    _done: float = 0.0
-    """CPU seconds that it had used when it last got on."""
+    _cpu_at_progress: float = 0.0
+    """CPU seconds that it had used at its last progress."""
     _cpu: float = 0.0
-    _moved: float | None = None
-    """When it last wanted to run or used some CPU time."""
+    _active_at: float | None = None
+    """When it was last runnable or used CPU time."""
 
-    def got_on(self, now: float, cpu: float, slowest: float) -> None:
-        """It told of a step, or that it waits for its turn; ``cpu`` seconds are what it had used then."""
-        self.started, self._done, self.slowest, self._moved = True, cpu, slowest, now
+    def record_progress(self, now: float, cpu: float, slowest: float) -> None:
+        """Records a progress report; ``cpu`` are the CPU seconds that it had used then."""
+        self.started, self._cpu_at_progress, self.slowest, self._active_at = True, cpu, slowest, now
 
-    def hangs(self, now: float, usage: Usage, leader_cpu: float | None) -> str | None:
-        """What is wrong; None: nothing.
+    def find_hang(self, now: float, usage: Usage, leader_cpu: float | None) -> str | None:
+        """Describes a hang; None: it does not hang.
 
         Args:
-            now: the clock.
-            usage: of all its processes.
-            leader_cpu: seconds that the process which trains has used by itself; None: it has ended.
+            now: current time.
+            usage: usage of all its processes.
+            leader_cpu: CPU seconds of the process that trains; None: it has ended.
         """
-        if self._moved is None or usage.wants or abs(usage.cpu - self._cpu) > STILL_CPU:
-            self._moved, self._cpu = now, usage.cpu
-        if now - self._moved > STILL_SECONDS:
-            return f"hangs: it has done nothing for {now - self._moved:.0f} s"
-        circled = (leader_cpu or 0.0) - self._done
-        allowed = max(CIRCLING_SECONDS, SLOWEST_STEPS * self.slowest) if self.started else STARTING_SECONDS
-        if circled > allowed:
-            return f"hangs: it has used {circled:.0f} s of CPU time without a step"
+        if self._active_at is None or usage.runnable or abs(usage.cpu - self._cpu) > IDLE_CPU:
+            self._active_at, self._cpu = now, usage.cpu
+        if now - self._active_at > IDLE_SECONDS:
+            return f"hangs: it has done nothing for {now - self._active_at:.0f} s"
+        busy = (leader_cpu or 0.0) - self._cpu_at_progress
+        allowed = max(BUSY_SECONDS, SLOWEST_STEPS * self.slowest) if self.started else STARTING_SECONDS
+        if busy > allowed:
+            return f"hangs: it has used {busy:.0f} s of CPU time without a step"
         return None
 
     def over_budget(self, usage: Usage) -> str | None:
-        """How far; None: it is not."""
+        """Describes how far it exceeds its budget; None: it does not."""
         if self.budget is None or usage.memory <= self.budget:
             return None
         return f"evicted: it held {format_bytes(usage.memory)} of {format_bytes(self.budget)}"

@@ -1,7 +1,7 @@
-"""What a foreground does now, by its device: on a GPU a host is ahead of what it has launched.
+"""Tracks which operator a foreground's device runs now: on a GPU the host is ahead of what it has launched.
 
-Each part of an iteration is enclosed by two stamps in the stream that the foreground gives its work to. A part is under
-way when the device has passed the first and not the second; nobody ever waits for it.
+Each operator of an iteration is enclosed by two stamps in the foreground's stream. It is running when the device has
+passed the first and not the second; reading that never waits for the device.
 
     host      │ forward 0 │ forward 1 │ backward 1 │ …
     device          ┊─────── forward 0 ───────┊── forward 1 ──┊ …
@@ -20,79 +20,79 @@ from deeppool.device.common import Device
 from deeppool.scheduling.background_limits import Operator
 
 POLL_SECONDS = 2e-5
-"""Between two looks at a device that is waited for."""
+"""Interval between two polls of a device that is waited for."""
 
 
 @dataclass(slots=True)
-class _Part:
+class _Phase:
     operator: Operator
     start: Any
     end: Any = None
 
 
 class ForegroundPhases:
-    """A watcher of a trainer, read by another thread of its process."""
+    """Watches a trainer and times its operators on the device; read by another thread of the process."""
 
     def __init__(self, device: Device) -> None:
-        """Nothing is under way.
+        """Tracks nothing yet.
 
         Args:
-            device: that the trainer's thread has selected; its current stream there is the foreground's.
+            device: selected by the trainer's thread, whose current stream there is the foreground's.
         """
         self._device = device
-        self._open: deque[_Part] = deque()
-        """Begun and, as far as is known, not passed by the device; in order."""
+        self._open: deque[_Phase] = deque()
+        """Phases begun and, as far as is known, not passed by the device; in order."""
         self._times: dict[Operator, float] = defaultdict(float)
         self._busy = 0.0
-        # A part is begun, ended and looked at by two threads; each holds this for microseconds.
-        self._changing = threading.Lock()
+        # Two threads begin, end and read phases; each holds this for microseconds.
+        self._lock = threading.Lock()
 
     def begin(self, kind: SpanKind, stage: int) -> None:
-        """A part is about to be given to the device."""
-        part = _Part((kind, stage), self._device.stamp())
-        with self._changing:
-            self._open.append(part)
+        """Records that an operator is about to be launched."""
+        phase = _Phase((kind, stage), self._device.stamp())
+        with self._lock:
+            self._open.append(phase)
 
     def end(self) -> None:
-        """All of it has been given to the device."""
+        """Records that all of the operator has been launched."""
         stamp = self._device.stamp()
-        with self._changing:
+        with self._lock:
             self._open[-1].end = stamp
 
     @property
     def doing(self) -> Operator | None:
-        """The part that the device is in; None: in none."""
-        with self._changing:
+        """The operator that the device runs now; None: none."""
+        with self._lock:
             self._collect()
             if self._open and self._device.passed(self._open[0].start):
                 return self._open[0].operator
             return None
 
     def times(self) -> Mapping[Operator, float]:
-        """Seconds that the device was in each part since the last call; returns when all of them are over."""
-        self._settle()
-        with self._changing:
+        """Seconds that the device spent in each operator since the last call; waits until all have ended."""
+        self._wait()
+        with self._lock:
             found, self._times = self._times, defaultdict(float)
         return found
 
     def busy(self) -> float:
-        """Seconds for which the device has computed for the foreground so far, waits for other ranks left out."""
-        self._settle()
+        """Seconds for which the device has computed for the foreground so far, without waits for other ranks."""
+        self._wait()
         return self._busy
 
-    def _settle(self) -> None:
+    def _wait(self) -> None:
         while True:
-            with self._changing:
+            with self._lock:
                 self._collect()
                 if not self._open:
                     return
             time.sleep(POLL_SECONDS)
 
     def _collect(self) -> None:
-        """Takes note of the parts that the device has passed."""
+        """Adds the times of the phases that the device has passed."""
         while self._open and self._open[0].end is not None and self._device.passed(self._open[0].end):
-            part = self._open.popleft()
-            seconds = self._device.seconds(part.start, part.end)
-            self._times[part.operator] += seconds
-            if part.operator[0] in COMPUTING:
+            phase = self._open.popleft()
+            seconds = self._device.seconds(phase.start, phase.end)
+            self._times[phase.operator] += seconds
+            if phase.operator[0] in COMPUTING:
                 self._busy += seconds

@@ -1,6 +1,6 @@
-"""The background jobs of all ranks where they live in the ranks' processes: what :mod:`neighbours` is for others.
+"""Background jobs in the ranks' own processes: the counterpart of :mod:`deeppool.collocation.background_group`.
 
-A job that fails is noted and left behind; the foreground goes on, unless the device itself is lost.
+A background job that fails is recorded and left out; the foreground continues, unless the device itself is lost.
 """
 
 import time
@@ -9,7 +9,6 @@ from typing import Any
 
 from deeppool.base.timeline import Span
 from deeppool.collocation.background_group import SWITCH_SECONDS, BackgroundReport, WorkDone
-from deeppool.collocation.background_placement import THREAD
 from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.execution.ranks import START_SECONDS, Ranks
 from deeppool.processes.managed_process import Message, ProcessDiedError
@@ -17,59 +16,61 @@ from deeppool.processes.managed_process import Message, ProcessDiedError
 PROGRAM = "deeppool.collocation.collocated_rank"
 """Module that the processes of such ranks run."""
 
-NOTHING = BackgroundReport(0.0, 0, 0)
-
 
 class InProcessGroup:
-    """One background job in each rank's process. They end with the ranks."""
+    """Background jobs in the ranks' own processes. They end with the ranks."""
 
-    home = THREAD
+    step_seconds = 0.0
+    """Time that the end of a phase waits for a step: none, as only pieces in flight are awaited."""
 
-    def __init__(self, job: BackgroundJob, ranks: Ranks, work: Mapping[str, Any]) -> None:
+    def __init__(self, job: BackgroundJob, ranks: Ranks, job_setup: Mapping[str, Any]) -> None:
         """Starts nothing.
 
         Args:
-            job: what each of them trains.
-            ranks: that run :data:`PROGRAM`.
-            work: what :func:`deeppool.collocation.job_queue.hand_over` said of the job.
+            job: what each rank's background trains.
+            ranks: they run :data:`PROGRAM`.
+            job_setup: result of :func:`deeppool.collocation.job_queue.save_background_job`.
         """
         self.job = job
         self.priority = "unknown"
         self.ended = "stopped"
-        self.step_seconds = 0.0
-        """That a phase waits for at its end: pieces in flight are over at once."""
-        self.told: dict[int, BackgroundReport] = {}
-        """Per rank, as of the end of its last phase: within one, nobody asks the ranks."""
-        self._ranks, self._work = ranks, work
-        self._first: float | None = None
+        self.reports: dict[int, BackgroundReport] = {}
+        """Progress by rank, as of the end of the last phase."""
+        self._ranks, self._job_setup = ranks, job_setup
+        self._first_loss: float | None = None
 
     def wait_until_ready(self) -> None:
-        """Makes every job, and returns when each has taken its first step.
+        """Creates the job in every rank's process, and returns when each has taken its first step.
 
         Raises:
-            ChildDiedError: none could be made.
+            ProcessDiedError: no job could be created.
         """
-        answers = self._ranks.tell("lodge", START_SECONDS, "while it made the background job", **self._work)
-        self._note(answers)
-        made = [answer for answer in answers if answer["error"] is None]
-        if not made:
+        answers = self._ranks.tell(
+            "start_background", START_SECONDS, "while it made the background job", **self._job_setup
+        )
+        self._update_reports(answers)
+        started = [answer for answer in answers if answer["error"] is None]
+        if not started:
             raise ProcessDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
-        self.priority, self._first = made[-1]["priority"], made[0]["loss"]
+        self.priority, self._first_loss = started[-1]["priority"], started[0]["loss"]
 
-    def look(self) -> None:
-        """As :meth:`Neighbours.look`; news come at the end of a phase alone."""
+    def poll(self) -> None:
+        """Does nothing: within a phase the ranks are not asked, so reports change at its end only."""
+
+    def split(self, work: WorkDone) -> None:
+        """Does nothing: a run of this placement refuses new bounds, for which a phase would be split."""
 
     def begin(self) -> None:
-        """All that live train from now on."""
+        """Starts a training phase of all running jobs."""
         self._ranks.tell("begin", SWITCH_SECONDS, "while it let the background begin")
 
     def measure(self, work: WorkDone, started: float) -> None:
-        """Ends a training phase, and adds what was done in it to ``work``; each rank timed its own."""
+        """Ends a training phase and adds what was done in it to ``work``; each rank timed its own."""
         answers = self._ranks.tell("rest", SWITCH_SECONDS, "while it waited for the background")
-        self._note(answers)
-        if self._first is not None:
-            work.losses.append(self._first)
-            self._first = None
+        self._update_reports(answers)
+        if self._first_loss is not None:
+            work.losses.append(self._first_loss)
+            self._first_loss = None
         work.steps += sum(answer["steps"] for answer in answers)
         work.seconds += max(answer["seconds"] for answer in answers)
         work.losses += [answer["loss"] for answer in answers if answer["loss"] is not None]
@@ -79,10 +80,9 @@ class InProcessGroup:
             if answer["steps"] and (began := answer["began"])
         ]
 
-    def _note(self, answers: list[Message]) -> None:
+    def _update_reports(self, answers: list[Message]) -> None:
         for rank, answer in enumerate(answers):
-            steps = self.told.get(rank, NOTHING).steps + round(answer.get("steps", 0))
-            how = None if answer["error"] is None else f"background job of rank {rank} {answer['error']}"
-            self.told[rank] = BackgroundReport(time.perf_counter(), steps, steps * self.job.batch, how)
-            if answer["error"] is not None:
-                self.ended = f"background job of rank {rank} {answer['error']}"
+            steps = self.reports.get(rank, BackgroundReport()).steps + round(answer.get("steps", 0))
+            ended = None if answer["error"] is None else f"background job of rank {rank} {answer['error']}"
+            self.reports[rank] = BackgroundReport(time.perf_counter(), steps, steps * self.job.batch, ended)
+            self.ended = ended or self.ended

@@ -1,4 +1,4 @@
-"""What a background job has done, and its stay beside a rank: one process of it."""
+"""The hihistory of a background job, and one process of it."""
 
 import contextlib
 import time
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class JobHistory:
-    """A job, and what it has done so far in all its processes."""
+    """What a background job has done so far, in all its processes."""
 
     job: BackgroundJob
     rank: int | None = None
@@ -33,7 +33,7 @@ class JobHistory:
     ended: str = "waiting"
 
     def outcome(self) -> BackgroundOutcome:
-        """As a record."""
+        """Builds the record of the job."""
         folder = self.job.checkpoints
         found = None if folder is None else checkpoint.latest(Path(folder))
         return BackgroundOutcome(
@@ -54,44 +54,50 @@ class JobHistory:
 
 @dataclass(eq=False)
 class JobProcess:
-    """One process of a job beside a rank."""
+    """One process of a background job."""
 
-    story: JobHistory
-    process: ManagedProcess
+    history: JobHistory
+    handle: ManagedProcess
     watch: ResourceWatch
     memory: float = 0.0
-    heard: float | None = None
-    """When it last told how far it is, on ``time.monotonic``."""
+    reported_at: float | None = None
+    """Time of its last progress report, by ``time.monotonic``."""
     samples: int = 0
-    """That it has told of."""
+    """Samples that it has reported."""
     failure: Message | None = None
-    leaving: str | None = None
-    """Why it was told to leave."""
+    stop_reason: str | None = None
+    """Why it was asked to stop."""
     deadline: float = 0.0
-    kin: "set[psutil.Process]" = field(default_factory=set)
-    """Processes below it, those that left its group too."""
+    """When it is killed if it has not stopped."""
+    descendants: "set[psutil.Process]" = field(default_factory=set)
+    """Processes that it started, directly or not, including those that left its process group."""
 
-    def note(self, told: Message, clock: float) -> None:
-        """How far it is, by its own account; ``clock`` is the watch's."""
-        story, now = self.story, time.monotonic()
-        self.watch.got_on(clock, told["cpu"], told["slowest"])
-        story.seconds += 0.0 if self.heard is None else now - self.heard
-        story.samples += told["samples"] - self.samples
-        self.heard, self.samples = now, told["samples"]
-        story.steps, story.last_loss = told["updates"], told["last_loss"]
-        story.first_loss = told["first_loss"] if story.first_loss is None else story.first_loss
+    @property
+    def pid(self) -> int:
+        """Process ID, which is that of its process group too."""
+        return self.handle.process.pid
 
-    def find_kin(self) -> None:
-        """Looks for processes below it."""
+    def record_progress(self, message: Message, now: float) -> None:
+        """Records a progress report; ``now`` is on the clock of the watch."""
+        history, clock = self.history, time.monotonic()
+        self.watch.record_progress(now, message["cpu"], message["slowest"])
+        history.seconds += 0.0 if self.reported_at is None else clock - self.reported_at
+        history.samples += message["samples"] - self.samples
+        self.reported_at, self.samples = clock, message["samples"]
+        history.steps, history.last_loss = message["updates"], message["last_loss"]
+        history.first_loss = message["first_loss"] if history.first_loss is None else history.first_loss
+
+    def find_descendants(self) -> None:
+        """Adds the descendants that it has now."""
         import psutil
 
         with contextlib.suppress(psutil.NoSuchProcess):
-            self.kin |= set(psutil.Process(self.process.process.pid).children(recursive=True))
+            self.descendants |= set(psutil.Process(self.pid).children(recursive=True))
 
-    def end(self) -> None:
-        """Ends the process and all that it started, now."""
-        self.find_kin()
-        self.process.kill()
-        for process in self.kin:
+    def kill(self) -> None:
+        """Kills the process and its descendants."""
+        self.find_descendants()
+        self.handle.kill()
+        for process in self.descendants:
             with contextlib.suppress(Exception):  # gone
                 process.kill()

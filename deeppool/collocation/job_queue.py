@@ -1,4 +1,4 @@
-"""Background jobs, and the lines in which they wait for a rank's free place: one for all ranks, or one for each."""
+"""Background jobs, and the queues in which they wait for a free rank: one for all ranks, or one for each."""
 
 import os
 from collections import deque
@@ -15,29 +15,29 @@ from deeppool.training.training_job import TrainingJob, save_job
 from deeppool.units import parse_bytes
 
 BATCH = 4
-"""Samples of a background's step, unless it says otherwise: short steps leave sooner."""
+"""Default samples per step of a background: short steps end sooner."""
 
 
 @dataclass(frozen=True)
 class BackgroundJob:
-    """A training in the gaps that a foreground leaves: on one GPU or core, in a process of its own."""
+    """A training in the gaps that a foreground leaves, on one GPU or core."""
 
     job: TrainingJob | Job
-    """The user's own training; or a model on synthetic data, which has its own batch."""
+    """Your own training; or a model on synthetic data, which has its own batch."""
     _: KW_ONLY
     batch: int = BATCH
-    """Samples of a step."""
+    """Samples per step."""
     steps: int | None = None
-    """Updates that it shall have made in the end, those before a checkpoint included; None: until the foreground
-    ends."""
+    """Updates at the end of the job, those before a checkpoint included; None: it runs until the foreground ends."""
     checkpoints: str | os.PathLike[str] | None = None
-    """Folder to keep them in, of this job alone; it goes on from the latest one there. None: none."""
+    """Folder of this job's checkpoints, not shared with another job; it resumes from the latest one. None: it writes
+    no checkpoints."""
     checkpoint_every: int = 100
-    """Steps between two checkpoints; one more is written when the job ends, or has to leave its place."""
+    """Steps between two checkpoints; one more is written when the job ends or is stopped."""
     memory: float | str | None = None
-    """Most that its processes may hold, in bytes or as ``2GB``: over it, it writes a checkpoint and leaves."""
+    """Memory budget of its processes, in bytes or as ``2GB``; above it the job writes a checkpoint and is stopped."""
     restarts: int = 0
-    """How often to start it again after it crashed or hung."""
+    """How often to start the job again after it crashed or hung."""
 
     def __post_init__(self) -> None:
         if isinstance(self.job, Job):
@@ -55,7 +55,7 @@ class BackgroundJob:
 
     @property
     def name(self) -> str:
-        """Of its model."""
+        """Name of its model."""
         return self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
 
     @property
@@ -64,10 +64,10 @@ class BackgroundJob:
         return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
 
 
-def filler(background: str | Job, plan: Plan, batch: int | None = None) -> Job:
-    """What trains in the gaps of a plan for its own sake: a model on synthetic data.
+def synthetic_job(background: str | Job, plan: Plan, batch: int | None = None) -> Job:
+    """A background that trains a model on synthetic data.
 
-    Its samples have the foreground's shape where both models take the same kind, unless the caller says otherwise.
+    For a model given by name, samples have the foreground's shape where both models take the same kind of input.
 
     Raises:
         CaptureError: an unknown model.
@@ -77,37 +77,37 @@ def filler(background: str | Job, plan: Plan, batch: int | None = None) -> Job:
         return background
     inputs = find_workload(background).inputs
     kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
-    alike = kinds[0] == kinds[1] or not inputs[0].shape
-    return Job(background, plan.input_shape if alike else inputs[0].shape, batch or BATCH)
+    same_kind = kinds[0] == kinds[1] or not inputs[0].shape
+    return Job(background, plan.input_shape if same_kind else inputs[0].shape, batch or BATCH)
 
 
-def measured(background: str | Job | BackgroundJob, plan: Plan, batch: int | None = None) -> BackgroundJob:
-    """What trains beside every rank of a run that measures; ``batch`` is of a model that is given by its name.
+def measured_job(background: str | Job | BackgroundJob, plan: Plan, batch: int | None = None) -> BackgroundJob:
+    """The background job of a measured run; ``batch`` is for a model given by name.
 
     Raises:
         CaptureError: an unknown model.
-        InvalidValueError: more than a training: a run that measures stops and goes on as it needs, on all ranks alike.
+        InvalidValueError: a job with an end, checkpoints or a budget: the run starts and stops it on all ranks alike.
     """
     if isinstance(background, str | Job):
-        return BackgroundJob(filler(background, plan, batch))
+        return BackgroundJob(synthetic_job(background, plan, batch))
     if not isinstance(background, BackgroundJob):
         raise InvalidValueError(
-            f"a run that measures has one background job, the same beside every rank, got a "
+            f"a measured run has one background job, the same beside every rank, got a "
             f"{type(background).__name__} (deeppool.train runs a queue of them)"
         )
     if background != BackgroundJob(background.job, batch=background.batch):
         raise InvalidValueError(
-            "the background job of a run that measures has no steps, checkpoints, memory or restarts of its own "
-            "(deeppool.train keeps to them)"
+            "the background job of a measured run has no steps, checkpoints, memory or restarts of its own "
+            "(deeppool.train respects them)"
         )
     return background
 
 
-def hand_over(job: BackgroundJob, folder: Path) -> dict[str, Any]:
-    """What a process must know to train a job; the user's own objects are left in a folder, private, of the run.
+def save_background_job(job: BackgroundJob, folder: Path) -> dict[str, Any]:
+    """Makes a job available to its processes: your own training is saved to ``folder``, private to the run.
 
     Returns:
-        Fields of the ``setup`` command but for ``own``, where that folder lies for the process.
+        Fields of the ``setup`` command, except ``saved_job``: where the process finds that folder.
     """
     if isinstance(job.job, Job):
         return {"job": asdict(job.job)}
@@ -115,52 +115,51 @@ def hand_over(job: BackgroundJob, folder: Path) -> dict[str, Any]:
     return {"batch": job.batch}
 
 
-Lines = Sequence[BackgroundJob] | Mapping[int, Sequence[BackgroundJob]]
-"""Jobs for whatever rank is free, first come, first served; or per rank the jobs that it shall run one by one."""
-Background = str | Job | BackgroundJob | Lines
-"""The same; or a model, by name or as a job, to train on synthetic data beside every rank."""
+JobLists = Sequence[BackgroundJob] | Mapping[int, Sequence[BackgroundJob]]
+"""Jobs for whichever rank is free, in order; or for each rank the jobs that it runs one after another."""
+Background = str | Job | BackgroundJob | JobLists
+"""The same; or a model, by name or as a job, trained on synthetic data beside every rank."""
 
 
-def job_lists(background: Background, plan: Plan) -> Lines:
-    """What a user wants beside a plan, as jobs.
+def job_lists(background: Background, plan: Plan) -> JobLists:
+    """Converts a background given in any form to jobs.
 
     Raises:
         CaptureError: an unknown model.
     """
     if isinstance(background, str | Job):
-        job = filler(background, plan)
+        job = synthetic_job(background, plan)
         return {rank: [BackgroundJob(job)] for rank in range(plan.gpus)}
     return [background] if isinstance(background, BackgroundJob) else background
 
 
 class JobQueue:
-    """Who is next, on each rank."""
+    """Background jobs that wait for a free rank."""
 
-    def __init__(self, jobs: Lines, ranks: int) -> None:
-        """Checks the jobs; nothing is taken yet.
+    def __init__(self, jobs: JobLists, ranks: int) -> None:
+        """Checks and queues the jobs.
 
         Raises:
-            InvalidValueError: a rank that there is not, something that is no job, or two jobs that would write into
-                one folder.
+            InvalidValueError: an unknown rank, an object that is not a job, or two jobs with one checkpoint folder.
         """
         shared = [] if isinstance(jobs, Mapping) else list(jobs)
-        own = {rank: list(line) for rank, line in jobs.items()} if isinstance(jobs, Mapping) else {}
-        for rank in own:
+        by_rank = {rank: list(queue) for rank, queue in jobs.items()} if isinstance(jobs, Mapping) else {}
+        for rank in by_rank:
             if not 0 <= rank < ranks:
                 raise InvalidValueError(f"background jobs were given for rank {rank}; the ranks are 0 to {ranks - 1}")
-        line = deque(shared)
-        self._lines = {rank: deque(own.get(rank, ())) if own else line for rank in range(ranks)}
+        common = deque(shared)
+        self._queues = {rank: deque(by_rank.get(rank, ())) if by_rank else common for rank in range(ranks)}
         self._check(self.waiting())
 
     def take(self, rank: int) -> BackgroundJob | None:
-        """The next job for a rank's free place."""
-        line = self._lines[rank]
-        return line.popleft() if line else None
+        """Removes and returns the next job of a free rank; None: none waits."""
+        queue = self._queues[rank]
+        return queue.popleft() if queue else None
 
     def waiting(self) -> list[BackgroundJob]:
-        """Jobs that nobody has taken."""
-        lines = {id(line): line for line in self._lines.values()}
-        return [job for line in lines.values() for job in line]
+        """Jobs that wait."""
+        queues = {id(queue): queue for queue in self._queues.values()}
+        return [job for queue in queues.values() for job in queue]
 
     def _check(self, jobs: Sequence[BackgroundJob]) -> None:
         seen: set[Path] = set()

@@ -1,9 +1,9 @@
-"""Pieces of a background's work, given to a stream as fast as a gate admits them; nothing ever waits for the device.
+"""Launches pieces of a background's work on a stream as fast as a gate admits them, without waiting for the device.
 
-On a GPU the pieces are CUDA graphs captured on a stream of low priority, and the lane runs in a thread of the rank's
-own process: replaying a graph releases the interpreter's lock, so graphs of two jobs run beside each other. A
-background that is not captured launches its kernels one by one, and would take the lock from the foreground: it belongs
-into a process of its own. On a CPU a piece is done when its launch returns. Never run on a GPU so far.
+On a GPU the pieces are CUDA graphs captured on a stream of low priority, launched by a thread of the rank's own
+process: replaying a graph releases the interpreter's lock, so graphs of two jobs run concurrently. A background that is
+not captured launches its kernels one by one and would take the lock from the foreground; it needs a process of its own.
+On a CPU a piece is done when its launch returns. Never run on a GPU so far.
 """
 
 import statistics
@@ -20,17 +20,17 @@ from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 
 POLL_SECONDS = 1e-4
-"""Between two looks at a gate that is closed; each takes the interpreter's lock for some microseconds."""
+"""Interval between two polls of a closed gate; each takes the interpreter's lock for some microseconds."""
 DRAIN_SECONDS = 60.0
-"""That pieces in flight get to end."""
-AHEAD_SECONDS = 0.02
-"""Of pieces in flight beyond the first two, whatever a gate admits: a device is as busy with them as with the thousand
-launches that a driver's queue holds, which would go on for seconds after the lane was stopped.
+"""Time-out for pieces in flight to finish."""
+MAX_QUEUED_SECONDS = 0.02
+"""Expected seconds of pieces in flight beyond the first two, whatever the gate admits. They keep a device as busy as
+the thousand launches that a driver's queue holds, which would run for seconds after the launcher was stopped.
 """
 REPETITIONS = 5
 
-Look = Callable[[], tuple[BackgroundLimits, Operator | None]]
-"""The foreground's orders, and what it does now."""
+ForegroundState = Callable[[], tuple[BackgroundLimits, Operator | None]]
+"""Returns the foreground's limits for the background, and the operator that it runs now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class LaunchedPiece:
     expected: float
     """Seconds that it holds the device, alone."""
     prepare: Callable[[], None] | None = None
-    """What the host does before it asks the gate, as often as the lane likes: the device is not held for it."""
+    """Work of the host before it asks the gate; may be called again, and does not hold the device."""
 
 
-def timed(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -> tuple[LaunchedPiece, ...]:
-    """Measures pieces in the order in which they make up a step. Waits for the device: not beside a foreground."""
+def time_pieces(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -> tuple[LaunchedPiece, ...]:
+    """Measures the pieces of a step, in order. It waits for the device, so the foreground must not run meanwhile."""
     runs = []
     for _ in range(REPETITIONS):
         launches = [stream.launch(work) for work in works]
@@ -58,44 +58,45 @@ def timed(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -
 
 
 class PieceLauncher:
-    """A stream behind a gate. Belongs to one thread at a time."""
+    """Launches pieces on a stream when a gate admits them. Used by one thread at a time."""
 
-    def __init__(self, stream: Stream, gate: Gate, look: Look) -> None:
+    def __init__(self, stream: Stream, gate: Gate, foreground: ForegroundState) -> None:
         """Nothing is in flight.
 
         Args:
-            stream: where pieces go, of low priority.
-            gate: says when.
-            look: at the foreground, before each piece; takes no time.
+            stream: runs the pieces, at low priority.
+            gate: admits them.
+            foreground: reads the state of the foreground before each piece; must be fast.
         """
-        self._stream, self._gate, self._look = stream, gate, look
+        self._stream, self._gate, self._foreground = stream, gate, foreground
         self._in_flight: deque[tuple[Launch, float]] = deque()
-        """And the seconds that each is expected to take."""
-        self._ahead = 0.0
-        """Their sum."""
-        self._ending = threading.Event()
+        """Launches that have not finished, with their expected seconds."""
+        self._queued_seconds = 0.0
+        """Sum of their expected seconds."""
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._clock: int | None = None
-        """Of the thread's CPU time."""
-        self._used = 0.0
+        """Clock of the thread's CPU time."""
+        self._cpu_before = 0.0
+        """CPU seconds of the threads that have ended."""
         self.launched = 0
-        """Pieces so far; the next one to launch is the one after them."""
+        """Pieces launched so far."""
         self.finished = 0
-        """Pieces so far."""
+        """Pieces finished so far."""
         self.seconds = 0.0
-        """That they held the device."""
+        """Seconds that finished pieces held the device."""
         self.error: Exception | None = None
-        """What ended the lane by itself."""
+        """The exception that ended the thread."""
 
     def launch(self, piece: LaunchedPiece) -> bool:
-        """Launches a piece as soon as the gate admits it; False: the lane was closed first."""
-        while not self._ending.is_set():
+        """Launches a piece as soon as the gate admits it; returns False if stopped first."""
+        while not self._stopping.is_set():
             self._collect()
-            orders, doing = self._look()
-            admitted = self._gate.admits(time.perf_counter(), orders, doing, piece.expected)
-            if admitted and (len(self._in_flight) < 2 or self._ahead < AHEAD_SECONDS):
+            limits, doing = self._foreground()
+            admitted = self._gate.admits(time.perf_counter(), limits, doing, piece.expected)
+            if admitted and (len(self._in_flight) < 2 or self._queued_seconds < MAX_QUEUED_SECONDS):
                 self._in_flight.append((self._stream.launch(piece.work), piece.expected))
-                self._ahead += piece.expected
+                self._queued_seconds += piece.expected
                 self._gate.launched(time.perf_counter(), piece.expected)
                 self.launched += 1
                 return True
@@ -104,7 +105,7 @@ class PieceLauncher:
 
     @contextmanager
     def running(self, pieces: Sequence[LaunchedPiece]) -> Iterator[None]:
-        """Launches the pieces while the block runs, as :meth:`start` does."""
+        """Launches the pieces during the block, as :meth:`start` does."""
         self.start(pieces)
         try:
             yield
@@ -112,28 +113,28 @@ class PieceLauncher:
             self.stop()
 
     def start(self, pieces: Sequence[LaunchedPiece]) -> None:
-        """Launches the pieces over and over, in a thread, from where it was stopped before.
+        """Launches the pieces in a loop, in a thread, continuing where it was stopped.
 
-        A piece that fails ends the lane and not who started it: it is in :attr:`error`.
+        A piece that fails ends the thread; the exception is in :attr:`error`.
 
         Args:
-            pieces: of a step, in order; always the same ones.
+            pieces: the pieces of a step, in order; the same ones in every call.
         """
-        self._ending.clear()
+        self._stopping.clear()
         self._thread = threading.Thread(target=self._run, args=(pieces,), name="deeppool background", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Launches no more, and returns when none is in flight."""
-        self._ending.set()
+        """Stops launching; returns when no piece is in flight."""
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def cpu_seconds(self) -> float:
-        """CPU time that its threads have used: on a CPU most of it is the pieces'."""
+        """CPU time that its threads have used; on a CPU most of it is the pieces' own."""
         clock = self._clock
-        return self._used + (0.0 if clock is None else _read(clock))
+        return self._cpu_before + (0.0 if clock is None else _read(clock))
 
     def _run(self, pieces: Sequence[LaunchedPiece]) -> None:
         self._clock = (
@@ -147,17 +148,17 @@ class PieceLauncher:
                 if not self.launch(piece):
                     break
             self._drain()
-        # Whatever it is, it must not end the foreground.
+        # No exception of a background may end the foreground.
         except Exception as error:
             self.error = error
         finally:
-            self._used, self._clock = self._used + time.thread_time(), None
+            self._cpu_before, self._clock = self._cpu_before + time.thread_time(), None
 
     def _collect(self) -> None:
-        """Takes note of the pieces that have ended, oldest first."""
+        """Counts the pieces that have finished, oldest first."""
         while self._in_flight and self._in_flight[0][0].done():
             launch, expected = self._in_flight.popleft()
-            self._ahead = self._ahead - expected if self._in_flight else 0.0
+            self._queued_seconds = self._queued_seconds - expected if self._in_flight else 0.0
             seconds = launch.seconds()
             self._gate.finished(time.perf_counter(), seconds)
             self.finished += 1
@@ -176,7 +177,7 @@ class PieceLauncher:
 
 
 def _read(clock: int) -> float:
-    """Zero where the thread has just ended."""
+    """Reads a thread's clock; zero where the thread has just ended."""
     try:
         return time.clock_gettime(clock)
     except OSError:

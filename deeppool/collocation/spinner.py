@@ -1,8 +1,8 @@
-"""A process that keeps one core awake at the lowest priority there is, for the foreground's baseline.
+"""The process of a spinner: keeps one core active at the lowest priority, for the foreground's baseline.
 
-Always at the lowest priority, whatever the background's: a baseline beside a spinner of equal
-priority would hide what such a background costs. Commands: ``setup`` (once), ``spin``, which goes on until
-the next command, ``rest``, ``exit``. Answers ``ready`` and ``resting``.
+Always the lowest priority, whatever the background's: a baseline beside a spinner of equal priority would hide what
+such a background costs. Commands: ``setup`` (once); ``spin``, until the next command; ``rest``; ``exit``. Answers:
+``ready`` and ``resting``.
 """
 
 import time
@@ -15,7 +15,7 @@ SPIN_SECONDS = 0.001
 
 
 def spin(commands: CommandChannel) -> None:
-    """Keeps the core awake until the next command."""
+    """Keeps the core active until the next command."""
     while not commands.pending():
         until = time.perf_counter() + SPIN_SECONDS
         while time.perf_counter() < until:
@@ -23,7 +23,7 @@ def spin(commands: CommandChannel) -> None:
 
 
 def main() -> None:
-    """Obeys the launcher until it is told to exit."""
+    """Executes the launcher's commands until ``exit``."""
     commands = CommandChannel()
     setup = commands.next()
     if setup["core"] is not None:

@@ -1,8 +1,12 @@
-"""Live runs and trainings: started, measured, and handed back as records.
+"""Live runs and trainings: started, measured, and returned as records.
 
-launch                    dp.launch: a plan, measured alone and beside a background job
-interleaved_measurement   the conditions of a run, measured in turn
-train                     dp.train: a plan, trained to the end
-restart_loop              a training over restarts of its ranks
-handle                    dp.start: a handle on a run in a thread
+launch                    dp.launch: runs a plan and measures it alone and collocated with a background job
+interleaved_measurement   measures the conditions of a run in interleaved rounds
+launch_record             builds the record of a measured run
+train                     dp.train: trains a model by a plan to the last update
+restart_loop              drives the ranks of a training and starts them again after a fault
+training_state            settings of a training, and its progress
+checkpoint_folder         checkpoints of a training: when to write, which to resume from
+train_record              builds the record of a training
+handle                    dp.start: a handle on a call that runs in a thread
 """

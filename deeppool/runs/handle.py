@@ -1,4 +1,4 @@
-"""A long call that goes on while its caller does something else: a notebook's handle on a run."""
+"""dp.start: runs a long call in a thread and returns a handle that shows, watches and cancels it."""
 
 import atexit
 import importlib
@@ -27,17 +27,17 @@ State = Literal["running", "done", "failed", "cancelled"]
 _LOG = logging.getLogger(__name__)
 
 VIEW = "deeppool.widgets.run_panel"
-"""What shows a run in a notebook, by name: widgets start runs, so they stand above them."""
+"""Module that shows a run in a notebook. Named, not imported: widgets start runs, so they lie in a row above."""
 SAMPLES = 20_000
-"""That a run holds: minutes of a small model, hours of a large one."""
+"""Samples that a handle keeps: minutes of a small model, hours of a large one."""
 EXIT_SECONDS = 5.0
-"""That a process which exits gives its runs to end."""
+"""Time that an exiting process gives its runs to end."""
 
 
 def start(
     function: Callable[Parameters, Result], /, *arguments: Parameters.args, **options: Parameters.kwargs
 ) -> "RunHandle[Result]":
-    """Begins a call and returns at once, with a handle on it.
+    """Starts a call in a thread and returns a handle on it.
 
         training = dp.start(dp.train, plan, job, steps=1000, checkpoints="checkpoints")
         training                   # in a notebook: progress and loss, live, and a button that cancels
@@ -45,18 +45,18 @@ def start(
         training.cancel()          # ends every process
         record = training.result()
 
-    A run ends with this process, however that ends: what shall finish is waited for with ``result()``. From another
-    notebook or a terminal :func:`deeppool.running` finds it, and can end it.
+    A run ends with this process, however that ends: wait with ``result()`` for what must finish. From another notebook
+    or a terminal :func:`deeppool.running` lists it and can stop it.
 
     Args:
         function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate``,
             ``dp.measure_network`` or ``dp.measure_interference``.
-        arguments: of the function.
-        options: of the function; its callbacks are called in the thread of the run.
+        arguments: positional arguments of the function.
+        options: keyword arguments of the function; callbacks are called in the thread of the run.
 
     Raises:
-        InvalidValueError: the function reports no progress, so it could be neither shown nor cancelled.
-        TypeError: the arguments are not the function's.
+        InvalidValueError: the function reports no progress, so it can be neither shown nor cancelled.
+        TypeError: the function does not take these arguments.
     """
     signature = inspect.signature(function)
     if "on_progress" not in signature.parameters:
@@ -70,17 +70,17 @@ def start(
 
 
 class RunHandle(Generic[Result]):
-    """A call under way, made by :func:`deeppool.start`. It prints itself in a line."""
+    """Handle on a call in progress, made by :func:`deeppool.start`. It prints itself in a line."""
 
     def __init__(
         self, function: Callable[..., Result], arguments: tuple[Any, ...], options: dict[str, Any], takes: Set[str]
     ) -> None:
-        """Starts the thread; the function takes arguments of these names."""
+        """Starts the thread; ``takes`` are the names of the function's parameters."""
         self.name = function.__name__
         self.doing = "starting"
-        """In words."""
+        """What the run does now, in words."""
         self.progress = 0.0
-        """The share that is done."""
+        """Share that is done, from 0 to 1."""
         self._metrics: list[Metrics] = []
         self._samples: deque[LiveSample] = deque(maxlen=SAMPLES)
         self._run_control = options.get("run_control") or RunControl()
@@ -88,16 +88,16 @@ class RunHandle(Generic[Result]):
         self._future: Future[Result] = Future()
         self._started, self._ended = time.monotonic(), 0.0
         self._watchers: list[Callable[[], None]] = []
-        options = {**options, "on_progress": self._heed(options.get("on_progress"), self._note_progress)}
+        options = {**options, "on_progress": self._wrap(options.get("on_progress"), self._on_progress)}
         if "on_metrics" in takes:
-            options["on_metrics"] = self._heed(options.get("on_metrics"), self._note_metrics)
+            options["on_metrics"] = self._wrap(options.get("on_metrics"), self._on_metrics)
         if "on_sample" in takes:
-            options["on_sample"] = self._heed(options.get("on_sample"), self._note_sample)
+            options["on_sample"] = self._wrap(options.get("on_sample"), self._on_sample)
         if "run_control" in takes:
             options["run_control"] = self._run_control
         else:
             self._run_control.refuse(f"{self.name} holds none while it runs (dp.launch and dp.train do)")
-        # A daemon: a kernel that is shut down does not wait for it.
+        # A daemon, so that a kernel that is shut down does not wait for it.
         self._thread = threading.Thread(
             target=self._run, args=(function, arguments, options), name=f"deeppool {self.name}", daemon=True
         )
@@ -106,7 +106,7 @@ class RunHandle(Generic[Result]):
 
     @property
     def state(self) -> State:
-        """How it stands."""
+        """Whether the run is in progress, and how it ended."""
         if not self._future.done():
             return "running"
         error = self._future.exception()
@@ -114,47 +114,49 @@ class RunHandle(Generic[Result]):
 
     @property
     def metrics(self) -> tuple[Metrics, ...]:
-        """Of every update so far, where the function trains."""
+        """Metrics of every update so far; empty where the function does not train."""
         return tuple(self._metrics)
 
     @property
     def samples(self) -> tuple[LiveSample, ...]:
-        """Of every iteration so far, the latest :data:`SAMPLES` of them, where the function is ``dp.launch``."""
-        # A copy in one step, which the interpreter's lock makes whole.
+        """Samples of the latest :data:`SAMPLES` iterations; empty where the function is not ``dp.launch``."""
+        # The copy is one step under the interpreter's lock.
         return tuple(self._samples.copy())
 
     @property
     def bound(self) -> float | None:
-        """On the foreground's mean slowdown, as it was asked for last: 0.03 is 3 %."""
+        """Bound on the foreground's mean slowdown, as last requested: 0.03 is 3 %."""
         return self._run_control.bound
 
     @property
     def bound_refusal(self) -> str | None:
-        """Why :meth:`change_bound` would not; None: it would."""
+        """Why :meth:`change_bound` would be refused; None: it would not."""
         return self._run_control.refusal
 
     def change_bound(self, max_slowdown: float) -> None:
-        """Has a run of ``dp.launch`` or ``dp.train`` hold another bound on the foreground's slowdown: 0.03 is 3 %.
+        """Changes the bound on the foreground's slowdown of a ``dp.launch`` or ``dp.train``: 0.03 is 3 %.
 
-        The ranks follow before one of their next iterations beside the background. The record of ``dp.launch`` keeps
-        what was measured under each bound apart.
+        The ranks apply it before one of their next collocated iterations. The record of ``dp.launch`` separates what
+        was measured under each bound.
 
         Raises:
-            InvalidValueError: it is no bound, or the run cannot hold one, or is over.
+            InvalidValueError: the value is out of range, or the run cannot hold a bound, or is over.
         """
         self._run_control.change_bound(max_slowdown)
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed or was cancelled."""
+        """The exception that ended the run."""
         return self._future.exception() if self._future.done() else None
 
     def result(self, timeout: float | None = None) -> Result:
-        """Waits for the end; what the function returns or raises. Interrupting the wait cancels the run.
+        """Waits for the end and returns what the function returned, or raises what it raised.
+
+        Interrupting the wait cancels the run.
 
         Raises:
-            TimeoutError: it has not ended within ``timeout`` seconds, and goes on.
-            RunCancelledError: it was cancelled.
+            TimeoutError: the run has not ended within ``timeout`` seconds; it continues.
+            RunCancelledError: the run was cancelled.
         """
         try:
             return self._future.result(timeout)
@@ -163,17 +165,17 @@ class RunHandle(Generic[Result]):
             raise
 
     def cancel(self) -> None:
-        """Ends it; returns when all of its processes have ended. Checkpoints that were written stay."""
+        """Ends the run; returns when all of its processes have ended. Checkpoints are kept."""
         self.request_cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def request_cancel(self) -> None:
-        """As :meth:`cancel`, without waiting."""
+        """Ends the run as :meth:`cancel` does, without waiting."""
         self._cancellation.ask()
 
     def watch(self, on_change: Callable[[], None]) -> None:
-        """Has a function called, in the thread of the run, when there is news; at least once, at the end."""
+        """Calls a function, in the thread of the run, after every change; at least once, at the end."""
         self._watchers.append(on_change)
         if self._future.done():
             on_change()
@@ -182,7 +184,7 @@ class RunHandle(Generic[Result]):
         try:
             with self._cancellation.governing():
                 result = function(*arguments, **options)
-        # Whatever it is, it is for who asks for the result.
+        # Whatever it is, result() raises it.
         except BaseException as error:
             self._run_control.close()
             self._ended = time.monotonic()
@@ -190,38 +192,38 @@ class RunHandle(Generic[Result]):
         else:
             self._ended = time.monotonic()
             self._future.set_result(result)
-        self._tell()
+        self._notify()
 
-    def _note_progress(self, what: str, share: float) -> None:
+    def _on_progress(self, what: str, share: float) -> None:
         self.doing, self.progress = what, share
-        self._tell()
+        self._notify()
 
-    def _note_metrics(self, update: Metrics) -> None:
-        # After a fault, updates behind the checkpoint are made again.
+    def _on_metrics(self, update: Metrics) -> None:
+        # After a fault, updates since the checkpoint are repeated.
         while self._metrics and self._metrics[-1].update >= update.update:
             self._metrics.pop()
         self._metrics.append(update)
 
-    def _note_sample(self, sample: LiveSample) -> None:
+    def _on_sample(self, sample: LiveSample) -> None:
         self._samples.append(sample)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for on_change in list(self._watchers):
             try:
                 on_change()
-            except Exception:  # a training does not end because nobody can watch it
+            except Exception:  # a training does not end because it cannot be shown
                 self._watchers.remove(on_change)
                 _LOG.exception("%s is no longer shown", self.name)
 
-    def _heed(self, theirs: Callable[..., None] | None, ours: Callable[..., None]) -> Callable[..., None]:
-        """A callback that notes what it is told, tells the user's own, and ends a run that was cancelled."""
+    def _wrap(self, theirs: Callable[..., None] | None, ours: Callable[..., None]) -> Callable[..., None]:
+        """A callback that ends a cancelled run, records its arguments and calls the user's own callback."""
 
-        def callback(*told: Any) -> None:
+        def callback(*values: Any) -> None:
             self._cancellation.check()
-            ours(*told)
+            ours(*values)
             if theirs is not None:
-                theirs(*told)
+                theirs(*values)
 
         return callback
 
@@ -233,7 +235,7 @@ class RunHandle(Generic[Result]):
         return f"{self.name}: done in {took}" if self._ended else f"{self.name}: {self.doing} ({share}, {took})"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Live in a notebook, a line elsewhere."""
+        """A live view in a notebook, a line of text elsewhere."""
         plain = {"text/plain": repr(self)}
         if "ipykernel" not in sys.modules:
             return plain
@@ -249,7 +251,7 @@ _LIVE: "weakref.WeakSet[RunHandle[Any]]" = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Before the interpreter goes: processes would notice its end, private folders would stay."""
+    """Ends all runs before the interpreter exits: their processes would end too, but private folders would stay."""
     live = [run for run in _LIVE if run.state == "running"]
     for run in live:
         run.request_cancel()

@@ -1,4 +1,4 @@
-"""Trains the user's own model by a plan: metrics while it trains, checkpoints, and going on after a fault."""
+"""dp.train: trains a model by a plan, with metrics, checkpoints, background jobs and restarts after a fault."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,9 @@ from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics, TrainingRecord
-from deeppool.runs.restart_loop import ReplanTrigger, RestartLoop
+from deeppool.runs.checkpoint_folder import CheckpointFolder
+from deeppool.runs.restart_loop import RestartLoop
+from deeppool.runs.training_state import ReplanTrigger, TrainingSettings
 from deeppool.training.training_job import TrainingJob
 
 
@@ -43,40 +45,40 @@ def train(
     on_metrics: Callable[[Metrics], None] | None = None,
     on_progress: Progress | None = None,
 ) -> TrainingRecord:
-    """Trains by a plan, as one process would on the global batch.
+    """Trains a model by a plan, to the same weights as one process on the global batch.
 
     Args:
-        plan: made of the profile of ``job.capture()``.
-        job: model, data, loss and rule.
-        steps: updates that the training shall have made in the end, those before a checkpoint included.
-        checkpoints: folder to keep them in; the training goes on from the latest one there, which may have been
-            written by another plan or number of ranks. None: none.
-        checkpoint_every: updates between two checkpoints; the last update is followed by one too.
-        keep: checkpoints that stay.
-        restarts: how often to start again from the last checkpoint after a rank was lost.
-        replan_after: updates, from the start of this call, after which the times measured so far make a new plan.
-        profile: that the plan was made of; needed for that.
-        launcher: where; this machine unless given.
-        background: jobs to train in the gaps, on this machine: a list of :class:`deeppool.BackgroundJob`, of which
-            each rank's free place takes the next one, or ``{rank: [jobs]}``; or a model, by name or as a
-            :class:`deeppool.job.Job`, on synthetic data beside every rank. Whatever they do, the training goes on.
-        policy: how they share a device with a rank; ``priority`` unless given. See
-            :data:`deeppool.base.sharing.POLICIES`.
-        max_slowdown: of the training by them, at most: 0.03 is 3 %.
-        run_control: by which another thread changes that bound while the training goes on.
-        on_proposal: called with the new plan and what it would gain; True switches to it, without starting any
-            process again, but through a checkpoint, so ranks on several machines need ``checkpoints``. None: the
-            record tells of it, and the training keeps its plan.
-        on_metrics: called with every update.
+        plan: made from the profile of ``job.capture()``.
+        job: model, data, loss and optimizer.
+        steps: updates at the end of the training, those before a checkpoint included.
+        checkpoints: folder of the training's checkpoints. It resumes from the latest one there, which may have been
+            written under another plan or number of ranks. None: no checkpoints.
+        checkpoint_every: updates between two checkpoints; one more is written after the last update.
+        keep: number of checkpoints to keep.
+        restarts: how often to start the ranks again from the last checkpoint after one was lost.
+        replan_after: updates of this call after which to plan again with the measured times.
+        profile: the profile that the plan was made from; required by ``replan_after``.
+        launcher: starts the processes. Default: on this machine.
+        background: background jobs to train in the gaps, on this machine: a list of :class:`deeppool.BackgroundJob`,
+            which the ranks take in order as they become free, or ``{rank: [jobs]}``; or a model, by name or as a
+            :class:`deeppool.job.Job`, trained on synthetic data beside every rank. A failing job does not affect the
+            training.
+        policy: how background jobs share a device with a rank, see :data:`deeppool.base.sharing.POLICIES`. Default:
+            ``priority``.
+        max_slowdown: bound on the slowdown of the training by them: 0.03 is 3 %.
+        run_control: lets another thread change that bound during the training.
+        on_proposal: called with the new plan and its predicted gain; returning True switches to it. No process is
+            started again, but the state passes through a checkpoint, so ranks on several machines need
+            ``checkpoints``. None: the proposal is recorded, and the plan stays.
+        on_metrics: called with the metrics of every update.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
-        InvalidValueError: a number that makes no sense, a checkpoint of another training, or a background that cannot
-            be.
-        RankFailedError: a rank died or hung, or could not reach the others, and no restart was left; every process
-            has ended by then. A rank that refuses to go on, because the disk is full or the loss is no number, say,
-            is not started again.
-        RunError: the loss is no number.
+        InvalidValueError: an argument out of range, a checkpoint of another training, or an invalid background.
+        RankFailedError: a rank died, hung or could not reach the others, and no restart was left; every process has
+            ended by then. A rank that refuses to continue, for example because the disk is full or the loss is not
+            finite, is not started again.
+        RunError: the loss is not finite.
         DocumentError: a checkpoint cannot be written or read.
     """
     for name, value, least in (
@@ -92,48 +94,46 @@ def train(
             f"replan_after must be at least 1 and needs the plan's profile, got {replan_after} and "
             f"{'no profile' if profile is None else 'a profile'}"
         )
-    folder = None if checkpoints is None else Path(checkpoints)
-    look = None if replan_after is None or profile is None else ReplanTrigger(replan_after, profile, on_proposal)
-    report = on_progress or (lambda what, share: None)
     launcher = launcher or LocalLauncher(plan.device, plan.gpus)
-    if look is not None and look.decide is not None and folder is None and not launcher.same_files:
+    if replan_after is not None and on_proposal is not None and checkpoints is None and not launcher.same_files:
         raise InvalidValueError(
             "ranks on several machines change their plan through a checkpoint, and there is no folder for it (give "
             "checkpoints, in a folder that all machines share, or leave on_proposal out)"
         )
     sharing = _sharing(background, policy, max_slowdown)
     jobs = None if sharing is None or background is None else JobQueue(job_lists(background, plan), plan.gpus)
+    report = on_progress or (lambda what, share: None)
     with ExitStack() as stack:
         run_control = stack.enter_context(closing(run_control or RunControl()))
         run_control.open(sharing)
-        host = None
+        supervisor = None
         if jobs is not None and sharing is not None:
-            # Longer than an attempt: a lost rank is no reason to end them.
-            host = stack.enter_context(_host(jobs, launcher, plan, sharing, stack.enter_context(private_folder())))
-        attempts = RestartLoop(
-            plan,
-            job,
-            steps,
-            folder,
-            checkpoint_every,
-            keep,
-            on_metrics,
-            report,
-            look,
-            launcher,
-            sharing,
-            run_control,
-            host,
+            # Background jobs outlive an attempt: a lost rank is no reason to end them.
+            folder = stack.enter_context(private_folder())
+            supervisor = stack.enter_context(_supervisor(jobs, launcher, plan, sharing, folder))
+        settings = TrainingSettings(
+            job=job,
+            steps=steps,
+            launcher=launcher,
+            checkpoints=CheckpointFolder(None if checkpoints is None else Path(checkpoints), checkpoint_every, keep),
+            replan_trigger=(
+                None if replan_after is None or profile is None else ReplanTrigger(replan_after, profile, on_proposal)
+            ),
+            run_control=run_control,
+            supervisor=supervisor,
+            on_metrics=on_metrics,
+            report=report,
         )
-        attempts.complete(restarts)
+        loop = RestartLoop(plan, sharing, settings)
+        loop.run(restarts)
     report("done", 1.0)
-    return attempts.record()
+    return loop.record()
 
 
 def _sharing(
     background: Background | None, policy: Policy | Sharing | None, max_slowdown: float | None
 ) -> Sharing | None:
-    """None where there is no background."""
+    """How background jobs share devices with the ranks; None: there are none."""
     if background is None:
         if max_slowdown is not None or policy not in (None, "none"):
             raise InvalidValueError("policy and max_slowdown are about a background job (give background=)")
@@ -141,18 +141,18 @@ def _sharing(
     found = find_sharing("priority" if policy is None else policy, max_slowdown)
     if found is not None and found.home == "thread":
         raise InvalidValueError(
-            "background jobs of a training have processes of their own, so that none can end it: got home 'thread' "
-            "(leave it 'auto'; a thread of the rank is for deeppool.launch, which measures)"
+            "background jobs of a training run in processes of their own, so that none can end it: got home 'thread' "
+            "(leave it 'auto'; deeppool.launch can run one in a thread of the rank)"
         )
     return found
 
 
-def _host(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing, folder: Path) -> Supervisor:
+def _supervisor(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing, folder: Path) -> Supervisor:
     if not isinstance(launcher, LocalLauncher):
         raise InvalidValueError(
             "background jobs of a training run on one machine, that of the launcher (train without background=, or "
             "submit them to a cluster: deeppool cluster submit --background)"
         )
-    # Background jobs may start before the ranks do, and a place knows its slots when it was given a folder.
+    # Background jobs may start before the ranks do, and a launcher has slots only once it was given a folder.
     launcher.hand_over(folder)
-    return Supervisor(jobs, launcher, plan.gpus, plan.device, sharing, folder)
+    return Supervisor(jobs, launcher, ranks=plan.gpus, device=plan.device, sharing=sharing, folder=folder)

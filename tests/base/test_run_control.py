@@ -7,7 +7,7 @@ import pytest
 import deeppool as dp
 from deeppool.base.run_control import BoundInterval, RunControl, refusal
 from deeppool.base.sharing import POLICIES, Sharing, find_sharing
-from deeppool.collocation.condition_results import BoundResults, divide, last_measured
+from deeppool.collocation.condition_results import BoundResults, assign_to_bounds, last_measured
 from deeppool.errors import InvalidValueError
 
 BOUND = Sharing(max_slowdown=0.05)
@@ -98,24 +98,24 @@ def answers(times: list[float], *bounds: list[int]) -> list[dict]:
 
 
 def test_iterations_go_to_the_bound_that_all_ranks_held() -> None:
-    held = [BoundResults(0.05, 0.0), BoundResults(0.01, 3.0), BoundResults(0.02, 4.0)]
-    divide(answers([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2]), held)
-    assert [one.turns for one in held] == [[[1.0]], [[3.0]], [[5.0]]]
-    divide(answers([6.0], [2], [2]), held)
-    assert [one.turns for one in held] == [[[1.0], []], [[3.0], []], [[5.0], [6.0]]]
-    assert last_measured(held) is held[2]
-    held.append(BoundResults(0.5, 9.0))
-    divide(answers([7.0, 8.0], [2, 3], [2, 3]), held)
-    assert held[3].turns == [[], [], [8.0]], "of the rounds before, it has none"
-    assert last_measured(held) is held[3]
+    bounds = [BoundResults(0.05, 0.0), BoundResults(0.01, 3.0), BoundResults(0.02, 4.0)]
+    assign_to_bounds(answers([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2]), bounds)
+    assert [one.rounds for one in bounds] == [[[1.0]], [[3.0]], [[5.0]]]
+    assign_to_bounds(answers([6.0], [2], [2]), bounds)
+    assert [one.rounds for one in bounds] == [[[1.0], []], [[3.0], []], [[5.0], [6.0]]]
+    assert last_measured(bounds) is bounds[2]
+    bounds.append(BoundResults(0.5, 9.0))
+    assign_to_bounds(answers([7.0, 8.0], [2, 3], [2, 3]), bounds)
+    assert bounds[3].rounds == [[], [], [8.0]], "of the rounds before, it has none"
+    assert last_measured(bounds) is bounds[3]
     assert last_measured([BoundResults(None, 0.0)]).bound is None
 
 
 def test_what_was_measured_under_a_bound_is_told_in_a_line() -> None:
-    held = BoundResults(0.05, 0.0)
-    held.turns += [[1.0], [1.1]]
-    held.work.steps, held.work.seconds = 6.0, 2.0
-    result = held.result(alone=1.0, batch=4)
-    assert result == BoundInterval(0.05, 0.0, 2, 1.05, pytest.approx(0.05), 12.0)
-    assert str(result) == "5 % from the start: 2 iterations, slowdown +5.0 %, background 12 samples/s"
-    assert str(BoundResults(0.01, 3.2).result(1.0, 4)) == "1 % from 3.2 s on: nothing was measured under it"
+    results = BoundResults(0.05, 0.0)
+    results.rounds += [[1.0], [1.1]]
+    results.work.steps, results.work.seconds = 6.0, 2.0
+    interval = results.interval(alone=1.0, batch=4)
+    assert interval == BoundInterval(0.05, 0.0, 2, 1.05, pytest.approx(0.05), 12.0)
+    assert str(interval) == "5 % from the start: 2 iterations, slowdown +5.0 %, background 12 samples/s"
+    assert str(BoundResults(0.01, 3.2).interval(1.0, 4)) == "1 % from 3.2 s on: nothing was measured under it"

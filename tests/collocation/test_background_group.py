@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.background_group import BackgroundGroup, WorkDone, _credit, steps_done
-from deeppool.collocation.job_queue import BackgroundJob, hand_over
+from deeppool.collocation.background_group import BackgroundGroup, WorkDone, add_work, steps_done
+from deeppool.collocation.background_placement import PROCESS, BackgroundSetup
+from deeppool.collocation.job_queue import BackgroundJob, save_background_job
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import RunError
 from deeppool.job import Job
@@ -69,9 +70,9 @@ def test_steps_done_lies_between_those_finished_and_one_more(durations: list[flo
 # -- processes --------------------------------------------------------------------------------------
 
 
-def neighbours(job: Job, here: LocalLauncher, sharing: Sharing) -> BackgroundGroup:
-    background = BackgroundJob(job)
-    return BackgroundGroup(background, here, 1, sharing, hand_over(background, Path(here.slot(0).folder)))
+def start_group(job: Job, launcher: LocalLauncher, sharing: Sharing) -> BackgroundGroup:
+    setup = BackgroundSetup(BackgroundJob(job), sharing, PROCESS)
+    return BackgroundGroup(setup, launcher, 1, save_background_job(setup.job, Path(launcher.slot(0).folder)))
 
 
 def background_processes() -> list[psutil.Process]:
@@ -95,22 +96,22 @@ def is_idle_class(thread: int) -> bool:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> LocalLauncher:
-    place = LocalLauncher("cpu", 1)
-    place.hand_over(tmp_path)
-    return place
+def launcher(tmp_path: Path) -> LocalLauncher:
+    local = LocalLauncher("cpu", 1)
+    local.hand_over(tmp_path)
+    return local
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
-def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(here: LocalLauncher) -> None:
+def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(launcher: LocalLauncher) -> None:
     core = usable_cores()[0]
-    with neighbours(JOB, here, Sharing()) as beside:
-        beside.wait_until_ready()
+    with start_group(JOB, launcher, Sharing()) as group:
+        group.wait_until_ready()
         (process,) = background_processes()
-        assert beside.priority == "SCHED_IDLE"
-        assert beside.step_seconds > 0
+        assert group.priority == "SCHED_IDLE"
+        assert group.step_seconds > 0
         assert is_idle_class(process.pid)
         assert process.cpu_affinity() == [core]
         # When memory runs out the kernel takes it before any rank.
@@ -118,7 +119,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 
         before = cpu_of_threads(process)
         started = time.perf_counter()
-        beside.begin()
+        group.begin()
         wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=300)
         used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
         # A priority belongs to a thread; torch may have started some of its own before it was lowered.
@@ -127,20 +128,20 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
         assert busy == {core}
 
         work = WorkDone()
-        beside.measure(work, started)
+        group.measure(work, started)
     assert work.steps > 0
     assert work.seconds > 0.5
     assert all(map(math.isfinite, work.losses))
     assert {span.kind for span in work.spans} == {"background"}
-    assert beside.ended == "stopped"
+    assert group.ended == "stopped"
     assert not process.is_running()
 
 
 @pytest.mark.processes
-def test_other_policies_give_the_priority_that_they_say(here: LocalLauncher) -> None:
+def test_other_policies_give_the_priority_that_they_say(launcher: LocalLauncher) -> None:
     mine = psutil.Process().nice()
     as_nice, as_equal = Sharing(priority="nice"), Sharing(priority="normal")
-    with neighbours(JOB, here, as_nice) as nice, neighbours(JOB, here, as_equal) as naive:
+    with start_group(JOB, launcher, as_nice) as nice, start_group(JOB, launcher, as_equal) as naive:
         nice.wait_until_ready()
         naive.wait_until_ready()
         found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
@@ -149,10 +150,10 @@ def test_other_policies_give_the_priority_that_they_say(here: LocalLauncher) -> 
 
 
 @pytest.mark.processes
-def test_a_background_job_that_cannot_start_says_why(here: LocalLauncher) -> None:
+def test_a_background_job_that_cannot_start_says_why(launcher: LocalLauncher) -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)
-    with neighbours(job, here, Sharing()) as beside, pytest.raises(RunError, match=r"cannot start: .* channels"):
-        beside.wait_until_ready()
+    with start_group(job, launcher, Sharing()) as group, pytest.raises(RunError, match=r"cannot start: .* channels"):
+        group.wait_until_ready()
     assert background_processes() == []
 
 
@@ -161,7 +162,7 @@ def test_a_background_job_that_cannot_start_says_why(here: LocalLauncher) -> Non
 
 def test_steps_and_losses_of_a_phase_that_was_cut_go_to_both_parts() -> None:
     before, after = WorkDone(), WorkDone()
-    _credit(LOG, [(before, 14.0, 3.5), (after, 15.0, 4.5)])
+    add_work(LOG, [(before, 14.0, 3.5), (after, 15.0, 4.5)])
     assert (before.steps, before.losses) == (pytest.approx(1.25), [2.3])
     assert (after.steps, after.losses) == (pytest.approx(0.5), [2.2])
 
@@ -171,7 +172,7 @@ def test_the_parts_of_a_phase_add_up_to_the_whole(durations: list[float], cuts: 
     clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
     log = [(clock, clock / 2, 1.0) for clock in clocks]
     parts = [(WorkDone(), clock, clock / 2) for clock in sorted(cuts)]
-    _credit(log, parts)
+    add_work(log, parts)
     assert sum(work.steps for work, *_ in parts) == pytest.approx(steps_done(log, *parts[-1][1:]))
     assert all(work.steps >= 0 for work, *_ in parts)
     assert sum(len(work.losses) for work, *_ in parts) == len(durations)

@@ -9,8 +9,7 @@ import torch
 
 import deeppool as dp
 from deeppool.base.sharing import Sharing
-from deeppool.collocation import background_process
-from deeppool.collocation import background_worker as guest_module
+from deeppool.collocation import background_process, background_worker
 from deeppool.collocation.background_worker import BackgroundWorker
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint import latest, load_weights
@@ -21,29 +20,29 @@ STEPS = 12
 
 
 class Launcher:
-    """Lets a job go on for so many questions, and hears its answers."""
+    """Sends a command after so many polls, and records the answers."""
 
-    def __init__(self, questions: float = float("inf")) -> None:
-        self.left, self.told = questions, []
+    def __init__(self, polls: float = float("inf")) -> None:
+        self.left, self.answers = polls, []
 
     def pending(self) -> bool:
         self.left -= 1
         return self.left < 0
 
     def answer(self, event: str, **content: object) -> None:
-        self.told.append((event, content))
+        self.answers.append((event, content))
 
 
 def start(
     job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH
 ) -> BackgroundWorker:
     save_job(job, tmp_path)
-    setup = {"own": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing())}
+    setup = {"saved_job": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing())}
     return BackgroundWorker(setup, launcher or Launcher())
 
 
-def serve(guest: BackgroundWorker, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
-    return guest.serve({"steps": steps, "checkpoints": None if folder is None else str(folder), "every": every})
+def serve(worker: BackgroundWorker, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
+    return worker.serve({"steps": steps, "checkpoints": None if folder is None else str(folder), "every": every})
 
 
 @pytest.mark.parametrize(("device", "priority"), [("cpu", "20 % of the core"), ("cuda", "SCHED_IDLE")])
@@ -58,16 +57,16 @@ def test_a_share_of_a_gpu_is_none_of_a_core(device: str, priority: str, monkeypa
 
 def test_a_background_is_a_plain_loop_bit_by_bit(tmp_path: Path) -> None:
     job = plain_training()
-    guest = start(job, tmp_path)
-    found = [guest.step() for _ in range(STEPS)]
+    worker = start(job, tmp_path)
+    found = [worker.step() for _ in range(STEPS)]
     module = job.model
     assert found == plain_loop(module, STEPS)
     # A captured BatchNorm does not count its batches: it has a momentum, and no use for the count.
     state = {name: value for name, value in module.state_dict().items() if "num_batches" not in name}
-    assert all(torch.equal(value, guest.trainer.state[name]) for name, value in state.items())
+    assert all(torch.equal(value, worker.trainer.state[name]) for name, value in state.items())
 
 
-def test_a_job_that_leaves_goes_on_bit_by_bit(tmp_path: Path) -> None:
+def test_a_stopped_job_resumes_bit_by_bit(tmp_path: Path) -> None:
     whole = serve(start(training(), tmp_path), tmp_path / "whole")
     assert (whole["why"], whole["updates"], whole["samples"]) == ("finished", STEPS, STEPS * BATCH)
 
@@ -85,7 +84,7 @@ def test_a_job_that_leaves_goes_on_bit_by_bit(tmp_path: Path) -> None:
     assert (third["why"], third["samples"]) == ("finished", 0)
 
 
-def test_a_loss_that_is_no_number_ends_it_without_a_checkpoint(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_job_without_a_checkpoint(tmp_path: Path) -> None:
     job = training(partial(NoNumbers, 3))
     over = serve(start(job, tmp_path), tmp_path / "kept", every=1)
     assert over["why"] == "its loss is nan after step 3"
@@ -93,18 +92,18 @@ def test_a_loss_that_is_no_number_ends_it_without_a_checkpoint(tmp_path: Path) -
     assert latest(tmp_path / "kept").name == "step-000002"
 
 
-def test_progress_is_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher()
     serve(start(training(), tmp_path, launcher), None, steps=3)
-    assert [event for event, _ in launcher.told] == ["progress"]
+    assert [event for event, _ in launcher.answers] == ["progress"]
 
-    monkeypatch.setattr(guest_module, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(background_worker, "PROGRESS_SECONDS", 0.0)
     launcher = Launcher()
     serve(start(training(), tmp_path, launcher), None, steps=3)
-    assert [content["updates"] for _, content in launcher.told] == [0, 1, 2, 3]
-    cpu = [content["cpu"] for _, content in launcher.told]
+    assert [content["updates"] for _, content in launcher.answers] == [0, 1, 2, 3]
+    cpu = [content["cpu"] for _, content in launcher.answers]
     assert cpu == sorted(cpu)
-    assert launcher.told[-1][1]["first_loss"] is not None
+    assert launcher.answers[-1][1]["first_loss"] is not None
 
 
 def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a run's rounds tell of its foreground and of its background."""
+"""Confidence intervals of a run, from its rounds."""
 
 import pytest
 
@@ -15,29 +15,29 @@ def rounds(slowdowns: list[float]) -> list[list[float]]:
 
 
 def test_a_machine_whose_speed_wanders_says_little_about_a_mean_and_much_about_a_slowdown() -> None:
-    alone, beside = rounds([0.0] * 4), rounds([0.05] * 4)
+    alone, collocated = rounds([0.0] * 4), rounds([0.05] * 4)
     measured = ConditionResults(alone, [4.0], 8.4)
     spread = measured.phase(batch=8).iteration_time.margin
     # 3.18 standard errors at three degrees of freedom; of means of 0.1, 0.13, 0.08 and 0.11 s.
     assert spread == pytest.approx(3.18 * 0.020817 / 2, rel=1e-3)
-    assert slowdown_margin(alone, beside) == pytest.approx(0.0, abs=1e-12)
+    assert slowdown_margin(alone, collocated) == pytest.approx(0.0, abs=1e-12)
     assert slowdown_margin(alone, rounds([0.0, 0.05, 0.1, 0.05])) > 0.04
 
 
 def test_rounds_in_which_a_bound_was_not_held_yet_count_for_the_foreground_alone() -> None:
-    alone, beside = rounds([0.0] * 4), rounds([0.05] * 4)
-    assert slowdown_margin(alone, [[], [], *beside[2:]]) > 0
-    assert slowdown_margin(alone, [[], [], [], beside[3]]) is None
+    alone, collocated = rounds([0.0] * 4), rounds([0.05] * 4)
+    assert slowdown_margin(alone, [[], [], *collocated[2:]]) > 0
+    assert slowdown_margin(alone, [[], [], [], collocated[3]]) is None
 
 
 def work(*phases: tuple[float, float]) -> WorkDone:
     return WorkDone(steps=sum(steps for steps, _ in phases), seconds=sum(s for _, s in phases), phases=list(phases))
 
 
-def test_a_harvest_is_as_sure_as_its_rounds_agree() -> None:
-    """The background is half as fast beside the foreground, however fast the machine is."""
-    alone, beside = work((10.0, 2.0), (20.0, 2.0), (30.0, 2.0)), work((5.0, 2.0), (10.0, 2.0), (15.0, 2.0))
-    assert harvest_margin(alone, beside) == pytest.approx(0.0, abs=1e-12)
+def test_the_interval_of_a_harvest_is_as_wide_as_its_rounds_differ() -> None:
+    """The collocated background is half as fast, however fast the machine is."""
+    alone, collocated = work((10.0, 2.0), (20.0, 2.0), (30.0, 2.0)), work((5.0, 2.0), (10.0, 2.0), (15.0, 2.0))
+    assert harvest_margin(alone, collocated) == pytest.approx(0.0, abs=1e-12)
     assert harvest_margin(alone, work((5.0, 2.0), (10.0, 2.0), (5.0, 2.0))) > 0.1
 
 
@@ -48,5 +48,5 @@ def test_the_rounds_of_a_bound_that_came_late_are_the_last_ones() -> None:
     assert late == pytest.approx(shifted)
 
 
-def test_a_background_that_did_nothing_alone_has_nothing_to_be_sure_of() -> None:
+def test_a_background_that_did_nothing_alone_has_no_interval() -> None:
     assert harvest_margin(work((0.0, 2.0), (0.0, 2.0)), work((1.0, 2.0), (1.0, 2.0))) is None

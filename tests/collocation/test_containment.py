@@ -1,4 +1,4 @@
-"""When a background job is judged to hang or to hold too much: by a clock of the test's own, and on real processes."""
+"""Background jobs that hang or hold too much memory are found: on a virtual clock, and on real processes."""
 
 import os
 import subprocess
@@ -11,69 +11,69 @@ import pytest
 
 from deeppool.collocation import containment
 from deeppool.collocation.containment import (
-    CIRCLING_SECONDS,
+    BUSY_SECONDS,
+    IDLE_SECONDS,
     STARTING_SECONDS,
-    STILL_SECONDS,
     ResourceWatch,
     Usage,
-    shortage,
+    memory_shortage,
 )
-from deeppool.collocation.containment import usages as look
+from deeppool.collocation.containment import group_usages as look
 
 MIB = 2**20
 
 
 def idle(cpu: float = 1.0) -> Usage:
-    return Usage(cpu=cpu, memory=100 * MIB, wants=False)
+    return Usage(cpu=cpu, memory=100 * MIB, runnable=False)
 
 
-def wanting(cpu: float = 1.0) -> Usage:
-    return Usage(cpu=cpu, memory=100 * MIB, wants=True)
+def runnable(cpu: float = 1.0) -> Usage:
+    return Usage(cpu=cpu, memory=100 * MIB, runnable=True)
 
 
 def test_a_job_that_waits_for_the_core_for_hours_does_not_hang() -> None:
     watch = ResourceWatch(None)
-    watch.got_on(0.0, cpu=1.0, slowest=0.1)
-    assert all(watch.hangs(float(now), wanting(), 1.0) is None for now in range(0, 36_000, 10))
+    watch.record_progress(0.0, cpu=1.0, slowest=0.1)
+    assert all(watch.find_hang(float(now), runnable(), 1.0) is None for now in range(0, 36_000, 10))
 
 
-def test_a_job_that_wants_nothing_for_long_hangs() -> None:
+def test_a_job_that_is_idle_for_long_hangs() -> None:
     watch = ResourceWatch(None)
-    watch.got_on(0.0, cpu=1.0, slowest=0.1)
-    assert watch.hangs(0.0, idle(), 1.0) is None
-    assert watch.hangs(STILL_SECONDS - 1, idle(), 1.0) is None
-    assert watch.hangs(STILL_SECONDS + 1, idle(), 1.0) == "hangs: it has done nothing for 61 s"
+    watch.record_progress(0.0, cpu=1.0, slowest=0.1)
+    assert watch.find_hang(0.0, idle(), 1.0) is None
+    assert watch.find_hang(IDLE_SECONDS - 1, idle(), 1.0) is None
+    assert watch.find_hang(IDLE_SECONDS + 1, idle(), 1.0) == "hangs: it has done nothing for 61 s"
 
 
-@pytest.mark.parametrize("sign", [lambda watch, now: watch.got_on(now, 1.0, 0.1), lambda watch, now: None])
-def test_a_sign_of_life_or_cpu_time_in_between_starts_the_patience_anew(sign) -> None:
+@pytest.mark.parametrize("sign", [lambda watch, now: watch.record_progress(now, 1.0, 0.1), lambda watch, now: None])
+def test_progress_or_cpu_time_restarts_the_idle_timeout(sign) -> None:
     watch = ResourceWatch(None)
-    watch.got_on(0.0, cpu=1.0, slowest=0.1)
-    watch.hangs(1.0, idle(), 1.0)
-    sign(watch, STILL_SECONDS)
+    watch.record_progress(0.0, cpu=1.0, slowest=0.1)
+    watch.find_hang(1.0, idle(), 1.0)
+    sign(watch, IDLE_SECONDS)
     # Half a second of CPU time, of a loader of data for example.
-    assert watch.hangs(STILL_SECONDS, idle(1.5), 1.0) is None
-    assert watch.hangs(2 * STILL_SECONDS - 1, idle(1.5), 1.0) is None
-    assert watch.hangs(2 * STILL_SECONDS + 1, idle(1.5), 1.0) is not None
+    assert watch.find_hang(IDLE_SECONDS, idle(1.5), 1.0) is None
+    assert watch.find_hang(2 * IDLE_SECONDS - 1, idle(1.5), 1.0) is None
+    assert watch.find_hang(2 * IDLE_SECONDS + 1, idle(1.5), 1.0) is not None
 
 
 def test_a_job_that_uses_the_time_of_many_steps_without_one_hangs() -> None:
     watch = ResourceWatch(None)
-    watch.got_on(0.0, cpu=5.0, slowest=0.1)
-    assert watch.hangs(1.0, wanting(), 5.0 + CIRCLING_SECONDS - 1) is None
-    assert "31 s of CPU time without a step" in watch.hangs(2.0, wanting(), 5.0 + CIRCLING_SECONDS + 1)
+    watch.record_progress(0.0, cpu=5.0, slowest=0.1)
+    assert watch.find_hang(1.0, runnable(), 5.0 + BUSY_SECONDS - 1) is None
+    assert "31 s of CPU time without a step" in watch.find_hang(2.0, runnable(), 5.0 + BUSY_SECONDS + 1)
 
 
-def test_slow_steps_and_a_slow_start_have_more_patience() -> None:
+def test_slow_steps_and_a_slow_start_have_longer_timeouts() -> None:
     watch = ResourceWatch(None)
-    assert watch.hangs(1.0, wanting(), STARTING_SECONDS - 1) is None
-    assert watch.hangs(2.0, wanting(), STARTING_SECONDS + 1) is not None
-    watch.got_on(3.0, cpu=400.0, slowest=10.0)
-    assert watch.hangs(4.0, wanting(), 400.0 + 99) is None
-    assert watch.hangs(5.0, wanting(), 400.0 + 101) is not None
+    assert watch.find_hang(1.0, runnable(), STARTING_SECONDS - 1) is None
+    assert watch.find_hang(2.0, runnable(), STARTING_SECONDS + 1) is not None
+    watch.record_progress(3.0, cpu=400.0, slowest=10.0)
+    assert watch.find_hang(4.0, runnable(), 400.0 + 99) is None
+    assert watch.find_hang(5.0, runnable(), 400.0 + 101) is not None
 
 
-def test_over_the_budget_is_told_with_both_sizes() -> None:
+def test_a_job_over_its_budget_is_described_with_both_sizes() -> None:
     watch = ResourceWatch(100 * MIB)
     assert watch.over_budget(idle()) is None
     assert watch.over_budget(idle()._replace(memory=101 * MIB)) == "evicted: it held 101.0 MiB of 100.0 MiB"
@@ -81,10 +81,10 @@ def test_over_the_budget_is_told_with_both_sizes() -> None:
 
 
 def test_a_machine_is_short_below_a_twentieth_of_its_memory_or_two_gibibytes() -> None:
-    assert shortage(20 * 2**30, 1.1 * 2**30) is None
-    assert shortage(20 * 2**30, 0.75 * 2**30) == 2**28
-    assert shortage(1000 * 2**30, 2.1 * 2**30) is None
-    assert shortage(1000 * 2**30, 1.5 * 2**30) == 2**29
+    assert memory_shortage(20 * 2**30, 1.1 * 2**30) is None
+    assert memory_shortage(20 * 2**30, 0.75 * 2**30) == 2**28
+    assert memory_shortage(1000 * 2**30, 2.1 * 2**30) is None
+    assert memory_shortage(1000 * 2**30, 1.5 * 2**30) == 2**29
 
 
 # -- real processes ---------------------------------------------------------------------------------
@@ -118,22 +118,22 @@ def group(then: str) -> Iterator[int]:
             os.killpg(process.pid, 9)
 
 
-def test_a_group_is_looked_at_with_all_its_processes() -> None:
+def test_a_groups_usage_is_that_of_all_its_processes() -> None:
     with group("import signal; signal.pause()") as leader:
         # They have said that they hold it, and go to sleep next.
         deadline = time.monotonic() + 30
-        while look([leader])[leader].wants and time.monotonic() < deadline:
+        while look([leader])[leader].runnable and time.monotonic() < deadline:
             time.sleep(0.01)
         found = look([leader, 2**22 + 1])
         assert list(found) == [leader]
         assert 96 * MIB < found[leader].memory < 160 * MIB
         assert found[leader].cpu > 0
         deadline = time.monotonic() + 60
-        while look([leader])[leader].wants:
+        while look([leader])[leader].runnable:
             assert time.monotonic() < deadline, "it has nothing left to do"
 
 
-def test_a_process_in_a_loop_wants_the_core_whoever_has_it() -> None:
+def test_a_process_in_a_loop_is_runnable_whether_or_not_it_has_the_core() -> None:
     with group("while True: pass") as leader:
-        assert look([leader])[leader].wants
-    assert "running" in containment.WANTING
+        assert look([leader])[leader].runnable
+    assert "running" in containment.RUNNABLE

@@ -14,7 +14,7 @@ from torch import nn
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collocation.background_placement import PROCESS, PROCESS_UNDER_MPS, THREAD, place_background
 from deeppool.collocation.in_process_background import InProcessBackground
-from deeppool.collocation.job_queue import BackgroundJob, hand_over
+from deeppool.collocation.job_queue import BackgroundJob, save_background_job
 from deeppool.device.common import find_device
 from deeppool.device.cuda import cuda_problem
 from deeppool.errors import InvalidValueError
@@ -24,7 +24,7 @@ from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operat
 from deeppool.training.data import ShardReader
 from deeppool.training.training_job import TrainingJob
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 BATCH, SAMPLES = 4, 64
 THREADED = Sharing(priority="normal", home="thread")
 PACED = dataclasses.replace(POLICIES["paced"], priority="normal", home="thread")
@@ -64,29 +64,34 @@ def make_job(**choices: Any) -> BackgroundJob:
 
 
 class Foreground:
-    """As a lane sees it; counts its looks."""
+    """State of a foreground; counts how often it is read."""
 
-    def __init__(self, orders: BackgroundLimits = FREE) -> None:
-        self.orders = orders
-        self.looks = threading.Semaphore(0)
+    def __init__(self, limits: BackgroundLimits = FREE) -> None:
+        self.limits = limits
+        self.reads = threading.Semaphore(0)
 
     def __call__(self) -> tuple[BackgroundLimits, Operator | None]:
-        self.looks.release()
-        return self.orders, None
+        self.reads.release()
+        return self.limits, None
 
-    def wait_for(self, looks: int) -> None:
-        while self.looks.acquire(blocking=False):
+    def wait_for(self, reads: int) -> None:
+        while self.reads.acquire(blocking=False):
             pass
-        for _ in range(looks):
-            assert self.looks.acquire(timeout=PATIENCE)
+        for _ in range(reads):
+            assert self.reads.acquire(timeout=TIMEOUT)
 
 
-def lodge(
-    folder: Path, job: BackgroundJob, sharing: Sharing, look: Callable[[], Any], device: str = "cpu"
+def start_background(
+    folder: Path, job: BackgroundJob, sharing: Sharing, foreground: Callable[[], Any], device: str = "cpu"
 ) -> InProcessBackground:
-    setup = {"folder": str(folder), "own": str(folder), "sharing": asdict(sharing), **hand_over(job, folder)}
+    setup = {
+        "folder": str(folder),
+        "saved_job": str(folder),
+        "sharing": asdict(sharing),
+        **save_background_job(job, folder),
+    }
     found = find_device(device)
-    return InProcessBackground(setup, found, found.torch_device(), look)
+    return InProcessBackground(setup, found, found.torch_device(), foreground)
 
 
 def losses_of_a_plain_loop(steps: int) -> list[float]:
@@ -104,51 +109,53 @@ def losses_of_a_plain_loop(steps: int) -> list[float]:
     return losses
 
 
-def losses_known(lodger: InProcessBackground) -> int:
-    """Steps whose loss has been computed, the first one, which no lane launches, included."""
-    forwards = (len(lodger.pieces) - 1) // 2
-    steps, pieces = divmod(lodger.lane.launched, len(lodger.pieces))
+def losses_known(background: InProcessBackground) -> int:
+    """Steps whose loss has been computed, including the first one, which no launcher launches."""
+    forwards = (len(background.pieces) - 1) // 2
+    steps, pieces = divmod(background.launcher.launched, len(background.pieces))
     return 1 + steps + (pieces >= forwards)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
 @pytest.mark.parametrize("sharing", [THREADED, PACED], ids=["whole", "in pieces"])
-def test_it_trains_as_a_plain_loop_does_however_often_it_rests(sharing: Sharing, device: str, tmp_path: Path) -> None:
+def test_an_in_process_background_trains_as_a_plain_loop_does_however_often_it_rests(
+    sharing: Sharing, device: str, tmp_path: Path
+) -> None:
     foreground = Foreground()
-    lodger = lodge(tmp_path, make_job(), sharing, foreground, device)
-    told = {losses_known(lodger): lodger.loss}
+    background = start_background(tmp_path, make_job(), sharing, foreground, device)
+    losses = {losses_known(background): background.loss}
     for _ in range(6):
-        lodger.begin()
+        background.begin()
         foreground.wait_for(10)
-        done = lodger.rest()
+        done = background.rest()
         assert done["error"] is None
-        told[losses_known(lodger)] = done["loss"]
-    assert lodger.lane.launched == lodger.lane.finished > 10
-    expected = losses_of_a_plain_loop(max(told))
-    assert told == {steps: pytest.approx(expected[steps - 1], rel=1e-4) for steps in told}
+        losses[losses_known(background)] = done["loss"]
+    assert background.launcher.launched == background.launcher.finished > 10
+    expected = losses_of_a_plain_loop(max(losses))
+    assert losses == {steps: pytest.approx(expected[steps - 1], rel=1e-4) for steps in losses}
 
 
-def test_what_it_gets_done_is_counted_in_steps_and_their_pieces(tmp_path: Path) -> None:
+def test_work_is_counted_in_steps_and_their_pieces(tmp_path: Path) -> None:
     foreground = Foreground()
-    lodger = lodge(tmp_path, make_job(), PACED, foreground)
+    background = start_background(tmp_path, make_job(), PACED, foreground)
     total = 0.0
     for _ in range(3):
-        lodger.begin()
+        background.begin()
         foreground.wait_for(20)
-        done = lodger.rest()
+        done = background.rest()
         assert done["seconds"] > 0
         total += done["steps"]
-    # What was in flight when it was told to rest ran beside nobody.
-    assert 0 < total <= lodger.steps == lodger.lane.finished / len(lodger.pieces)
+    # Pieces in flight at the end of a phase are not counted.
+    assert 0 < total <= background.steps == background.launcher.finished / len(background.pieces)
 
 
-def test_the_foregrounds_orders_hold_for_it(tmp_path: Path) -> None:
+def test_the_foregrounds_limits_apply(tmp_path: Path) -> None:
     foreground = Foreground(BackgroundLimits(open=False, share=1.0, banned=frozenset()))
-    lodger = lodge(tmp_path, make_job(), PACED, foreground)
-    lodger.begin()
+    background = start_background(tmp_path, make_job(), PACED, foreground)
+    background.begin()
     foreground.wait_for(20)
-    assert lodger.rest()["steps"] == 0
-    assert lodger.lane.launched == 0
+    assert background.rest()["steps"] == 0
+    assert background.launcher.launched == 0
 
 
 class Broken(Fixed):
@@ -156,14 +163,14 @@ class Broken(Fixed):
         raise OSError("the disk is gone")
 
 
-def test_a_job_that_fails_says_so_and_stays_down(tmp_path: Path) -> None:
+def test_a_job_that_fails_reports_its_error_and_stays_ended(tmp_path: Path) -> None:
     foreground = Foreground()
-    lodger = lodge(tmp_path, make_job(), THREADED, foreground)
-    lodger._work.samples.__self__.dataset.__class__ = Broken
+    background = start_background(tmp_path, make_job(), THREADED, foreground)
+    background._task.samples.__self__.dataset.__class__ = Broken
     for _ in range(2):
-        lodger.begin()
-        lodger.lane._thread.join(PATIENCE)
-        done = lodger.rest()
+        background.begin()
+        background.launcher._thread.join(TIMEOUT)
+        done = background.rest()
         assert done["error"] == "failed: OSError: the disk is gone"
         assert done["loss"] is None
 
@@ -181,7 +188,7 @@ def test_a_rule_of_updates_that_a_device_cannot_repeat_needs_a_process(
 ) -> None:
     job = make_job(**choices)
     with pytest.raises(InvalidValueError, match=f"cannot have {what}.*home='process'"):
-        lodge(tmp_path, job, THREADED, Foreground())
+        start_background(tmp_path, job, THREADED, Foreground())
     with pytest.raises(InvalidValueError, match=f"cannot have {what}"):
         place_background(Sharing(home="thread"), "cuda", job)
     home, why = place_background(Sharing(), "cuda", job)

@@ -6,7 +6,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.job_queue import BackgroundJob, JobQueue, job_lists, measured
+from deeppool.collocation.job_queue import BackgroundJob, JobQueue, job_lists, measured_job
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.job import Job
 from tests.figures.records import two_layer_plan
@@ -75,12 +75,12 @@ def test_a_queue_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path) -> None:
     plan = two_layer_plan()
-    assert measured(job(), plan) == job()
-    assert measured("resnet18", plan, 3).batch == 3
+    assert measured_job(job(), plan) == job()
+    assert measured_job("resnet18", plan, 3).batch == 3
     with pytest.raises(InvalidValueError, match=r"has one background job, .* got a list \(deeppool.train"):
-        measured([job()], plan)
+        measured_job([job()], plan)
     with pytest.raises(InvalidValueError, match="has no steps, checkpoints, memory or restarts of its own"):
-        measured(job(checkpoints=tmp_path), plan)
+        measured_job(job(checkpoints=tmp_path), plan)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path)
         ({"policy": "nice"}, "policy and max_slowdown are about a background job"),
         ({"background": [], "policy": "wild"}, "policy must be one of none, naive"),
         ({"background": {7: [job()]}}, "the ranks are 0 to 3"),
-        ({"background": [job()], "policy": Sharing(home="thread")}, "have processes of their own"),
+        ({"background": [job()], "policy": Sharing(home="thread")}, "run in processes of their own"),
     ],
 )
 def test_a_training_refuses_a_background_that_cannot_be_before_it_starts_anything(choices, message) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.piece_launcher import AHEAD_SECONDS, LaunchedPiece, PieceLauncher, timed
+from deeppool.collocation.piece_launcher import MAX_QUEUED_SECONDS, LaunchedPiece, PieceLauncher, time_pieces
 from deeppool.device.common import Launch, find_device
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import cuda_problem
@@ -113,7 +113,7 @@ def test_no_more_pieces_are_in_flight_than_the_limit_and_the_next_follows_when_o
     assert lane.error is None
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(AHEAD_SECONDS / 8, 8), (1.0, 2)])
+@pytest.mark.parametrize(("seconds", "most"), [(MAX_QUEUED_SECONDS / 8, 8), (1.0, 2)])
 def test_without_a_limit_too_a_device_gets_no_more_than_it_needs_to_be_busy(seconds: float, most: int) -> None:
     queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
     lane = PieceLauncher(queue, Gate(Sharing(priority="normal")), foreground)
@@ -169,7 +169,7 @@ def test_a_piece_is_expected_to_take_the_median_of_its_own_times() -> None:
     steps = [(9.0, 70.0), (2.0, 60.0), (3.0, 50.0), (1.0, 500.0), (2.0, 40.0)]  # the first time is a cold one
     done: list[str] = []
     works = [lambda: done.append("short"), lambda: done.append("long")]
-    pieces = timed(works, Timer([seconds for step in steps for seconds in step]), CpuDevice())
+    pieces = time_pieces(works, Timer([seconds for step in steps for seconds in step]), CpuDevice())
     assert [piece.expected for piece in pieces] == [2.0, 60.0]
     assert [piece.work for piece in pieces] == works
     assert done == ["short", "long"] * len(steps)
@@ -188,7 +188,7 @@ def test_graphs_beside_a_foreground_do_all_their_work() -> None:
 
     with stream.current():
         (graph,) = device.repeatable(work)
-    pieces = timed([graph], stream, device)
+    pieces = time_pieces([graph], stream, device)
     device.synchronize()
     before = float(count)
     lane = PieceLauncher(stream, Gate(Sharing(pieces=2, in_flight=1e-3)), Foreground())

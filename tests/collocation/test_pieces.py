@@ -11,7 +11,7 @@ from torch import nn
 
 from deeppool.base.sharing import Sharing
 from deeppool.collocation import pieces
-from deeppool.collocation.pieces import LONGER, PIECE_SECONDS, cut, in_pieces, longest_piece
+from deeppool.collocation.pieces import LONG_PIECE_SECONDS, PIECE_SECONDS, group_layers, longest_piece, split_model
 from deeppool.device.cpu import CpuDevice
 from deeppool.execution.communicator import Alone
 from deeppool.execution.stages import Stage
@@ -39,7 +39,7 @@ def fits(times: list[tuple[float, float]], run: range, limit: float) -> bool:
 
 @given(times=TIMES, limit=st.integers(1, 25).map(float))
 def test_there_are_as_few_pieces_as_fit_the_limit(times: list[tuple[float, float]], limit: float) -> None:
-    runs = cut(times, limit)
+    runs = group_layers(times, limit)
     assert [layer for run in runs for layer in run] == list(range(len(times)))
     assert all(fits(times, run, limit) for run in runs)
     fitting = [len(way) for way in every_cut(len(times)) if all(fits(times, run, limit) for run in way)]
@@ -49,8 +49,8 @@ def test_there_are_as_few_pieces_as_fit_the_limit(times: list[tuple[float, float
 @pytest.mark.parametrize(
     ("sharing", "limit"),
     [
-        (Sharing(max_slowdown=0.01), LONGER),
-        (Sharing(max_slowdown=0.01, home="process"), LONGER),
+        (Sharing(max_slowdown=0.01), LONG_PIECE_SECONDS),
+        (Sharing(max_slowdown=0.01, home="process"), LONG_PIECE_SECONDS),
         (Sharing(max_slowdown=0.01, priority="normal"), PIECE_SECONDS),
         (Sharing(max_slowdown=0.01, share=0.5), PIECE_SECONDS),
         (Sharing(max_slowdown=0.01, feedback=0.1), PIECE_SECONDS),
@@ -81,7 +81,7 @@ class Job:
         return Trainer(self.captured, stages, Alone(), rule)
 
     def uncut(self) -> tuple[Stage, ...]:
-        return (pieces._stage(self.captured, range(len(self.captured.graph.layers)), BATCH),)
+        return (pieces.stage_of(self.captured, range(len(self.captured.graph.layers)), BATCH),)
 
     def state(self) -> dict[str, torch.Tensor]:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -92,7 +92,7 @@ class Job:
 def test_a_step_in_pieces_is_the_uncut_step(model: type[nn.Module], limit: float) -> None:
     job, other = Job(model), Job(model)
     before, random = job.state(), torch.get_rng_state()
-    stages = in_pieces(job.captured, BATCH, job.trainer, CpuDevice(), limit)
+    stages = split_model(job.captured, BATCH, job.trainer, CpuDevice(), limit)
     if limit == 1e-9:
         assert len(stages) == len(job.captured.graph.layers)
     if limit == 1e9:

@@ -1,4 +1,4 @@
-"""The bound on a training's slowdown, changed while it goes on."""
+"""The bound on a training's slowdown, changed during the training."""
 
 import os
 import signal
@@ -26,14 +26,14 @@ pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"),
 
 
 AHEAD = 2
-"""Updates that a rank makes at most before the launcher has heard of one."""
+"""Maximum updates that a rank makes before the launcher has received the first of them."""
 
 
 class InStep(Dataset):
-    """Data that are there once the launcher has heard of an earlier update: a file by its number tells."""
+    """Data that become available once the launcher has received an earlier update, marked by a file of its number."""
 
-    def __init__(self, heard: Path) -> None:
-        self.data, self.heard, self.read = misbehaving.dataset(), heard, 0
+    def __init__(self, received: Path) -> None:
+        self.data, self.received, self.read = misbehaving.dataset(), received, 0
 
     def __len__(self) -> int:
         return len(self.data)
@@ -41,7 +41,7 @@ class InStep(Dataset):
     def __getitem__(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
         update = self.read // BATCH
         self.read += 1
-        while update > AHEAD and not (self.heard / str(update - AHEAD)).exists():
+        while update > AHEAD and not (self.received / str(update - AHEAD)).exists():
             time.sleep(0.01)
         return self.data[position]
 
@@ -51,16 +51,16 @@ def rank() -> psutil.Process:
     return found
 
 
-def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_the_start(
+def test_ranks_apply_a_new_bound_soon_and_restarted_ranks_from_their_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run_control, bounds = RunControl(), []
-    hear = RestartLoop._hear
+    on_update = RestartLoop._on_update
 
-    def listen(run: RestartLoop, ranks: Ranks, told: Message) -> None:
-        bounds.append((told["step"], told.get("bound")))
-        hear(run, ranks, told)
-        while told["step"] == SHORT_CHUNK and not run.host.under_way:
+    def record_bound(loop: RestartLoop, ranks: Ranks, message: Message) -> None:
+        bounds.append((message["step"], message.get("bound")))
+        on_update(loop, ranks, message)
+        while message["step"] == SHORT_CHUNK and not loop._settings.supervisor.has_started:
             time.sleep(0.01)
 
     def act(metrics: Metrics) -> None:
@@ -71,7 +71,7 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
             os.kill(rank().pid, signal.SIGKILL)
         (tmp_path / str(metrics.update)).touch()
 
-    monkeypatch.setattr(RestartLoop, "_hear", listen)
+    monkeypatch.setattr(RestartLoop, "_on_update", record_bound)
     record = dp.train(
         one_rank(),
         plain_training(partial(InStep, tmp_path)),
@@ -85,9 +85,9 @@ def test_ranks_hold_a_new_bound_soon_and_those_that_start_in_their_place_from_th
     again = next(index for index in range(1, len(bounds)) if bounds[index][0] == 1)
     first = dict(bounds[:again])
     assert record.restarts == 1
-    # Nobody is governed before it has begun.
+    # No limit applies before the job has begun.
     assert [first[update] for update in range(1, 11)] == [None] * 5 + [0.5] * 5
-    # The news travels while the next one is made, and is held from the one after it on.
+    # The bound travels during the next update, and is held from the one after it.
     assert {first[update] for update in range(11 + 2 * AHEAD, 19)} == {0.02}
     assert bounds[again:] == [(update, 0.02) for update in range(1, 18 + 2 * AHEAD + 1)]
     assert run_control.refusal == "the run is over"

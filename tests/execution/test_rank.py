@@ -80,8 +80,8 @@ def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, o
     """torch.export asks for a setting that torch does not tell while the newer ones are in use."""
     sharing = asdict(Sharing(priority="normal", home="thread"))
     rank = make_rank(tmp_path, sharing=sharing)
-    answer = CollocatedRank(rank).lodge({"job": JOB, "batch": BATCH}, None)
+    answer = CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, None)
     assert answer["error"] is None
     assert answer["loss"] > 0
     with CpuDevice().arithmetic("fp32"):
-        assert "allow_tf32" in CollocatedRank(rank).lodge({"job": JOB, "batch": BATCH}, None)["error"]
+        assert "allow_tf32" in CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, None)["error"]

@@ -1,4 +1,4 @@
-"""How many turns the conditions of a run take."""
+"""Rounds of a run: how many, and how long."""
 
 import pytest
 from hypothesis import given
@@ -20,28 +20,28 @@ def test_a_longer_run_has_more_rounds_and_not_longer_ones(total: int, seconds: f
     assert iterations_per_round(total, seconds) == shares
 
 
-def test_a_background_whose_steps_are_long_has_long_turns() -> None:
-    """Each turn's end waits for the step under way."""
+def test_long_background_steps_make_rounds_longer() -> None:
+    """The end of each round waits for the step in progress."""
     assert iterations_per_round(60, 0.1, step=1.0) == [20, 20, 20]
     assert iterations_per_round(60, 0.1, step=0.1) == iterations_per_round(60, 0.1)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "seconds", "together"),
+    ("rounds", "seconds", "block"),
     [
         (30, 60.0, 4),  # rounds of two seconds
         (60, 30.0, 16),  # of half a second
         (7, 70.0, 1),
-        (4, 2.0, 1),  # three stretches at least
+        (4, 2.0, 1),  # three blocks at least
         (30, 15.0, 10),
     ],
 )
-def test_rounds_within_eight_seconds_count_together(rounds: int, seconds: float, together: int) -> None:
-    assert rounds_per_block(rounds, seconds) == together
+def test_rounds_within_eight_seconds_form_one_block(rounds: int, seconds: float, block: int) -> None:
+    assert rounds_per_block(rounds, seconds) == block
 
 
 @given(st.integers(1, 10**6), st.floats(1e-5, 1e3))
-def test_rounds_are_as_long_as_one_another_and_leave_out_nothing(total: int, seconds: float) -> None:
+def test_rounds_have_equal_length_and_cover_all_iterations(total: int, seconds: float) -> None:
     shares = iterations_per_round(total, seconds)
     assert sum(shares) == total
     assert 0 < max(shares) <= min(shares) + 1

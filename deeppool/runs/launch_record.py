@@ -1,0 +1,141 @@
+"""Builds the record of a measured run from the results of its conditions."""
+
+import datetime
+import math
+from dataclasses import replace
+
+from deeppool.base.sharing import policy_name
+from deeppool.collocation.background_placement import BackgroundSetup
+from deeppool.collocation.collocated_processes import BackgroundJobs
+from deeppool.collocation.condition_results import harvest_margin, last_measured, slowdown_margin
+from deeppool.device.environment import package_versions
+from deeppool.execution.measurements import governor_results, stage_times, timeline
+from deeppool.execution.stages import stages_of
+from deeppool.planning.plan import Plan
+from deeppool.records.run_record import BackgroundResult, ForegroundResult, Phase, RunRecord
+from deeppool.runs.interleaved_measurement import RunResults
+from deeppool.simulation.plan.simulate import simulate
+
+
+def build_run_record(
+    plan: Plan, cores: int, setup: BackgroundSetup | None, background: BackgroundJobs | None, results: RunResults
+) -> RunRecord:
+    """Builds the record of a run.
+
+    Args:
+        plan: the plan that ran.
+        cores: cores or GPUs that the ranks had to themselves.
+        setup: the background job; None: the foreground ran alone.
+        background: the background processes, after their last round.
+        results: what was measured.
+    """
+    batch, block = plan.global_batch, results.rounds_per_block
+    alone = results.active_cores.phase(batch, block)
+    measured = last_measured(results.bounds)
+    front = alone if setup is None else results.collocated.phase(batch, block, measured.rounds)
+    window = max(1, min(3, len(results.losses) // 2))
+    foreground = ForegroundResult(
+        iteration_time=front.iteration_time,
+        throughput=front.throughput,
+        idle_share=front.idle_share,
+        alone=alone,
+        alone_asleep=None if setup is None else results.idle_cores.phase(batch, block),
+        slowdown=front.iteration_time.mean / alone.iteration_time.mean - 1,
+        first_loss=_mean(results.losses[:window]),
+        last_loss=_mean(results.losses[-window:]),
+        slowdown_margin=None if setup is None else slowdown_margin(results.active_cores.rounds, measured.rounds, block),
+    )
+    sharing, bounds = None if setup is None else setup.sharing, results.bounds
+    return RunRecord(
+        model=plan.model,
+        plan_iteration_time=plan.iteration_time,
+        global_batch=batch,
+        ranks=plan.gpus,
+        cores=cores,
+        device=plan.device,
+        device_name=plan.device_name,
+        backend="gloo" if plan.device == "cpu" else "nccl",
+        policy=policy_name(sharing),
+        foreground=foreground,
+        background=None if setup is None or background is None else _background(setup, background, results, alone),
+        stages=stage_times(plan, stages_of(plan), results.last),
+        timeline=timeline(plan, results.last, -1, results.background_spans),
+        plan_timeline=simulate(plan).timeline,
+        notes=_notes(plan.gpus, cores, setup, changes=len(bounds) - 1),
+        date=datetime.datetime.now().isoformat(timespec="seconds"),
+        versions=package_versions("deeppool", "torch"),
+        sharing=None if sharing is None else replace(sharing, max_slowdown=measured.bound),
+        bounds=()
+        if setup is None or len(bounds) == 1
+        else tuple(bound.interval(alone.iteration_time.mean, setup.job.batch) for bound in bounds),
+        governors=governor_results(sharing, results.last),
+    )
+
+
+def mark_emulated(record: RunRecord, rank: int) -> RunRecord:
+    """Reduces a record to one emulated rank: other ranks' stages and the losses are meaningless there."""
+    title = f"{record.timeline.title}; emulated: rank {rank} of {record.ranks}, transfers modelled"
+    spans = tuple(replace(span, gpu=rank) for span in record.timeline.spans)
+    return replace(
+        record,
+        foreground=replace(record.foreground, first_loss=None, last_loss=None),
+        stages=tuple(stage for stage in record.stages if rank in stage.gpus),
+        timeline=replace(record.timeline, title=title, spans=spans),
+        notes=(
+            f"emulated: rank {rank} of {record.ranks} ran alone; transfers, all-reduces and the layers of other ranks "
+            "are waits as long as the plan predicts, ranks of the same stage are assumed to be equally fast, and "
+            "received values are noise, so weights do not change and there is no loss",
+        ),
+        backend="modelled",
+        emulated_rank=rank,
+    )
+
+
+def _background(
+    setup: BackgroundSetup, background: BackgroundJobs, results: RunResults, alone: Phase
+) -> BackgroundResult:
+    job, by_itself = setup.job, results.background_alone
+    collocated = last_measured(results.bounds).work
+    losses = [*(loss for bound in results.bounds for loss in bound.work.losses), *by_itself.losses]
+    throughput = job.batch * collocated.steps / collocated.seconds
+    alone_throughput = job.batch * by_itself.steps / by_itself.seconds
+    # A job that died early did nothing alone; the foreground's results are valid all the same.
+    harvest = throughput / alone_throughput if alone_throughput else 0.0
+    idle = sum(alone.idle_share) / len(alone.idle_share)
+    return BackgroundResult(
+        model=job.name,
+        batch=job.batch,
+        priority=background.priority,
+        throughput=throughput,
+        alone_throughput=alone_throughput,
+        harvest=harvest,
+        harvest_of_idle=harvest / idle if idle else 0.0,
+        first_loss=_mean(losses[:1]),
+        last_loss=_mean(losses[-1:]),
+        ended=background.ended,
+        home=setup.placement,
+        harvest_margin=harvest_margin(by_itself, collocated, results.rounds_per_block),
+    )
+
+
+def _mean(losses: list[float]) -> float | None:
+    """Mean of some losses; None where it is not finite, which JSON cannot express, or there are none."""
+    mean = sum(losses) / len(losses) if losses else math.nan
+    return mean if math.isfinite(mean) else None
+
+
+def _notes(ranks: int, cores: int, setup: BackgroundSetup | None, changes: int) -> tuple[str, ...]:
+    notes = [
+        "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
+        "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
+    ]
+    if ranks > cores:
+        notes.append(f"{ranks} ranks shared {cores} cores: the times say nothing about {ranks} GPUs")
+    if changes:
+        notes.append(
+            "the bound was changed while it ran: iteration times, slowdown and background throughput are of the "
+            "last bound with measured iterations, and bounds lists all; idle shares are over all collocated iterations"
+        )
+    if setup is not None and setup.placement_reason is not None:
+        notes.append(setup.placement_reason)
+    return tuple(notes)

@@ -1,0 +1,44 @@
+"""Builds the record of a training from its progress."""
+
+import datetime
+import statistics
+
+from deeppool.base.sharing import Sharing
+from deeppool.device.environment import package_versions
+from deeppool.execution.measurements import governor_results, stage_times, timeline
+from deeppool.execution.stages import stages_of
+from deeppool.planning.plan import Plan
+from deeppool.records.run_record import summarise
+from deeppool.records.training_record import TrainingRecord
+from deeppool.runs.training_state import TrainingProgress, TrainingSettings
+
+
+def build_training_record(
+    plan: Plan, sharing: Sharing | None, settings: TrainingSettings, progress: TrainingProgress
+) -> TrainingRecord:
+    """Builds the record of a training so far; ``plan`` and ``sharing`` are those in force now."""
+    found = settings.checkpoints.latest()
+    accumulation = settings.job.accumulation
+    return TrainingRecord(
+        model=plan.model,
+        global_batch=plan.global_batch,
+        accumulation=accumulation,
+        ranks=plan.gpus,
+        cores=settings.launcher.cores,
+        device=plan.device,
+        device_name=plan.device_name,
+        plan_iteration_time=plan.iteration_time,
+        iteration_time=summarise(progress.times or [statistics.median(m.seconds for m in progress.metrics)]),
+        metrics=tuple(progress.metrics),
+        resumed_from=progress.resumed_from,
+        checkpoint=None if found is None else str(found),
+        restarts=progress.restarts,
+        stages=stage_times(plan, stages_of(plan), progress.last, accumulation),
+        proposal=progress.proposal,
+        switched=progress.switched,
+        timeline=timeline(plan, progress.last, -1),
+        governors=governor_results(sharing, progress.last),
+        date=datetime.datetime.now().isoformat(timespec="seconds"),
+        versions=package_versions("deeppool", "torch"),
+        background=() if settings.supervisor is None else settings.supervisor.outcomes(),
+    )

@@ -1,0 +1,101 @@
+"""Settings of a training, which do not change, and its progress, which does."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from deeppool.base.run_control import RunControl
+from deeppool.collocation.supervisor import Supervisor
+from deeppool.errors import RunError
+from deeppool.job import Progress
+from deeppool.planning.replanning.replan import Replan
+from deeppool.processes.launcher import Launcher
+from deeppool.processes.managed_process import Message
+from deeppool.profiling.table import Profile
+from deeppool.records.training_record import Metrics
+from deeppool.runs.checkpoint_folder import CheckpointFolder
+from deeppool.training.training_job import TrainingJob
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanTrigger:
+    """When to plan again, from which profile, and who accepts the new plan."""
+
+    after: int
+    profile: Profile
+    decide: Callable[[Replan], bool] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """What a training was asked to do, and where it runs."""
+
+    job: TrainingJob
+    steps: int
+    """Updates at the end of the training, those before a checkpoint included."""
+    launcher: Launcher
+    checkpoints: CheckpointFolder
+    replan_trigger: ReplanTrigger | None
+    run_control: RunControl
+    supervisor: Supervisor | None
+    """Runs the background jobs; None: there are none."""
+    on_metrics: Callable[[Metrics], None] | None
+    report: Progress
+
+
+@dataclass(slots=True)
+class TrainingProgress:
+    """Updates of a training so far, and what was measured of them."""
+
+    updates: int = 0
+    restarts: int = 0
+    resumed_from: str | None = None
+    proposal: str | None = None
+    switched: bool = False
+    """Whether the ranks have changed to the proposed plan."""
+    times: list[float] = field(default_factory=list)
+    """Seconds of each iteration of its slowest rank; the first one of every chunk is left out."""
+    metrics: list[Metrics] = field(default_factory=list)
+    last: list[Message] = field(default_factory=list)
+    """Answers of the ranks for the last chunk of updates."""
+    _reports: dict[int, list[Message]] = field(default_factory=dict)
+    """Messages of the ranks by update, until every rank has reported it."""
+
+    def resume(self, updates: int) -> None:
+        """Continues after so many updates; later ones are repeated, so their metrics are dropped."""
+        self.updates = updates
+        self._reports.clear()
+        self.metrics = [metrics for metrics in self.metrics if metrics.update <= updates]
+
+    def add_report(self, message: Message, ranks: int) -> list[Message]:
+        """Adds one rank's message about an update; returns all of them once every rank has reported it, else none."""
+        reports = self._reports.setdefault(message["step"], [])
+        reports.append(message)
+        return self._reports.pop(message["step"]) if len(reports) == ranks else []
+
+
+def metrics_of(reports: list[Message], samples: int, model: str, checkpoints: CheckpointFolder) -> Metrics:
+    """Combines the messages of all ranks about one update.
+
+    Args:
+        reports: one message of each rank.
+        samples: samples of one update.
+        model: name of the model, for the error.
+        checkpoints: what the training can resume from, for the error.
+
+    Raises:
+        RunError: the loss is not finite.
+    """
+    seconds = max(report["seconds"] for report in reports)
+    rate = next((report["learning_rate"] for report in reports if "learning_rate" in report), None)
+    step, loss = reports[0]["step"], sum(report["loss"] for report in reports)
+    if math.isfinite(loss):
+        return Metrics(step, float(loss), seconds, samples / seconds, rate)
+    # fp16 overflowed, and the update was skipped.
+    if any(report["skipped"] for report in reports):
+        return Metrics(step, None, seconds, samples / seconds, rate)
+    where = " and ".join(f"rank {report['rank']}" for report in reports if not math.isfinite(report["loss"]))
+    raise RunError(
+        f"the loss is {loss} after update {step} of {model}, on {where}{checkpoints.status()} "
+        "(lower the learning rate, clip gradients, or look at the data)"
+    )
