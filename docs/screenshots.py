@@ -80,7 +80,7 @@ def picture_scene(lab: Lab, scene: Scene, folder: Path, name: str) -> None:
     scene.prepare(notebook, panel)
     for suffix, theme in THEMES.items():
         notebook.set_theme(theme)
-        notebook.settle(panel)
+        notebook.wait(panel)
         save(panel, folder / f"{name}-{suffix}.png")
     lab.end()
 

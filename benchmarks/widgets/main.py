@@ -71,7 +71,7 @@ def row(name: str, times: Sequence[float]) -> str:
 def kernel(repeats: int) -> dict[str, list[float]]:
     """The widget's own callbacks, without a page: what is sent is ready when they return."""
     explorer = eval(EXPLORER)
-    explorer.settle()
+    explorer.wait()
     view = eval(TIMELINES)
     sliders = {
         f"limit, {GPUS:,} GPUs": (explorer.limit, [value for _, value in explorer.limit.options][4:]),
@@ -83,7 +83,7 @@ def kernel(repeats: int) -> dict[str, list[float]]:
         # Once around, so that what is computed once is.
         for value in values:
             slider.value = value
-            explorer.settle()
+            explorer.wait()
         found[name] = [timed(slider, values[count % len(values)]) for count in range(repeats)]
     return found
 

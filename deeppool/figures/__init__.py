@@ -1,22 +1,22 @@
-"""Records in, plotly figures out; nothing here shows or writes a figure by itself.
+"""Plotly figures of records; no function displays or writes a figure, except ``write_trace``.
 
-    figures.graph(graph, profile)          who reads whom, coloured by time, parameters or memory
-    figures.batch_curves(profile, layers)  layer times over the per-GPU batch: measured, between, beyond
-    figures.timeline(plan)                 what each GPU does when, one panel per timeline
-    figures.timeline(run)                  the prediction above what was measured, on one time axis
+    figures.graph(graph, profile)          the layer graph, coloured by time, parameters or memory
+    figures.batch_curves(profile, layers)  layer times over the per-GPU batch: measured, interpolated, extrapolated
+    figures.timeline(plan)                 activity of each GPU over time, one panel per timeline
+    figures.timeline(run)                  the predicted timeline above the measured one, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
     figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
-    figures.collocation(run)               the foreground alone and collocated, and what the background harvested
-    figures.live(run.samples)              a run under way: iterations against the level alone, background throughput
+    figures.collocation(run)               foreground iteration times alone and collocated, and background harvest
+    figures.live(run.samples)              a run in progress: iteration times, bound, background throughput
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
-    figures.throughput(shared)             foreground speed-up against cluster throughput, beside static partitions
-    figures.interference(measured)         the foreground beside every kind of background, as heat maps
+    figures.throughput(shared)             foreground speed-up against cluster throughput, with static partitions
+    figures.interference(measured)         foreground throughput next to every kind of background, as heat maps
     figures.training(record)               loss and time of every update of a training
-    figures.trade_off(simulations or runs) ways of sharing a device: the foreground's loss, the background's gain
-    figures.of(record)                     whichever of these a record's kind has
-    figures.cluster(simulation)            a simulated cluster: whose the GPUs are over time, and the throughput
-    figures.strategies(comparison)         a workload by every strategy: throughput and completion times
-    figures.write_trace(path, timeline)    the same spans for https://ui.perfetto.dev
+    figures.trade_off(simulations or runs) foreground slowdown against background harvest for ways of sharing a device
+    figures.of(record)                     the default figure of any record
+    figures.cluster(simulation)            a simulated cluster: jobs on GPUs over time, and throughput
+    figures.strategies(comparison)         throughput and completion times of a workload under every strategy
+    figures.write_trace(path, timeline)    the timeline as a trace file for https://ui.perfetto.dev
 
 theme       one colour per span kind, the light and dark templates
 labels      the words: provenance, units, GPU ranges
@@ -34,7 +34,7 @@ from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
-from deeppool.figures.of import of
+from deeppool.figures.record_figure import of
 from deeppool.figures.scaling import scaling
 from deeppool.figures.strategies import strategies
 from deeppool.figures.throughput import throughput

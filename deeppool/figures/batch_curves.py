@@ -1,4 +1,4 @@
-"""How long layers take at each per-GPU batch size: what was measured, the lines between, and the line beyond."""
+"""Layer times over the per-GPU batch size: measured points, interpolated and extrapolated lines."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,17 +8,17 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, shorten, time_unit
+from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
 from deeppool.profiling.iteration_check import line_error
 from deeppool.profiling.table import Profile
 from deeppool.units import format_percent, format_seconds
 
 BEYOND = 2
-"""Times the largest batch: how far the dashed line goes."""
+"""Largest batch of the extrapolated line, as a multiple of the largest measured one."""
 STEPS = 24
-"""Points of a line, which is straight only on axes that are not logarithmic."""
+"""Points of a line, which is curved on logarithmic axes."""
 MOST = 8
-"""Layers that can be told apart."""
+"""Maximum number of layers that remain distinguishable."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
 _DASHED = "dash"
 
@@ -31,28 +31,28 @@ class _Curve:
     colour: str
     symbol: str
     spread: tuple[float, ...] = ()
-    """At each of the profile's sizes, as a share; empty where nobody knows it."""
+    """Relative spread at each of the profile's sizes; empty if unknown."""
 
 
 def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bool = False) -> go.Figure:
-    """Seconds over the per-GPU batch, both logarithmic: points with their spread, lines between, dashed beyond.
+    """Draws time over the per-GPU batch on logarithmic axes: points with spread, solid and dashed (extrapolated) lines.
 
-    One layer is shown as forward, backward and their sum, several by their sums.
+    One layer is drawn as forward, backward and their sum, several layers as their sums.
 
     Args:
-        profile: whose times are drawn; the subtitle says whether they were measured or estimated.
-        layers: indices or names, up to :data:`MOST`; none for the whole iteration, beside whose sum of layers the
-            measured whole iterations stand, where there are some.
+        profile: profile to draw; the subtitle states whether its times were measured or estimated.
+        layers: indices or names, up to :data:`MOST`; empty for the whole iteration, drawn as the sum of the layers
+            and, if there are any, measured whole iterations.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: not a profile, a layer that it does not have, or too many.
+        InvalidValueError: not a profile, an unknown layer, or too many layers.
     """
     if not isinstance(profile, Profile):
         raise InvalidValueError(f"batch_curves cannot draw a {type(profile).__name__}, it accepts a Profile")
     indices = [_find(profile, layer) for layer in dict.fromkeys(layers)]
     if len(indices) > MOST:
-        raise InvalidValueError(f"at most {MOST} layers can be told apart, got {len(indices)} (choose fewer)")
+        raise InvalidValueError(f"at most {MOST} layers can be distinguished, got {len(indices)} (choose fewer)")
     curves = _curves(profile, indices, dark)
     sizes = profile.batch_sizes
     unit = time_unit(max(curve.time(sizes[-1]) for curve in curves))
@@ -69,7 +69,7 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
         range=[math.log10(sizes[0] / 1.15), math.log10(BEYOND * sizes[-1] * 1.15)],
     )
     figure.update_yaxes(title_text=f"time ({unit.name}, log)", type="log", minor_ticks="outside", dtick="D2")
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=_title(profile, indices),
         subtitle=_subtitle(profile),
@@ -95,7 +95,7 @@ def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve
         return [_Curve("sum of the layers", profile.iteration_time, theme.neutral(dark=dark), SYMBOLS[0])]
     if len(indices) == 1:
         return _directions(profile, indices[0], dark)
-    # The palette's hues mean kinds of work; layers are told apart by symbols, and by steps of lightness.
+    # The palette's hues stand for kinds of work; layers are distinguished by symbol and lightness.
     shades = theme.ramp(dark=dark)[:1:-1]
     return [
         _Curve(
@@ -110,7 +110,7 @@ def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve
 
 
 def _directions(profile: Profile, index: int, dark: bool) -> list[_Curve]:
-    """One layer's forward, backward and their sum, whose spread it is that was measured."""
+    """Curves of one layer: forward, backward and their sum; only the sum has a measured spread."""
     neutral = theme.neutral(dark=dark)
     return [
         _Curve(
@@ -130,7 +130,7 @@ def _spreads(profile: Profile, index: int) -> tuple[float, ...]:
 
 
 def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatter]:
-    """A line between the points, one beyond them, and the points, which are one entry of the legend."""
+    """Traces of a curve: the interpolated line, the extrapolated line, and the points, which form the legend entry."""
     sizes = profile.batch_sizes
     estimated = profile.provenance == "estimated"
     for first, last, dash, name in (
@@ -207,7 +207,7 @@ def _whole(profile: Profile, unit: TimeUnit) -> go.Scatter:
 
 
 def _between(first: int, last: int) -> list[int]:
-    """Whole batch sizes at equal steps of a logarithm."""
+    """Integer batch sizes spaced evenly on a logarithmic axis."""
     steps = [round(first * (last / first) ** (step / STEPS)) for step in range(STEPS + 1)]
     return sorted({*steps, first, last})
 

@@ -1,4 +1,4 @@
-"""A simulated cluster over time: whose the GPUs are, and what gets done."""
+"""A simulated cluster over time: jobs on GPUs, and throughput."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, shorten
+from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, shorten
 from deeppool.simulation.cluster.record import ClusterSimulation, Interval
 from deeppool.units import format_seconds
 
@@ -22,12 +22,12 @@ _HEIGHTS = (280, 180, 180)
 _GAP = 44
 _HEADINGS = ("<b>foregrounds</b>, by GPU", "<b>backgrounds</b>, by GPU", "<b>throughput</b> of the cluster")
 _IN_GAPS = {False: "#8CD1BD", True: "#0B5A45"}
-"""The background's green towards the page: in the gaps of a foreground it has but a part of the GPU."""
+"""Lighter (dark page: darker) green for a background in a foreground's gaps, which uses only part of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuBlock:
-    """Neighbouring GPUs that one job has for a while."""
+    """Adjacent GPUs that one job uses during one interval."""
 
     kind: Kind
     job: str
@@ -36,14 +36,14 @@ class GpuBlock:
     start: float
     end: float
     share: float
-    """Mean part of the time that is its own: held by a foreground, or used by a background alone."""
+    """Mean fraction of the time that the job uses: held by a foreground, or harvested by a background."""
 
 
 def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
-    """Foregrounds and backgrounds on their GPUs, and the throughput of both, on one time axis.
+    """Draws foreground and background jobs on their GPUs, and the throughput of both, on one time axis.
 
     Args:
-        simulation: of a workload; a prediction.
+        simulation: simulation of a workload.
         dark: for a dark page.
 
     Raises:
@@ -74,7 +74,7 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
     figure.update_yaxes(title_text="samples/s", rangemode="tozero", row=3, col=1)
     figure.update_xaxes(range=[0, unit.of(simulation.makespan) * 1.005])
     figure.update_xaxes(title_text=f"time from the start of the trace ({unit.name})", row=3, col=1)
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=_title(simulation),
         subtitle=_subtitle(simulation),
@@ -85,10 +85,10 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
 
 
 def blocks_of(simulation: ClusterSimulation) -> list[GpuBlock]:
-    """What is drawn: stints of one job that follow one another joined, neighbouring GPUs together."""
+    """Blocks to draw: consecutive intervals of a job are joined, and adjacent GPUs grouped."""
     gpus: dict[tuple[Kind, str, float, float], list[tuple[int, float]]] = defaultdict(list)
     for group in simulation.groups:
-        for kind, job, start, end, share in _joined(group.stints):
+        for kind, job, start, end, share in _merge_intervals(group.stints):
             gpus[kind, job, start, end] += [(gpu, share) for gpu in group.gpus]
     blocks = []
     for (kind, job, start, end), held in gpus.items():
@@ -98,9 +98,9 @@ def blocks_of(simulation: ClusterSimulation) -> list[GpuBlock]:
     return sorted(blocks, key=lambda block: (block.start, block.first))
 
 
-def _joined(stints: tuple[Interval, ...]) -> Iterator[tuple[Kind, str, float, float, float]]:
-    """Kind, job, start, end and mean share of each stretch of a GPU, of either role."""
-    for kind_of, share in ((_front, "held"), (_behind, "harvested")):
+def _merge_intervals(stints: tuple[Interval, ...]) -> Iterator[tuple[Kind, str, float, float, float]]:
+    """Kind, job, start, end and mean share of each run of consecutive intervals with the same job, per role."""
+    for kind_of, share in ((_foreground_key, "held"), (_background_key, "harvested")):
         for key, found in groupby(stints, kind_of):
             if key is not None:
                 stretch = list(found)
@@ -109,11 +109,11 @@ def _joined(stints: tuple[Interval, ...]) -> Iterator[tuple[Kind, str, float, fl
                 yield (*key, start, end, used / (end - start))
 
 
-def _front(stint: Interval) -> tuple[Kind, str] | None:
+def _foreground_key(stint: Interval) -> tuple[Kind, str] | None:
     return None if stint.foreground is None else ("foreground", stint.foreground)
 
 
-def _behind(stint: Interval) -> tuple[Kind, str] | None:
+def _background_key(stint: Interval) -> tuple[Kind, str] | None:
     if stint.background is None:
         return None
     return "background" if stint.foreground is None else "background in gaps", stint.background
@@ -132,7 +132,7 @@ def _runs(held: list[tuple[int, float]]) -> Iterator[list[tuple[int, float]]]:
 def _bars(blocks: list[GpuBlock], simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> go.Bar:
     kind = blocks[0].kind
     order = {job.name: number for number, job in enumerate(simulation.jobs)}
-    # Neighbouring jobs are told apart by two blues, which mean computing everywhere.
+    # Two blues, which stand for computing everywhere, distinguish consecutive jobs.
     blues = [(theme.BLUE, theme.SKY_BLUE)[order[block.job] % 2] for block in blocks]
     green = theme.colour("background", dark=dark)
     colours = {"foreground": blues, "background": green, "background in gaps": _IN_GAPS[dark]}
@@ -148,7 +148,7 @@ def _bars(blocks: list[GpuBlock], simulation: ClusterSimulation, unit: TimeUnit,
             "color": colours[kind],
             "line": {"color": theme.paper(dark=dark), "width": 0.6},
         },
-        text=[_inscription(block, whole, gpus) for block in blocks],
+        text=[_block_label(block, whole, gpus) for block in blocks],
         textposition="inside",
         insidetextanchor="middle",
         insidetextfont={"size": 11},
@@ -165,12 +165,12 @@ def _bars(blocks: list[GpuBlock], simulation: ClusterSimulation, unit: TimeUnit,
             for block in blocks
         ],
         hovertemplate=f"<b>%{{customdata[0]}}</b><br>{kind} on %{{customdata[1]}}, predicted<br>"
-        "from %{customdata[2]} for %{customdata[3]}<br>%{customdata[4]} % of that time its own<extra></extra>",
+        "from %{customdata[2]} for %{customdata[3]}<br>%{customdata[4]} % of that time used<extra></extra>",
     )
 
 
-def _inscription(block: GpuBlock, whole: float, gpus: int) -> str:
-    """The name of a block that has room for it on a laptop."""
+def _block_label(block: GpuBlock, whole: float, gpus: int) -> str:
+    """The job's name if it fits into the block on a laptop screen."""
     name = shorten(block.job, 18)
     wide = 900 * (block.end - block.start) > (7 * len(name) + 8) * whole
     tall = _HEIGHTS[0 if block.kind == "foreground" else 1] * block.count > 13 * gpus
@@ -195,7 +195,7 @@ def _throughput(simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> It
 
 
 def _unit(longest: float) -> TimeUnit:
-    """Cluster workloads take hours rather than milliseconds."""
+    """The unit of the time axis; cluster workloads take hours rather than milliseconds."""
     for unit in (TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)):
         if longest >= 5 * unit.seconds:
             return unit

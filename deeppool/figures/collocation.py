@@ -1,4 +1,4 @@
-"""What a background job cost the foreground of a live run, and what it got for it."""
+"""Foreground slowdown and background harvest of a live run."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -6,17 +6,17 @@ from plotly.subplots import make_subplots
 from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, time_unit
+from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.confidence_interval import format_interval
 from deeppool.records.run_record import BackgroundResult, RunRecord, TimeSummary
 from deeppool.units import format_percent, format_seconds
 
 
 def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
-    """Left, the foreground's iteration time alone and collocated; right, idle time and what was harvested of it.
+    """Draws the foreground's iteration time alone and collocated (left), and idle time and harvest (right).
 
     Args:
-        run: a live run; without a background its right panel shows the idle time alone.
+        run: record of a live run; without a background the right panel shows only the idle time.
         dark: for a dark page.
 
     Raises:
@@ -42,7 +42,7 @@ def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(title_text=f"time of an iteration ({unit.name})", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(title_text="share (%)", range=[0, 104], tickvals=[0, 25, 50, 75, 100], row=1, col=2)
-    theme.dress(figure, title=_title(run), subtitle=_subtitle(run), plot_height=300, heading_height=24, dark=dark)
+    theme.apply_theme(figure, title=_title(run), subtitle=_subtitle(run), plot_height=300, heading_height=24, dark=dark)
     return figure.update_layout(barmode="group", bargap=0.25)
 
 
@@ -50,7 +50,7 @@ def _conditions(run: RunRecord) -> dict[str, TimeSummary]:
     front = run.foreground
     found = {"alone": front.alone.iteration_time}
     if front.alone_asleep is not None:
-        found = {"alone,<br>cores asleep": front.alone_asleep.iteration_time, **found}
+        found = {"alone,<br>idle cores": front.alone_asleep.iteration_time, **found}
     if run.background is not None:
         found["collocated"] = front.iteration_time
     return found
@@ -95,7 +95,7 @@ def _shares(run: RunRecord, dark: bool) -> list[go.Bar | go.Scatter]:
 
 
 def _place(what: str, share: float) -> str:
-    """The value stands under the bar, where no rank's mark covers it."""
+    """Axis label of a bar with its value, which the marks of the ranks would cover inside the plot."""
     return f"{what}<br><b>{100 * share:.0f} %</b>"
 
 
@@ -112,7 +112,7 @@ def _share_bar(kind: SpanKind, place: str, share: float, note: str, dark: bool) 
 
 def _harvest(back: BackgroundResult) -> str:
     return (
-        f"{back.throughput:.3g} samples/s beside the foreground, {back.alone_throughput:.3g} alone; "
+        f"{back.throughput:.3g} samples/s collocated, {back.alone_throughput:.3g} alone; "
         f"{100 * back.harvest_of_idle:.0f} % of the idle time"
     )
 
@@ -124,7 +124,7 @@ def _title(run: RunRecord) -> str:
 
 
 def _headings(run: RunRecord) -> list[str]:
-    """What came of it, above each panel."""
+    """Headings of the panels, with the main result of each."""
     if run.background is None:
         return ["Foreground iteration", "Idle time"]
     return [

@@ -1,4 +1,4 @@
-"""Iteration time against GPU-seconds: every efficient plan, the one at hand, and data parallelism on fewer GPUs."""
+"""Iteration time against GPU-seconds: all efficient plans, a given plan, and data parallelism on fewer GPUs."""
 
 import math
 from collections.abc import Sequence
@@ -8,28 +8,28 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, time_unit
+from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 
 _LOG_ABOVE = 8.0
-"""Greatest over smallest value from which on an axis counts in powers."""
+"""Ratio of the largest to the smallest value above which an axis is logarithmic."""
 _MANY_POWERS = 3.5
-"""Of ten on an axis, which then names those alone."""
+"""Powers of ten on an axis above which only powers of ten are labelled."""
 THIS_PLAN = "this plan"
-"""The name of the plan's mark, by which it can be found and moved."""
+"""Name of the plan's trace, by which a widget finds and updates it."""
 
 
 def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
-    """The efficient plans as a line: further left costs fewer GPU-seconds, further down is faster.
+    """Draws the efficient plans as a line: further left uses fewer GPU-seconds, further down is faster.
 
     Args:
-        found: every efficient plan.
-        plan: is marked; of the same model, GPUs and batch.
+        found: all efficient plans.
+        plan: plan to mark, for the same model, GPUs and batch.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: something else, or a plan of another question.
+        InvalidValueError: not a frontier, or a plan for another model, batch or cluster.
     """
     if not isinstance(found, Frontier):
         raise InvalidValueError(f"frontier cannot draw a {type(found).__name__}, it accepts a Frontier")
@@ -37,7 +37,7 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     marks = [] if plan is None else [frontier_mark(found, plan)]
     works = [*found.data_parallel_gpu_seconds, *(point.gpu_seconds for point in found.points)]
     times = [*found.data_parallel_iteration_times, *(point.iteration_time for point in found.points)]
-    layout = theme.dressing(
+    layout = theme.theme_layout(
         title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPUs: every efficient plan",
         subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient plans, "
         f"{found.optimality}; squares: data parallelism on so many GPUs",
@@ -45,7 +45,7 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
         heading_height=0,
         dark=dark,
     )
-    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    # Built as one dictionary, which plotly validates once: this figure is redrawn while a slider moves.
     return go.Figure(
         {
             "data": [_curve(found, unit, dark), _data_parallel(found, unit, dark), *marks],
@@ -59,10 +59,10 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
 
 
 def frontier_mark(found: Frontier, plan: Plan) -> go.Scatter:
-    """Where a plan lies in the frontier's figure.
+    """The trace that marks a plan in the frontier's figure.
 
     Raises:
-        InvalidValueError: the plan answers another question.
+        InvalidValueError: the plan is for another model, batch or cluster.
     """
     _check_same(found, plan)
     unit = time_unit(found.single_gpu_iteration_time)
@@ -85,7 +85,7 @@ def _check_same(found: Frontier, plan: Plan) -> None:
         raise InvalidValueError(
             f"the plan is of {plan.model}, batch {plan.global_batch} on {plan.gpus} GPUs of {plan.cluster.name}, the "
             f"frontier of {found.model}, batch {found.global_batch} on {found.gpus} GPUs of {found.cluster.name} "
-            "(one frontier for each question: dp.frontier)"
+            "(make a frontier for the same model, batch and cluster: dp.frontier)"
         )
 
 
@@ -95,7 +95,7 @@ def _curve(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
         "type": "scatter",
         "name": "efficient plans",
         "mode": "lines" if len(points) > 1 else "markers",
-        # With GPU-seconds between two plans the slower one serves, so steps, not a slope.
+        # A budget between two plans only allows the slower one: steps, not a slope.
         "line": {"color": theme.neutral(dark=dark), "width": 2, "shape": "hv"},
         "x": np.array([point.gpu_seconds for point in points]) / unit.seconds,
         "y": np.array([point.iteration_time for point in points]) / unit.seconds,
@@ -142,7 +142,7 @@ def _axis(values: Sequence[float], unit: TimeUnit) -> dict[str, object]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round values between two powers of ten, at most some ten."""
+    """Round tick values between two powers of ten, about ten at most."""
     steps = (1, 2, 5) if high - low < _MANY_POWERS else (1,)
     powers = range(math.floor(low), math.ceil(high) + 1)
     found = [step * 10.0**power for power in powers for step in steps]

@@ -1,4 +1,4 @@
-"""The layers of a model as a graph: who reads whom, and where its time, parameters or memory are."""
+"""The layer graph of a model, coloured by time, parameters or memory."""
 
 import math
 from collections.abc import Iterator
@@ -8,41 +8,41 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape, shorten
-from deeppool.figures.layered import Column, Layered, columns, layered
+from deeppool.figures.formatting import escape, shorten
+from deeppool.figures.graph_layout import Column, LayeredGraph, columns, layered_layout
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_seconds
 
 Quantity = Literal["time", "parameters", "output", "kept"]
-"""What colours a layer: seconds of a per-GPU batch; bytes of its parameters; bytes per sample of what it hands on,
-and of what its forward keeps for its backward."""
+"""Quantity that colours a layer: seconds at a per-GPU batch; bytes of parameters; bytes per sample of its output
+(``output``), or of the activations saved for the backward pass (``kept``)."""
 
 TITLES: dict[Quantity, str] = {
     "time": "forward + backward time",
     "parameters": "parameters",
     "output": "output per sample",
-    "kept": "kept for the backward, per sample",
+    "kept": "activations saved for backward, per sample",
 }
 ROW = 24
-"""Pixels from a layer to the next one below."""
+"""Height of a row in pixels."""
 PAGE = 800
-"""Pixels of width that labels are cut for, as beside a laptop's notebook; a wider page gives them more room."""
+"""Width in pixels for which labels are shortened, as in a notebook on a laptop."""
 TALL = 26
-"""Rows, above which a graph is set in columns."""
+"""Number of rows above which a graph is drawn in several columns."""
 NARROWEST = 190
-"""Pixels of a column."""
+"""Minimum width of a column in pixels."""
 LANE = 34
-"""Pixels between branches, at least."""
+"""Minimum distance between branches in pixels."""
 CHARACTER = 5.8
-"""Pixels of one of a label's, about."""
+"""Approximate width of a label's character in pixels."""
 LONGEST = 30
-"""Characters of a label."""
+"""Maximum characters of a label."""
 BAR = 250
-"""Pixels of the colour bar."""
+"""Length of the colour bar in pixels."""
 _DECIMAL, _BINARY = [10.0**power for power in (-9, -6, -3, 0, 3)], [1024.0**power for power in range(5)]
 DECADES = 4
-"""That the colours span; what is less than the most by more than that looks like the least."""
+"""Decades that the colours span; smaller values have the colour of the minimum."""
 
 
 def graph(
@@ -53,13 +53,13 @@ def graph(
     batch: int | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Layers from the top down, branches side by side, long graphs in columns; zoom in by dragging.
+    """Draws layers from top to bottom, branches next to each other, long graphs in columns; drag to zoom.
 
     Args:
-        graph: what ``dp.capture`` found; a profile's own is ``profile.graph``.
-        profile: of this graph: hover texts and colours then tell its times.
-        colour_by: ``time`` where there is a profile, else ``parameters``, unless given.
-        batch: per-GPU batch of the times; the profile's largest unless given.
+        graph: graph of a captured model, or ``profile.graph``.
+        profile: profile of this graph, for times in hover texts and colours.
+        colour_by: quantity of the colours; by default ``time`` with a profile, else ``parameters``.
+        batch: per-GPU batch of the times; by default the profile's largest.
         dark: for a dark page.
 
     Raises:
@@ -70,7 +70,7 @@ def graph(
         raise InvalidValueError(f"graph cannot draw a {type(graph).__name__}, it accepts a LayerGraph")
     if profile is not None and profile.graph.fingerprint != graph.fingerprint:
         raise InvalidValueError(
-            f"the profile is of {profile.graph}, and the graph is {graph}: they differ (pass profile.graph)"
+            f"the profile belongs to another graph, {profile.graph}, than the one given, {graph} (pass profile.graph)"
         )
     colour_by = colour_by or ("parameters" if profile is None else "time")
     if colour_by not in TITLES or (colour_by == "time" and profile is None):
@@ -79,7 +79,7 @@ def graph(
             f"{'with' if profile else 'without'} one"
         )
     batch = batch or (profile.batch_sizes[-1] if profile else 1)
-    page = _Page(graph)
+    page = _Canvas(graph)
     values = _values(graph, profile, colour_by, batch)
     figure = go.Figure(_edges(page, dark))
     for trace in _layers(page, values, _Hover(graph, profile, batch), colour_by, dark):
@@ -90,7 +90,7 @@ def graph(
         coloraxis=_colour_axis(values, colour_by, dark),
         dragmode="zoom",
     )
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=f"{escape(graph.model)}, {len(graph.layers)} layers by {TITLES[colour_by]}",
         subtitle=_subtitle(graph, profile, batch),
@@ -100,19 +100,19 @@ def graph(
     ).update_layout(margin={"l": 12, "r": 96, "b": 16})
 
 
-class _Page:
-    """Where everything stands, in pixels."""
+class _Canvas:
+    """Positions of layers and edges in pixels."""
 
     def __init__(self, graph: LayerGraph) -> None:
         self.graph = graph
-        self.placed: Layered = layered([layer.predecessors for layer in graph.layers])
+        self.placed: LayeredGraph = layered_layout([layer.predecessors for layer in graph.layers])
         self.edges = [(source, target) for target, x in enumerate(graph.layers) for source in x.predecessors]
         width = max(NARROWEST, self.placed.width * LANE + NARROWEST / 2)
         wanted = min(-(-self.placed.height // TALL), max(1, int(PAGE / width)))
         self.columns: tuple[Column, ...] = columns(self.placed, self.edges, wanted)
         self.height = max(column.end - column.first for column in self.columns)
         self.width = PAGE / len(self.columns)
-        # A graph with few branches needs no more room between them than their labels do.
+        # With few branches, lanes need no more than the width of a label.
         self.lane = min(150.0, (self.width - 20) / self.placed.width)
 
     def column(self, row: int) -> int:
@@ -126,7 +126,7 @@ class _Page:
         return self.at(row, self.placed.lanes[layer], self.column(row))
 
     def room(self) -> list[int]:
-        """Per layer the characters of a label right of it, up to the next thing in its row."""
+        """Per layer, the characters that fit between it and the next layer or edge in its row."""
         occupied: dict[int, set[int]] = {}
         for layer, row in enumerate(self.placed.rows):
             occupied.setdefault(row, set()).add(self.placed.lanes[layer])
@@ -142,16 +142,16 @@ class _Page:
         return found
 
     def lane_of(self, source: int, target: int) -> int:
-        """In which an edge goes down."""
+        """Lane of an edge."""
         lanes = self.placed.lanes
-        return self.placed.passing.get((source, target), max(lanes[source], lanes[target]))
+        return self.placed.edge_lanes.get((source, target), max(lanes[source], lanes[target]))
 
     def path(self, source: int, target: int) -> Iterator[tuple[float | None, float | None]]:
-        """Corners of an edge; from the foot of a column it goes on at the head of the next one."""
+        """Corners of an edge, which continues from the bottom of a column at the top of the next one."""
         first, last = self.placed.rows[source], self.placed.rows[target]
         lane = self.lane_of(source, target)
         begin, end = self.column(first), self.column(last)
-        # Aside only between two rows, where no label is.
+        # Changes lanes only between two rows, where there is no label.
         yield self.of(source)
         yield self.at(first + 0.5, self.placed.lanes[source], begin)
         yield self.at(first + 0.5, lane, begin)
@@ -164,7 +164,7 @@ class _Page:
         yield self.of(target)
 
 
-def _edges(page: _Page, dark: bool) -> go.Scatter:
+def _edges(page: _Canvas, dark: bool) -> go.Scatter:
     corners = [corner for edge in page.edges for corner in (*page.path(*edge), (None, None))]
     return go.Scatter(
         mode="lines",
@@ -177,9 +177,9 @@ def _edges(page: _Page, dark: bool) -> go.Scatter:
 
 
 def _layers(
-    page: _Page, values: list[float | None], hover: "_Hover", colour_by: Quantity, dark: bool
+    page: _Canvas, values: list[float | None], hover: "_Hover", colour_by: Quantity, dark: bool
 ) -> Iterator[go.Scatter]:
-    """Those with a colour, and those without, which the legend explains."""
+    """Traces of layers with a value, and of those without one, which have a legend entry."""
     coloured = [index for index, value in enumerate(values) if value]
     blank = [index for index, value in enumerate(values) if not value]
     room = page.room()
@@ -209,7 +209,7 @@ def _layers(
 
 
 def _fit(name: str, room: int) -> str:
-    """A label of so many characters: the end of a path tells layers apart; none where nothing readable fits."""
+    """Shortens a name to ``room`` characters, keeping the end of its path; empty if nothing readable fits."""
     if len(name) <= room:
         return name
     last = name.rpartition(".")[2]
@@ -219,16 +219,16 @@ def _fit(name: str, room: int) -> str:
 
 
 def _blank_name(colour_by: Quantity) -> str:
-    return {"parameters": "no parameters", "kept": "keeps nothing, or unknown", "output": "the loss"}.get(
+    return {"parameters": "no parameters", "kept": "none saved, or unknown", "output": "the loss"}.get(
         colour_by, "no time"
     )
 
 
-# -- what is shown of a layer -----------------------------------------------------------------------
+# -- values and hover texts of layers ---------------------------------------------------------------
 
 
 def output_bytes(graph: LayerGraph) -> list[int | None]:
-    """Bytes per sample that each layer hands on, counted once however many read it; None where nobody does."""
+    """Bytes per sample of each layer's output, counted once for any number of readers; None without readers."""
     found: list[int | None] = [None] * len(graph.layers)
     for layer in graph.layers:
         for source, size in zip(layer.predecessors, layer.input_bytes, strict=True):
@@ -248,24 +248,24 @@ def _values(graph: LayerGraph, profile: Profile | None, colour_by: Quantity, bat
 
 
 class _Hover:
-    """The texts of layers under the pointer."""
+    """Hover texts of layers."""
 
     def __init__(self, graph: LayerGraph, profile: Profile | None, batch: int) -> None:
         self.graph, self.profile, self.batch = graph, profile, batch
-        self.handed = output_bytes(graph)
+        self.outputs = output_bytes(graph)
         self.whole = profile.iteration_time(batch) if profile else 0.0
 
     def of(self, index: int) -> list[str]:
-        """Name, and lines about it."""
+        """Name of a layer, and lines that describe it."""
         layer: Layer = self.graph.layers[index]
-        handed = self.handed[index]
+        output = self.outputs[index]
         lines = [
             escape(_operators(layer.operators)),
             f"{format_bytes(layer.parameter_bytes)} of parameters",
-            "output: the loss" if handed is None else f"output {format_bytes(handed)} per sample",
+            "output: the loss" if output is None else f"output {format_bytes(output)} per sample",
         ]
         if layer.activation_bytes is not None:
-            lines.append(f"keeps {format_bytes(layer.activation_bytes)} per sample for the backward")
+            lines.append(f"saves {format_bytes(layer.activation_bytes)} per sample for the backward pass")
         if self.profile is not None:
             time = self.profile.time(index, self.batch)
             lines.append(
@@ -277,13 +277,13 @@ class _Hover:
 
 
 def _operators(names: tuple[str, ...], limit: int = 6) -> str:
-    """``conv2d + batch_norm + relu``; of many the first ones."""
+    """Operator names such as ``conv2d + batch_norm + relu``; only the first ``limit`` of many."""
     more = f" + {len(names) - limit} more" if len(names) > limit else ""
     return " + ".join(names[:limit]) + more
 
 
 def _colour_axis(values: list[float | None], colour_by: Quantity, dark: bool) -> dict[str, object]:
-    """Logarithmic, with a label per decade."""
+    """A logarithmic colour axis with labels at round values."""
     known = [value for value in values if value]
     most = max(known, default=1.0)
     least = max(min(known, default=1.0), most / 10**DECADES)
@@ -294,16 +294,16 @@ def _colour_axis(values: list[float | None], colour_by: Quantity, dark: bool) ->
     steps = (1, 2, 5) if high - low < 1.5 else (1,)
     ticks = [unit * power * step for unit in units for power in (1, 10, 100) for step in steps]
     ticks = [value for value in ticks if low <= math.log10(value) <= high]
-    told = format_seconds if colour_by == "time" else format_bytes
+    format_value = format_seconds if colour_by == "time" else format_bytes
     clipped = bool(known) and min(known) < least
     return {
         "colorscale": theme.ramp(dark=dark),
         "cmin": low,
         "cmax": high,
         "colorbar": {
-            "title": {"text": TITLES[colour_by] + " (the least: all below)" * clipped, "side": "right"},
+            "title": {"text": TITLES[colour_by] + " (minimum: and below)" * clipped, "side": "right"},
             "tickvals": [math.log10(value) for value in ticks],
-            "ticktext": [told(value).replace(".0 ", " ") for value in ticks],
+            "ticktext": [format_value(value).replace(".0 ", " ") for value in ticks],
             "thickness": 14,
             "len": BAR,
             "lenmode": "pixels",
@@ -317,7 +317,7 @@ def _subtitle(graph: LayerGraph, profile: Profile | None, batch: int) -> str:
     shapes = " and ".join("x".join(map(str, given.shape)) for given in graph.inputs)
     size = f"{format_bytes(graph.parameter_bytes)} of parameters"
     if profile is None:
-        return f"samples of {shapes}, a layer is {_a(graph.granularity)}; {size}; nothing was timed"
+        return f"samples of {shapes}, a layer is {_a(graph.granularity)}; {size}; not profiled"
     beyond = ", extrapolated" if batch > profile.batch_sizes[-1] else ""
     return (
         f"<b>{profile.provenance}</b> on {escape(profile.device_name)}, {profile.precision}, batch {batch}{beyond}: "

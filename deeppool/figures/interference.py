@@ -1,11 +1,11 @@
-"""Foreground throughput beside every background, as DeepPool's figure 12 draws it: one heat map per arrangement."""
+"""Foreground throughput next to every background kernel, one heat map per arrangement (DeepPool, figure 12)."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape
+from deeppool.figures.formatting import escape
 from deeppool.simulation.device.interference import Interference
 from deeppool.units import format_seconds
 
@@ -14,14 +14,14 @@ CELL = 34
 
 
 def interference(found: Interference, *, dark: bool = False) -> go.Figure:
-    """Percent of alone; rows are kernels of the foreground, columns kernels of the background.
+    """Draws throughput in percent of alone; rows are foreground kernels, columns background kernels.
 
     Args:
         found: measured pairs.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: something else.
+        InvalidValueError: not an interference record.
     """
     if not isinstance(found, Interference):
         raise InvalidValueError(f"interference cannot draw a {type(found).__name__}, it accepts an Interference")
@@ -54,9 +54,9 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
         coloraxis={"colorscale": "Cividis", "cmin": 0, "cmax": 100, "colorbar": {"title": {"text": "%"}}},
         width=max(900, 260 + panels * (CELL * len(names) + 20)),
     )
-    return theme.dress(
+    return theme.apply_theme(
         figure,
-        title="Throughput beside a background, % of alone",
+        title="Throughput with a background, % of alone",
         subtitle=f"<b>measured</b> on {escape(found.device_name)}, {escape(found.date)}: {escape(found.method)}{waits}",
         # Room for the slanted names of the columns.
         plot_height=CELL * len(names) + 150,

@@ -1,4 +1,4 @@
-"""Which layer uses how many GPUs, for how long, and what the split costs."""
+"""GPU count, time and amplification of each layer of a plan."""
 
 import math
 
@@ -7,29 +7,29 @@ import plotly.graph_objects as go
 from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, gpu_ranges, provenance, shorten, time_unit
+from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, plan_provenance, shorten, time_unit
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.units import format_seconds
 
 Hovers = list[list[str]]
-"""Per layer, the texts that every panel shows of it."""
+"""Per layer, the hover texts that all panels share."""
 
 _PARTS: tuple[SpanKind, ...] = ("forward", "backward", "reshard", "sync")
-"""Of a layer's time; each names both a span kind and a field of LayerAssignment."""
+"""Parts of a layer's time; each is both a span kind and a field of LayerAssignment."""
 _LABELS = 44
 """Slanted names that fit side by side on a laptop."""
 _LINEAR_UP_TO = 8
-"""GPUs; above, one step of the axis is a doubling."""
+"""GPU count above which the axis of GPUs is logarithmic."""
 _COUNT_TICKS = 5
-"""That the low first panel has room for."""
+"""Tick labels that fit into the first panel."""
 
 
 def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
-    """Three panels over the layers in order: GPU count, time and its parts, amplification against the limit.
+    """Draws three panels over the layers: GPU count, time and its parts, amplification against the limit.
 
     Args:
-        plan: what to draw; its times are predictions, and the subtitle says what they lean on.
+        plan: plan to draw; the subtitle states what its predicted times are based on.
         dark: for a dark page.
 
     Raises:
@@ -40,7 +40,7 @@ def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
     unit = time_unit(max((layer.time for layer in plan.layers), default=0.0))
     hovers = [_hover(layer, plan) for layer in plan.layers]
     parts = [part for part in _PARTS if any(getattr(layer, part) > 0 for layer in plan.layers)]
-    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    # Built as one dictionary, which plotly validates once: this figure is redrawn while a slider moves.
     axes = theme.stacked([0.24, 0.44, 0.32], gap=0.045)
     for name in ("xaxis", "xaxis2", "xaxis3"):
         axes[name] |= {"range": [-0.6, len(plan.layers) - 0.4], "showgrid": False}
@@ -48,8 +48,8 @@ def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
     axes["yaxis"] |= _count_axis(plan)
     axes["yaxis2"] |= {"title": {"text": f"time ({unit.name})"}, "rangemode": "tozero"}
     axes["yaxis3"] |= {"title": {"text": "amplification (×)"}, "rangemode": "tozero"}
-    subtitle = f"<b>predicted</b> {provenance(plan)}"
-    layout = theme.dressing(title=_title(plan), subtitle=subtitle, plot_height=480, heading_height=0, dark=dark)
+    subtitle = f"<b>predicted</b> {plan_provenance(plan)}"
+    layout = theme.theme_layout(title=_title(plan), subtitle=subtitle, plot_height=480, heading_height=0, dark=dark)
     return go.Figure(
         {
             "data": [
@@ -75,7 +75,7 @@ def _counts(plan: Plan, hovers: Hovers, dark: bool) -> dict[str, object]:
         "showlegend": False,
         "x": list(range(len(plan.layers))),
         "y": [layer.gpu_count for layer in plan.layers],
-        # A branch beside others hangs where its GPUs are; a logarithm has no place for that.
+        # A bar starts at its first GPU, so that parallel branches do not overlap; not possible on a logarithmic axis.
         "base": [layer.gpus[0] for layer in plan.layers] if plan.gpus <= _LINEAR_UP_TO else None,
         "marker": {"color": theme.neutral(dark=dark)},
         "customdata": hovers,
@@ -102,7 +102,7 @@ def _times(plan: Plan, hovers: Hovers, part: SpanKind, unit: TimeUnit, dark: boo
 
 
 def _amplifications(plan: Plan, hovers: Hovers, dark: bool) -> list[dict[str, object]]:
-    """Points in up to four groups, so that the legend tells which are exempt and which lean on extrapolated times."""
+    """Up to four groups of points: layers exempt from the limit, or not, with extrapolated times, or not."""
     exempt, far = set(plan.exempt_layers), set(plan.extrapolated_layers)
     groups: dict[tuple[bool, bool], list[int]] = {}
     for index, layer in enumerate(plan.layers):
@@ -130,7 +130,7 @@ def _amplifications(plan: Plan, hovers: Hovers, dark: bool) -> list[dict[str, ob
 
 
 def _hover(layer: LayerAssignment, plan: Plan) -> list[str]:
-    """Name, GPUs, time and amplification, as texts."""
+    """Name, GPUs, time and amplification of a layer as texts."""
     note = " (extrapolated)" if layer.name in plan.extrapolated_layers else ""
     return [
         escape(layer.name),
@@ -141,11 +141,11 @@ def _hover(layer: LayerAssignment, plan: Plan) -> list[str]:
 
 
 def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> dict[str, object]:
-    """A labelled line on the axis of amplifications, which reaches beyond it."""
+    """A labelled line at the limit; extends the axis range beyond it."""
     limit = plan.amplification_limit
     if limit is None:
         return {}
-    # A line that shapes draw does not count for plotly's own range.
+    # Plotly's automatic range ignores shapes.
     axis["range"] = [0, 1.2 * max([limit, *(layer.amplification for layer in plan.layers)])]
     where = {"xref": "x3 domain", "yref": "y3"}
     line = {"dash": "dash", "width": 1.5, "color": theme.VERMILLION}
@@ -169,17 +169,17 @@ def _count_axis(plan: Plan) -> dict[str, object]:
     used = sorted({layer.gpu_count for layer in plan.layers} | {1, plan.gpus})
     if plan.gpus <= _LINEAR_UP_TO:
         return {"title": {"text": "GPUs"}, "tickvals": used, "range": [0, 1.08 * plan.gpus]}
-    # From a half, so that one GPU still has a bar.
+    # From one half, so that a bar of one GPU is visible.
     bounds = [math.log10(0.5), math.log10(1.2 * plan.gpus)]
     shown = used[::-2][::-1] if len(used) > _COUNT_TICKS else used
     return {"title": {"text": "GPUs (log)"}, "type": "log", "tickvals": shown, "range": bounds}
 
 
 def _name_axis(plan: Plan) -> dict[str, object]:
-    """Every layer's name where they fit, else every n-th; all are in the hover texts."""
+    """Labels every layer if the names fit, else every n-th; hover texts name all layers."""
     step = -(-len(plan.layers) // _LABELS)
     shown = range(0, len(plan.layers), step)
-    note = "" if step == 1 else f" (one in {step} is named)"
+    note = "" if step == 1 else f" (one in {step} is labelled)"
     return {
         "title": {"text": f"layer, in order of execution{note}"},
         "tickvals": list(shown),

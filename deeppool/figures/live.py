@@ -1,4 +1,4 @@
-"""A live run so far: the foreground's iterations against the level alone and the bound, the background's throughput."""
+"""A run in progress: the foreground's iteration times, their mean alone, the bound, and background throughput."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -10,40 +10,40 @@ from plotly.subplots import make_subplots
 from deeppool.base.live_sample import Condition, LiveSample
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, time_unit
+from deeppool.figures.formatting import TimeUnit, time_unit
 from deeppool.units import format_percent, format_seconds
 
 NEWEST = 600
-"""Samples that are drawn unless told otherwise; a page draws them several times a second."""
+"""Default number of samples drawn; a page redraws them several times a second."""
 AXIS = 1.5
-"""Times its 95th percentile: iterations above it, at a start or a hiccup, lie outside of the axis."""
+"""End of the time axis as a multiple of the 95th percentile; outliers, as at a start, lie outside."""
 
-_MARKS: dict[Condition, tuple[str, str]] = {
+_MARKERS: dict[Condition, tuple[str, str]] = {
     "warming up": ("alone", "circle-open"),
-    "asleep": ("alone, cores asleep", "circle-open"),
+    "asleep": ("alone, idle cores", "circle-open"),
     "awake": ("alone", "circle"),
     "learning": ("learning", "diamond-open"),
     "collocated": ("collocated", "diamond"),
 }
-"""Name in the legend, and symbol, of iterations."""
+"""Legend entry and marker symbol of iterations under each condition."""
 
 
 def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = False) -> go.Figure:
-    """Above, the time of each iteration; below, the background's samples per second, over all ranks.
+    """Draws the time of each iteration (top) and the background's samples per second over all ranks (bottom).
 
     Args:
-        samples: of a live run, in their order; none yet is fine.
-        newest: of the samples that are drawn. The level alone is of all that are given.
+        samples: samples of a live run in order; may be empty.
+        newest: number of newest samples drawn; the mean alone is taken over all samples.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: something else than samples.
+        InvalidValueError: not a sequence of samples.
     """
     wrong = next((one for one in samples if not isinstance(one, LiveSample)), None)
     if wrong is not None:
         raise InvalidValueError(f"live cannot draw a {type(wrong).__name__}, it accepts LiveSamples (of run.samples)")
     shown = samples[-newest:]
-    level = level_alone(samples)
+    level = mean_alone(samples)
     times = [one.seconds for one in shown if one.seconds is not None]
     high = _high(times, level) or 1.0
     unit = time_unit(high)
@@ -59,36 +59,38 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = Fa
     figure.update_xaxes(title_text="time since the run began to measure (s)", row=2, col=1)
     figure.update_yaxes(title_text=f"iteration ({unit.name})", range=[0, AXIS * unit.of(high)], row=1, col=1)
     figure.update_yaxes(title_text="samples/s", rangemode="tozero", row=2, col=1)
-    return theme.dress(figure, title="Foreground and background, live", plot_height=330, heading_height=26, dark=dark)
+    return theme.apply_theme(
+        figure, title="Foreground and background, live", plot_height=330, heading_height=26, dark=dark
+    )
 
 
-def level_alone(samples: Iterable[LiveSample]) -> float | None:
-    """Mean seconds of an iteration alone on cores that are kept awake; None while none was measured."""
+def mean_alone(samples: Iterable[LiveSample]) -> float | None:
+    """Mean seconds of an iteration alone on active cores; None until one was measured."""
     alone = [one.seconds for one in samples if one.condition == "awake" and one.seconds is not None]
     return fmean(alone) if alone else None
 
 
 def throughput(samples: Sequence[LiveSample]) -> list[tuple[float, float | None]]:
-    """When, and how many samples the background jobs trained on per second just then, over all ranks.
+    """Times, and the samples per second of all background jobs at those times.
 
-    A job tells twice a second while it trains; between two of its tellings its throughput is taken as even. None: they
-    rest, or some of them have not told of themselves twice since they went on.
+    A job reports twice a second while it trains; its throughput between two reports is taken as constant. None: the
+    jobs are paused, or one of them has not reported twice since it resumed.
     """
     found: list[tuple[float, float | None]] = []
     rates: dict[int, float | None] = {}
-    told: dict[int, tuple[float, int | None]] = {}
-    """When, and how many samples by then; when it went on, and None."""
+    reported: dict[int, tuple[float, int | None]] = {}
+    """Per rank the time of the last report and its samples; or the time of resuming, and None."""
     for sample in samples:
         for job in sample.background:
             if job.state != "training":
-                told.pop(job.rank, None)
+                reported.pop(job.rank, None)
                 continue
-            if job.rank not in told:
-                told[job.rank], rates[job.rank] = (sample.time, None), None
-            when, before = told[job.rank]
+            if job.rank not in reported:
+                reported[job.rank], rates[job.rank] = (sample.time, None), None
+            when, before = reported[job.rank]
             if job.time > when:
                 rates[job.rank] = None if before is None else (job.samples - before) / (job.time - when)
-                told[job.rank] = job.time, job.samples
+                reported[job.rank] = job.time, job.samples
         training = [rates[job.rank] for job in sample.background if job.state == "training"]
         known = [rate for rate in training if rate is not None]
         found.append((sample.time, sum(known) if known and len(known) == len(training) else None))
@@ -96,17 +98,17 @@ def throughput(samples: Sequence[LiveSample]) -> list[tuple[float, float | None]
 
 
 def _latest(samples: Sequence[LiveSample]) -> list[LiveSample]:
-    """Collocated iterations, back to when the bound was last changed."""
+    """Collocated iterations since the last change of the bound."""
     beside = [one for one in samples if one.condition == "collocated" and one.seconds is not None]
     return list(takewhile(lambda one: one.bound == beside[-1].bound, reversed(beside)))
 
 
 def _iterations(samples: Sequence[LiveSample], unit: TimeUnit, dark: bool) -> list[go.Scatter]:
-    """A trace for each kind, also for those of which there is none yet: a shown figure then only gets new values."""
+    """A trace for each kind, also for empty ones, so that updates of a displayed figure only change values."""
     colours = {"collocated": theme.GREEN, "learning": theme.PURPLE, "alone": theme.neutral(dark=dark)}
     traces = []
-    for name in dict.fromkeys(name for name, _ in _MARKS.values()):
-        kinds = [kind for kind, (of, _) in _MARKS.items() if of == name]
+    for name in dict.fromkeys(name for name, _ in _MARKERS.values()):
+        kinds = [kind for kind, (of, _) in _MARKERS.items() if of == name]
         found = [one for one in samples if one.condition in kinds and one.seconds is not None]
         traces.append(
             go.Scatter(
@@ -116,28 +118,28 @@ def _iterations(samples: Sequence[LiveSample], unit: TimeUnit, dark: bool) -> li
                 y=[unit.of(one.seconds or 0.0) for one in found],
                 marker={
                     "color": colours.get(name, theme.soft(dark=dark)),
-                    "symbol": [_MARKS[one.condition][1] for one in found],
+                    "symbol": [_MARKERS[one.condition][1] for one in found],
                     "size": 5,
                 },
-                customdata=[_words(one) for one in found],
+                customdata=[_hover_text(one) for one in found],
                 hovertemplate="%{customdata}, measured<extra></extra>",
             )
         )
     return traces
 
 
-def _words(sample: LiveSample) -> str:
+def _hover_text(sample: LiveSample) -> str:
     text = f"<b>{sample.condition}</b><br>iteration {sample.iteration}: {format_seconds(sample.seconds or 0.0)}"
     if sample.share is None:
         return text
-    share = "nothing, to compare" if not sample.share else f"{100 * sample.share:.0f} % of the time"
+    share = "none, for comparison" if not sample.share else f"{100 * sample.share:.0f} % of the time"
     bound = "" if sample.bound is None else f", bound {100 * sample.bound:g} %"
-    return f"{text}<br>the background may use {share}{bound}"
+    return f"{text}<br>allowed to the background: {share}{bound}"
 
 
 def _level(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit, dark: bool) -> go.Scatter:
     return go.Scatter(
-        name="level alone",
+        name="mean alone",
         mode="lines",
         x=[] if level is None else _span(samples),
         y=[] if level is None else [unit.of(level)] * 2,
@@ -147,7 +149,7 @@ def _level(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit, d
 
 
 def _bound(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit) -> go.Scatter:
-    """A step wherever it was changed; gaps where the foreground is alone."""
+    """The bound over time, a step at each change, with gaps while the foreground is alone."""
     held = [] if level is None else [(one.time, one.bound) for one in samples if one.condition != "background alone"]
     return go.Scatter(
         name="bound",

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape, shorten
+from deeppool.figures.formatting import escape, shorten
 from deeppool.planning.studies.scaling_record import (
     PARALLELISMS,
     Parallelism,
@@ -101,7 +101,7 @@ def scaling(
                 if line:
                     figure.add_trace(_line(line, place, _batch if panel == "batch" else _speedup), row=1, col=column)
         _label_axes(figure, study, panel, column)
-    theme.dress(
+    theme.apply_theme(
         figure,
         title=f"{escape(study.model)} to accuracy on {study.gpu_counts[0]} to {study.gpu_counts[-1]} GPUs",
         subtitle=_subtitle(study),

@@ -5,7 +5,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape, time_unit
+from deeppool.figures.formatting import escape, time_unit
 from deeppool.simulation.cluster.comparison import ClusterComparison
 
 
@@ -60,7 +60,7 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
     figure.update_xaxes(title_text="samples/s", rangemode="tozero", row=1, col=1)
     figure.update_xaxes(title_text=f"mean completion time ({unit.name}); speed-up", rangemode="tozero", row=1, col=2)
     figure.update_yaxes(autorange="reversed")
-    dressed = theme.dress(
+    dressed = theme.apply_theme(
         figure,
         title=f"{escape(comparison.trace)} on {comparison.cluster.gpus} GPUs",
         subtitle=f"<b>predicted</b> from {comparison.provenance} layer times ({escape(comparison.cluster.name)}); "

@@ -98,17 +98,19 @@ def template(*, dark: bool = False) -> go.layout.Template:
     )
 
 
-def dress(figure: go.Figure, **options: Any) -> go.Figure:
+def apply_theme(figure: go.Figure, **options: Any) -> go.Figure:
     """Gives a figure the template, and above its panels a title, a subtitle and the legend, none over another.
 
     Args:
         figure: changed in place, and returned.
-        options: of :func:`dressing`.
+        options: of :func:`theme_layout`.
     """
-    return figure.update_layout(dressing(**options))
+    return figure.update_layout(theme_layout(**options))
 
 
-def dressing(*, title: str, subtitle: str = "", plot_height: int, heading_height: int, dark: bool) -> dict[str, object]:
+def theme_layout(
+    *, title: str, subtitle: str = "", plot_height: int, heading_height: int, dark: bool
+) -> dict[str, object]:
     """The same as properties of a layout, for figures that are drawn while a slider moves.
 
     Args:

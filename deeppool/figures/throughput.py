@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.formatting import escape
 from deeppool.figures.frontier import THIS_PLAN
-from deeppool.figures.labels import escape
 from deeppool.planning.plan import Plan
 from deeppool.planning.studies.collocation_tradeoff import operating_point
 from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster
@@ -32,7 +32,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
     _draw_background_alone(figure, shared, dark)
     figure.update_xaxes(title_text="foreground speed-up over one GPU (×)")
     figure.update_yaxes(title_text="cluster throughput (samples/s)")
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=_title(shared),
         subtitle=_subtitle(shared),

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, shorten, time_unit
+from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
 from deeppool.figures.timeline_rows import GROUPED_ABOVE, Row, Source, TimelinePanel, joined, panels_of, rows_of
 from deeppool.units import format_seconds
 
@@ -78,7 +78,7 @@ def timeline(
     lowest = f"xaxis{len(panels)}" if len(panels) > 1 else "xaxis"
     axes[lowest]["title"] = {"text": f"time from the start of the iteration ({seen.unit.name})"}
     heading = escape(title or "One iteration, GPU by GPU")
-    layout = theme.dressing(title=heading, plot_height=plot_height, heading_height=32, dark=dark)
+    layout = theme.theme_layout(title=heading, plot_height=plot_height, heading_height=32, dark=dark)
     # One dictionary, checked once: a slider has this figure drawn while it moves.
     return go.Figure({"data": bars, "layout": {**layout, **axes, "annotations": headings}})
 
@@ -158,7 +158,7 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool)
             "offset": lanes[kind].offset,
             "width": lanes[kind].width,
             "marker": {"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, seen.width, dark)},
-            "text": [_inscription(span, seen.width) for span in spans] if lanes[kind] == _WHOLE else None,
+            "text": [_bar_label(span, seen.width) for span in spans] if lanes[kind] == _WHOLE else None,
             "textposition": "inside",
             "insidetextanchor": "middle",
             "insidetextfont": {"size": 11},
@@ -192,7 +192,7 @@ def _hairlines(spans: list[Span], longest: float, dark: bool) -> dict[str, objec
     return {"color": theme.paper(dark=dark), "width": [0.6 if span.duration > longest / 200 else 0 for span in spans]}
 
 
-def _inscription(span: Span, longest: float) -> str:
+def _bar_label(span: Span, longest: float) -> str:
     """The name of a span that is wide enough for it on a laptop, where the axis has some 900 pixels."""
     name = shorten(span.name)
     wide = 900 * span.duration > (7 * len(name) + 8) * longest

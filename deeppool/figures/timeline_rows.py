@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deeppool.base.timeline import Provenance, Span, Timeline
 from deeppool.errors import InvalidValueError
-from deeppool.figures.labels import escape, gpu_ranges, provenance
+from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import RunRecord
 from deeppool.simulation.plan.simulate import GpuActivity, Simulation, replay
@@ -81,7 +81,7 @@ def panels_of(*sources: Source) -> tuple[TimelinePanel, ...]:
     Raises:
         InvalidValueError: no source, one without GPUs, or one that is none of these.
     """
-    panels = tuple(panel for source in sources for panel in _panels(source))
+    panels = tuple(panel for source in sources for panel in _panels_of_source(source))
     if not panels or not all(panel.rows for panel in panels):
         raise InvalidValueError("timeline got no GPU to draw, expected a Plan, Simulation, RunRecord or Timeline")
     return panels
@@ -128,12 +128,14 @@ def joined(spans: tuple[Span, ...], thinnest: float) -> tuple[Span, ...]:
     return tuple(result)
 
 
-def _panels(source: Source) -> list[TimelinePanel]:
+def _panels_of_source(source: Source) -> list[TimelinePanel]:
     match source:
         case TimelinePanel():
             return [source]
         case Plan():
-            return [TimelinePanel(_plan_title(source), "predicted", tuple(_rows(replay(source))), provenance(source))]
+            return [
+                TimelinePanel(_plan_title(source), "predicted", tuple(_rows(replay(source))), plan_provenance(source))
+            ]
         case Simulation():
             return [_panel(source.timeline)]
         case RunRecord():

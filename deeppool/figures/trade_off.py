@@ -50,7 +50,7 @@ def trade_off(
     figure.update_xaxes(title_text="slowdown of the foreground (%)", rangemode="tozero" if lowest == 0 else "normal")
     figure.update_yaxes(title_text="background, % of alone", range=[0, 105])
     figure.update_layout(legend={"orientation": "v"})
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title="What the foreground loses, what the background gains",
         subtitle=how,

@@ -5,7 +5,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import TimeUnit, escape, time_unit
+from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.training_record import TrainingRecord
 from deeppool.units import format_seconds
 
@@ -33,7 +33,7 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     figure.update_yaxes(title_text="loss (mean of the samples)", row=1, col=1)
     figure.update_yaxes(title_text=f"time of an update ({unit.name})", rangemode="tozero", row=2, col=1)
     figure.update_xaxes(title_text="update", row=2, col=1)
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=f"{escape(record.model)}, global batch {record.global_batch}",
         subtitle=f"<b>measured</b> with {record.ranks} ranks on {record.cores} cores of "

@@ -1,25 +1,25 @@
-"""Records and runs as interactive widgets in a notebook.
+"""Interactive notebook widgets for records and runs.
 
-widgets.ModelPicker("vgg16")             any model: capture it, see its graph, what it covers, and warnings
-widgets.ProfilePanel(model)              layer times: measure, cancel, resume, or estimate; a table and curves
-widgets.AmplificationExplorer(profile)   sliders for limit, GPUs, batch and network, and the plan they ask for
-widgets.TimelineView(plan)               what each GPU does when, with a window of time to move; a run's plan above it
-widgets.CollocationPanel(plan)           a run beside a background job: launched, followed, its bound changed, kept
-widgets.RunBrowser(folder)               past runs and plans: one shown, two compared
-widgets.RunPanel(run)                    a live run: how far it is, and a button that ends it
-widgets.RunsPanel()                      every run of yours on this machine, each with a button that ends it
-widgets.TelemetryPanel()                 what the devices do now
+widgets.ModelPicker("vgg16")             captures any model: graph, coverage and warnings
+widgets.ProfilePanel(model)              layer times: measure, cancel, resume or estimate; a table and curves
+widgets.AmplificationExplorer(profile)   sliders for limit, GPUs, batch and network, and the resulting plan
+widgets.TimelineView(plan)               activity of each GPU over time, with zoom and pan; predicted above measured
+widgets.CollocationPanel(plan)           a run with a background job: launch, live figures, slowdown bound, record
+widgets.RunBrowser(folder)               past runs and plans: show one, compare two
+widgets.RunPanel(run)                    progress of a live run, with a cancel button
+widgets.RunsPanel()                      all your runs on this machine, each with a stop button
+widgets.TelemetryPanel()                 current utilisation of cores and GPUs
 
-panel            what all of them are: errors under the controls, figures that follow the page's theme
-live_figure      a figure that becomes another one in place
-page             what only the page knows
-controls         labelled steps and lists
-prose            sentences between the controls
-run_row          a button that starts a call, one that cancels it, how far it is
-sortable_table   a table sorted and chosen from by mouse and keyboard; layer_rows: the layers of a profile in it
-record_view      a record, or two compared, as a figure and a text
-exploration      what an explorer asks of the planner
-latest           long computations of which only the newest matters
+panel            base class: errors below the controls, figures that follow the page's theme
+live_figure      in-place updates of a displayed figure
+page             theme and keyboard handling in the browser
+controls         labelled sliders and drop-down lists
+markup           HTML paragraphs and lists
+run_row          start and cancel buttons with progress
+sortable_table   a table with sortable columns and selectable rows; layer_rows: the layers of a profile for it
+record_view      one record, or two compared, as a figure and a text
+exploration      cached plans, frontiers and shared clusters of one profile
+latest_task      a background thread that runs only the newest task
 """
 
 from deeppool.widgets.amplification_explorer import AmplificationExplorer

@@ -1,4 +1,4 @@
-"""The controls that say what shall run beside a plan: which job, how it shares the devices, and for how long."""
+"""Controls for a run with a background job: model, batch, policy, slowdown bound and duration."""
 
 import html
 from collections.abc import Callable, Sequence
@@ -12,27 +12,27 @@ from deeppool.collocation.job_queue import BATCH, BackgroundJob
 from deeppool.job import Job
 
 MODELS = ("resnet18", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")
-"""That are offered as a background, small ones; any other name may be typed."""
+"""Small models that are offered as a background; any other name can be typed."""
 LABEL = {"description_width": "13em"}
 WIDE = ipywidgets.Layout(width="36em")
 LOOSEST = 50.0
-"""Percent: the loosest bound that the slider offers."""
+"""Largest bound on the slider, in percent."""
 STEP = 0.5
 
 
 class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Name and batch of the background, policy, bound, seconds; each with a label, and its unit."""
+    """Labelled controls for the background's model and batch, the policy, the bound and the duration."""
 
     def __init__(
         self, background: str | Job | BackgroundJob, policy: Policy, max_slowdown: float | None, seconds: float
     ) -> None:
-        """Shows these values.
+        """Sets the controls.
 
         Args:
-            background: a name, which may be changed, or a job of the user's own, which may not.
-            policy: of :data:`deeppool.base.sharing.POLICIES`.
-            max_slowdown: bound on the foreground's slowdown, 0.03 for 3 %; None: none is held.
-            seconds: to measure.
+            background: a model's name, which can be changed, or a job of the user's own, which cannot.
+            policy: a name in :data:`deeppool.base.sharing.POLICIES`.
+            max_slowdown: bound on the foreground's slowdown, 0.03 for 3 %; None: no bound.
+            seconds: duration of the measurement.
         """
         self._own = None if isinstance(background, str) else background
         name, batch = _name_and_batch(background)
@@ -45,8 +45,8 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
         self.policy = ipywidgets.Dropdown(
             options=list(POLICIES), value=policy, description="Policy", style=LABEL, layout=WIDE
         )
-        self.meaning = ipywidgets.HTML()
-        self.hold = ipywidgets.Checkbox(
+        self.policy_hint = ipywidgets.HTML()
+        self.use_bound = ipywidgets.Checkbox(
             max_slowdown is not None, description="Hold a bound", style=LABEL, layout=WIDE, indent=True
         )
         percent = 3.0 if max_slowdown is None else 100 * max_slowdown
@@ -60,7 +60,7 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
             style=LABEL,
             layout=WIDE,
         )
-        self.why = ipywidgets.HTML()
+        self.bound_hint = ipywidgets.HTML()
         self.seconds = ipywidgets.BoundedFloatText(
             seconds, min=1.0, max=86400.0, step=10.0, description="Measure for (s)", style=LABEL, layout=WIDE
         )
@@ -68,66 +68,70 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
             [
                 self.background,
                 self.batch,
-                ipywidgets.HBox([self.policy, self.meaning]),
-                ipywidgets.HBox([self.hold, self.why]),
+                ipywidgets.HBox([self.policy, self.policy_hint]),
+                ipywidgets.HBox([self.use_bound, self.bound_hint]),
                 self.bound,
                 self.seconds,
             ]
         )
-        for control in (self.policy, self.hold):
-            control.observe(lambda _: self.free(), "value")
-        self.free()
+        for control in (self.policy, self.use_bound):
+            control.observe(lambda _: self.unlock(), "value")
+        self.unlock()
 
     @property
     def max_slowdown(self) -> float:
-        """What the slider says, as a fraction."""
+        """Value of the bound slider as a fraction."""
         return float(self.bound.value) / 100
 
     def on_bound(self, callback: Callable[[float], None]) -> None:
-        """Calls a function with every bound that the slider is moved to, as a fraction, while it moves."""
+        """Registers a function that is called with each new bound, as a fraction, while the slider moves."""
         self.bound.observe(lambda _: callback(self.max_slowdown), "value")
 
     def arguments(self) -> dict[str, Any]:
-        """For :func:`deeppool.launch`."""
+        """Keyword arguments for :func:`deeppool.launch`."""
         seconds = float(self.seconds.value)
         if self.policy.value == "none":
             return {"background": None, "policy": None, "seconds": seconds}
         found: dict[str, Any] = {"background": self._own, "policy": self.policy.value, "seconds": seconds}
         if self._own is None:
             found |= {"background": self.background.value.strip(), "background_batch": int(self.batch.value)}
-        return found | ({"max_slowdown": self.max_slowdown} if self.hold.value else {})
+        return found | ({"max_slowdown": self.max_slowdown} if self.use_bound.value else {})
 
-    def free(self) -> None:
-        """Before a run: all may be changed that means something."""
+    def unlock(self) -> None:
+        """Enables the controls that apply to the selected policy; used while there is no run."""
         none = self.policy.value == "none"
         for control in (self.background, self.batch):
             control.disabled = none or self._own is not None
         self.policy.disabled = self.seconds.disabled = False
-        self.hold.disabled = none
-        self.bound.disabled = none or not self.hold.value
-        self.meaning.value = _note(MEANINGS[self.policy.value])
-        changeable = self.hold.value or refusal(POLICIES[self.policy.value]) is None
-        self.why.value = _note(
-            "Without a background there is nothing to bind."
+        self.use_bound.disabled = none
+        self.bound.disabled = none or not self.use_bound.value
+        self.policy_hint.value = _hint(MEANINGS[self.policy.value])
+        changeable = self.use_bound.value or refusal(POLICIES[self.policy.value]) is None
+        self.bound_hint.value = _hint(
+            "Without a background there is no slowdown to bound."
             if none
-            else "The bound can be changed while it runs."
+            else "The bound can be changed during the run."
             if changeable
-            else "Without a bound from the start, none can be set while it runs."
+            else "Without a bound at the start, none can be set during the run."
         )
 
     def lock(self, why_no_bound: str | None) -> None:
-        """During a run: nothing may be changed but its bound, and where that may not either, it says why."""
-        for control in (self.background, self.batch, self.policy, self.hold, self.seconds):
+        """Disables all controls except the bound for the duration of a run.
+
+        Args:
+            why_no_bound: the reason if the bound cannot be changed either.
+        """
+        for control in (self.background, self.batch, self.policy, self.use_bound, self.seconds):
             control.disabled = True
         self.bound.disabled = why_no_bound is not None
-        self.why.value = _note(
+        self.bound_hint.value = _hint(
             "The bound can be changed now." if why_no_bound is None else f"No bound can be set: {why_no_bound}."
         )
 
     @property
     def controls(self) -> Sequence[ipywidgets.Widget]:
-        """Those that a user moves, from the top."""
-        return self.background, self.batch, self.policy, self.hold, self.bound, self.seconds
+        """The input controls, from top to bottom."""
+        return self.background, self.batch, self.policy, self.use_bound, self.bound, self.seconds
 
 
 def _name_and_batch(background: str | Job | BackgroundJob) -> tuple[str, int]:
@@ -136,5 +140,5 @@ def _name_and_batch(background: str | Job | BackgroundJob) -> tuple[str, int]:
     return (background.model if isinstance(background, Job) else background.name), background.batch
 
 
-def _note(text: str) -> str:
+def _hint(text: str) -> str:
     return f'<span style="color: var(--jp-ui-font-color2)">{html.escape(text)}</span>'

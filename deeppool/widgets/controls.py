@@ -1,4 +1,4 @@
-"""Controls as all widgets have them: a visible label, a unit in it, and steps that keys move along."""
+"""Labelled sliders and drop-down lists that all widgets use."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ LABEL = {"description_width": "13em"}
 
 
 def steps(label: str, options: Mapping[str, Any], value: Any) -> ipywidgets.SelectionSlider:
-    """A slider over named values, which tells of each that it passes.
+    """A slider over named values that reports every value it passes.
 
     Args:
-        label: with the unit.
+        label: label, with the unit.
         options: text → value, in order.
-        value: to begin with, one of them.
+        value: initial value, one of the options.
     """
     return ipywidgets.SelectionSlider(
         description=label,
@@ -31,22 +31,22 @@ def choice(label: str, options: Mapping[str, Any] | Sequence[str], value: Any) -
     """A drop-down list.
 
     Args:
-        label: with the unit.
+        label: label, with the unit.
         options: texts, or text → value.
-        value: to begin with, one of them.
+        value: initial value, one of the options.
     """
     listed = list(options.items()) if isinstance(options, Mapping) else list(options)
     return ipywidgets.Dropdown(description=label, options=listed, value=value, style=LABEL, layout=_WIDE)
 
 
 def grid(*controls: ipywidgets.Widget, columns: int = 2) -> ipywidgets.GridBox:
-    """Controls in columns of equal width."""
+    """Lays out controls in columns of equal width."""
     layout = ipywidgets.Layout(grid_template_columns=f"repeat({columns}, minmax(0, 1fr))", grid_gap="2px 16px")
     return ipywidgets.GridBox(controls, layout=layout)
 
 
 def powers(most: int, value: int) -> dict[str, int]:
-    """Powers of two up to ``most``, and a value that may be none of them: text → number."""
+    """Powers of two up to ``most``, plus ``value``, as text → number."""
     found = {2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most} | {value}
     return {f"{count:,}": count for count in sorted(found)}
 

@@ -1,4 +1,4 @@
-"""What an explorer asks of the planner, and what it has been told already."""
+"""Cached plans, frontiers and shared clusters of one profile."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -16,8 +16,8 @@ from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bit_rate
 
-REMEMBERED = 48
-"""Answers of each kind; a frontier of a thousand GPUs holds some thousand plans."""
+CACHE_SIZE = 48
+"""Maximum cached results of each kind; a frontier for a thousand GPUs holds about a thousand plans."""
 
 View = Literal["frontier", "shared"]
 """What a plan is compared with: all efficient plans, or ways to share the cluster with a background job."""
@@ -26,8 +26,8 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What plans are made for; the limit is asked beside it, because prices and frontiers do not depend on it."""
+class PlanQuery:
+    """The cluster and batch to plan for; costs and frontiers are cached by it, as they do not depend on the limit."""
 
     cluster: Cluster
     global_batch: int
@@ -38,7 +38,7 @@ class Question:
 
 
 def at_speed(cluster: Cluster, bandwidth: float | None) -> Cluster:
-    """The cluster with every link at one speed, full bisection, its latencies kept; None: as it is."""
+    """The cluster with all links at one bandwidth, full bisection and its own latencies; None: unchanged."""
     if bandwidth is None:
         return cluster
     rate = format_bit_rate(bandwidth)
@@ -55,28 +55,26 @@ def at_speed(cluster: Cluster, bandwidth: float | None) -> Cluster:
     )
 
 
-class Exploration:
+class PlanCache:
     """Plans, frontiers and shared clusters of one profile, each computed once."""
 
     def __init__(self, profile: Profile, background: Profile, limit_scope: LimitScope = "layer") -> None:
-        """Nothing is known yet.
+        """Starts with an empty cache.
 
         Args:
-            profile: of the model that is planned.
-            background: of the job that shares the cluster with it.
+            profile: profile of the planned model.
+            background: profile of the job that shares the cluster.
             limit_scope: as for ``dp.plan``.
         """
         self.profile, self.background, self.limit_scope = profile, background, limit_scope
-        self._known: dict[str, OrderedDict[Hashable, Any]] = {}
+        self._cache: dict[str, OrderedDict[Hashable, Any]] = {}
 
-    def prices(self, question: Question) -> CostTable:
-        """Milliseconds."""
-        return self._remember(
-            "prices", question, lambda: cost_table(self.profile, question.cluster, question.global_batch)
-        )
+    def costs(self, query: PlanQuery) -> CostTable:
+        """The cost table of a query; takes milliseconds."""
+        return self._compute_once("costs", query, lambda: cost_table(self.profile, query.cluster, query.global_batch))
 
-    def plan(self, question: Question, limit: float | None, *, explained: bool = False) -> Plan:
-        """Milliseconds; with the prices of all other GPU counts, in a deep model, seconds.
+    def plan(self, query: PlanQuery, limit: float | None, *, explained: bool = False) -> Plan:
+        """The plan for a query; takes milliseconds, or seconds with the alternatives of a deep model.
 
         Raises:
             InvalidValueError: a limit below 1.
@@ -85,40 +83,38 @@ class Exploration:
         check_limit(limit)
 
         def search() -> Plan:
-            return plan_from_costs(self.profile, self.prices(question), limit, self.limit_scope, explained=explained)
+            return plan_from_costs(self.profile, self.costs(query), limit, self.limit_scope, explained=explained)
 
-        return self._remember("plan", (question, limit, explained), search)
+        return self._compute_once("plan", (query, limit, explained), search)
 
-    def frontier(self, question: Question) -> Frontier:
-        """Milliseconds to seconds."""
-        return self._remember(
-            "frontier", question, lambda: frontier(self.profile, question.cluster, question.global_batch)
+    def frontier(self, query: PlanQuery) -> Frontier:
+        """All efficient plans; takes milliseconds to seconds."""
+        return self._compute_once("frontier", query, lambda: frontier(self.profile, query.cluster, query.global_batch))
+
+    def shared(self, query: PlanQuery) -> SharedCluster:
+        """Ways to share the cluster; computes a frontier for every smaller GPU count, too."""
+        return self._compute_once(
+            "shared", query, lambda: share(self.profile, query.cluster, query.global_batch, self.background)
         )
 
-    def shared(self, question: Question) -> SharedCluster:
-        """A frontier for every smaller GPU count too."""
-        return self._remember(
-            "shared", question, lambda: share(self.profile, question.cluster, question.global_batch, self.background)
-        )
+    def compare(self, view: View, query: PlanQuery) -> Frontier | SharedCluster:
+        """The frontier or the shared cluster, depending on the view."""
+        return self.frontier(query) if view == "frontier" else self.shared(query)
 
-    def compare(self, view: View, question: Question) -> Frontier | SharedCluster:
-        """The one or the other."""
-        return self.frontier(question) if view == "frontier" else self.shared(question)
-
-    def known(self, view: View, question: Question) -> Frontier | SharedCluster | None:
-        """The same, if it has been computed."""
-        answers: OrderedDict[Hashable, Any] = self._known.get(view, OrderedDict())
-        found: Frontier | SharedCluster | None = answers.get(question)
+    def cached(self, view: View, query: PlanQuery) -> Frontier | SharedCluster | None:
+        """Result of :meth:`compare` if it is cached, else None."""
+        answers: OrderedDict[Hashable, Any] = self._cache.get(view, OrderedDict())
+        found: Frontier | SharedCluster | None = answers.get(query)
         return found
 
-    def _remember(self, kind: str, key: Hashable, compute: Callable[[], Answer]) -> Answer:
-        # Two threads may compute the same once each; what they find is equal.
-        known: OrderedDict[Hashable, Any] = self._known.setdefault(kind, OrderedDict())
-        if (found := known.get(key)) is not None:
+    def _compute_once(self, kind: str, key: Hashable, compute: Callable[[], Answer]) -> Answer:
+        # Two threads may both compute a missing result; the results are equal.
+        cached: OrderedDict[Hashable, Any] = self._cache.setdefault(kind, OrderedDict())
+        if (found := cached.get(key)) is not None:
             answer: Answer = found
             return answer
         answer = compute()
-        known[key] = answer
-        while len(known) > REMEMBERED:
-            known.popitem(last=False)
+        cached[key] = answer
+        while len(cached) > CACHE_SIZE:
+            cached.popitem(last=False)
         return answer

@@ -1,4 +1,4 @@
-"""The layers of a profile as rows of a table."""
+"""Rows of a layer table from a profile."""
 
 from deeppool.figures.graph import output_bytes
 from deeppool.profiling.table import Profile
@@ -15,13 +15,13 @@ HEADS = (
     ColumnHead("share (%)", hint="of the iteration on one GPU"),
     ColumnHead("spread (%)", hint="half the interquartile range of the runs, of their median"),
     ColumnHead("parameters"),
-    ColumnHead("output", hint="bytes per sample that the layer hands on"),
-    ColumnHead("kept", hint="bytes per sample that its forward keeps for its backward"),
+    ColumnHead("output", hint="bytes per sample of the layer's output"),
+    ColumnHead("saved", hint="bytes per sample of activations saved for the backward pass"),
 )
 SUM = 5
-"""The column by which the most expensive layers come first."""
+"""Index of the column by which the table is sorted at first: the most expensive layers come first."""
 NAMES = 3
-"""Operators of a layer that are named."""
+"""Operators of a layer that are listed by name."""
 
 
 def layer_rows(profile: Profile, batch: int) -> list[list[Cell]]:

@@ -1,9 +1,9 @@
-"""A figure in a notebook that becomes another one in place, follows the page's width, and survives the page.
+"""In-place updates of a displayed figure that follows the page's width and survives a page reload.
 
-JupyterLab has some of a page's messages handled in the kernel's main thread and some in another one, a subshell, at
-once. While one thread takes a message for a figure, traitlets keeps only the last of what another one sets, and
-plotly's orders to the page are set and reset: they would be lost. So whoever draws, or takes a message, has the
-figure's :func:`turn` first.
+JupyterLab handles messages of a page in the kernel's main thread and in a subshell thread at the same time. While one
+thread handles a message for a figure, traitlets keeps only the last value that another one sets, and plotly sets and
+resets the traits that carry its commands to the page: updates would be lost. Drawing and message handling therefore
+both take the figure's :func:`figure_lock`.
 """
 
 import functools
@@ -16,12 +16,12 @@ import plotly.graph_objects as go
 from plotly.basedatatypes import BasePlotlyType
 
 
-def become(shown: go.FigureWidget, figure: go.Figure) -> None:
-    """Makes a shown figure equal another one, by one message to the page.
+def update_figure(shown: go.FigureWidget, figure: go.Figure) -> None:
+    """Makes a displayed figure equal to another one with one message to the page.
 
-    Where the traces are of the same types in the same order, only what differs in them travels.
+    If the trace types and their order are the same, only the differences are sent.
     """
-    with turn(shown):
+    with figure_lock(shown):
         same = [trace.type for trace in shown.data] == [trace.type for trace in figure.data]
         with shown.batch_update():
             if same:
@@ -33,34 +33,34 @@ def become(shown: go.FigureWidget, figure: go.Figure) -> None:
             shown.add_traces(figure.data)
 
 
-def move(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
-    """Makes the one trace of a shown figure that has the name of another trace equal to it."""
-    with turn(shown), shown.batch_update():
+def update_trace(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
+    """Replaces the trace of a displayed figure that has the same name."""
+    with figure_lock(shown), shown.batch_update():
         (old,) = (one for one in shown.data if one.name == trace.name)
         _overwrite(old, trace)
 
 
-def turn(shown: go.FigureWidget) -> threading.RLock:
-    """Whose turn it is with a figure; the same for every call."""
+def figure_lock(shown: go.FigureWidget) -> threading.RLock:
+    """The lock of a figure, which drawing and message handling share."""
     lock: threading.RLock = shown.__dict__.setdefault("_turn", threading.RLock())
     return lock
 
 
-def settle(shown: go.FigureWidget) -> None:
-    """Has a figure follow the width of the page, be whole on a page that is opened again, and hear it in turn.
+def prepare_figure(shown: go.FigureWidget) -> None:
+    """Makes a figure responsive, complete on a reloaded page, and safe to update from several threads.
 
-    Without it plotly's is 700 pixels wide whatever there is, and a page that is opened while the kernel lives gets the
-    figure as it was made, and then news of traces that it has never heard of.
+    By default plotly's figure is 700 pixels wide, and a page that is reloaded while the kernel runs gets the figure as
+    it was constructed, followed by updates of traces that the page does not have.
     """
     shown._config = {**shown._config, "responsive": True}
     if not isinstance(shown.get_state, functools.partial):
-        shown.get_state = functools.partial(_state, shown, shown.get_state)
-        shown.set_state = functools.partial(_hear, shown, shown.set_state)
+        shown.get_state = functools.partial(_get_state, shown, shown.get_state)
+        shown.set_state = functools.partial(_set_state, shown, shown.set_state)
 
 
-def _state(shown: go.FigureWidget, get_state: Any, key: Any = None, drop_defaults: bool = False) -> Any:
-    """As :meth:`ipywidgets.Widget.get_state`: a new page asks for all of it, by no key."""
-    with turn(shown):
+def _get_state(shown: go.FigureWidget, get_state: Any, key: Any = None, drop_defaults: bool = False) -> Any:
+    """Wraps :meth:`ipywidgets.Widget.get_state`; a new page requests the whole state, with no key."""
+    with figure_lock(shown):
         if key is None:
             # As FigureWidget._repr_mimebundle_ does where a figure is shown by itself.
             shown._widget_layout = deepcopy(shown._layout_obj._props)
@@ -68,10 +68,10 @@ def _state(shown: go.FigureWidget, get_state: Any, key: Any = None, drop_default
         return get_state(key, drop_defaults)
 
 
-def _hear(shown: go.FigureWidget, set_state: Any, told: Any) -> None:
-    """As :meth:`ipywidgets.Widget.set_state`: the page tells something."""
-    with turn(shown):
-        set_state(told)
+def _set_state(shown: go.FigureWidget, set_state: Any, update: Any) -> None:
+    """Wraps :meth:`ipywidgets.Widget.set_state`, which handles an update from the page."""
+    with figure_lock(shown):
+        set_state(update)
 
 
 def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:
@@ -88,7 +88,7 @@ def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether two properties are; arrays of numpy compare by element."""
+    """Whether two properties are equal; numpy arrays compare by element."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple | np.ndarray) or isinstance(b, list | tuple | np.ndarray):

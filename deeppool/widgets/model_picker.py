@@ -1,4 +1,4 @@
-"""Any model as a graph of layers: pick it, capture it, look at it."""
+"""Choose a model, capture it, and show its graph of layers."""
 
 import html
 import threading
@@ -16,9 +16,9 @@ from deeppool.graph.models.workloads import FAMILIES, find_workload
 from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
 from deeppool.profiling.table import Profile
 from deeppool.runs.handle import RunHandle, start
-from deeppool.widgets.live_figure import become, settle
+from deeppool.widgets.live_figure import prepare_figure, update_figure
+from deeppool.widgets.markup import bullet_list, paragraph
 from deeppool.widgets.panel import Panel
-from deeppool.widgets.prose import bullets, prose
 from deeppool.widgets.run_row import RunRow, side_by_side
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class ModelPicker(Panel):
     """Chooses and captures a model.
 
         picker = dp.widgets.ModelPicker("vgg16", (3, 64, 64))
-        picker                     # the graph, zoomable; other models by its controls
-        picker.graph               # what was captured; waits for it
+        picker                     # zoomable graph; the controls select other models
+        picker.graph               # the captured graph; waits for the capture
 
-    ``captured`` is the same with the program, for ``dp.profile``. A model that is given is captured at once.
+    ``captured`` also holds the exported program, for ``dp.profile``. A given model is captured at once.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class ModelPicker(Panel):
         """Lays out the controls.
 
         Args:
-            model: what :func:`deeppool.capture` takes, or what it gave; None: the user picks one.
-            input_shape: of one sample; named models have their own.
-            granularity: what is one layer; see :func:`deeppool.capture`.
-            profile: of this graph, to colour it by time.
+            model: argument or result of :func:`deeppool.capture`; None: the user chooses one.
+            input_shape: shape of one sample; named models have a default.
+            granularity: what counts as one layer; see :func:`deeppool.capture`.
+            profile: profile of this graph, to colour it by time.
         """
         self._given = model if model is not None and not isinstance(model, str) else None
         self._profile = profile
@@ -71,21 +71,21 @@ class ModelPicker(Panel):
         self._drawing = threading.RLock()
         self._make_controls(granularity)
         self.figure = go.FigureWidget()
-        settle(self.figure)
-        # Filled when there is something to draw: plotly does not find its width where nothing is seen.
+        prepare_figure(self.figure)
+        # Filled when there is something to draw: plotly cannot determine its width while it is hidden.
         self._frame = ipywidgets.VBox(layout={"max_height": "640px", "overflow": "auto"})
-        self.told = ipywidgets.HTML(prose(EMPTY))
+        self.status = ipywidgets.HTML(paragraph(EMPTY))
         super().__init__(
             [
                 side_by_side(self.family, self.name),
                 side_by_side(self.shape, self.dtype, self.granularity),
                 self.row,
-                self.told,
+                self.status,
                 self.colour,
                 self._frame,
             ]
         )
-        self._choose(model, input_shape)
+        self._set_controls(model, input_shape)
         self.family.observe(self.guarded(lambda _: self._list_names()), "value")
         self.name.observe(self.guarded(lambda _: self._show_own_shape()), "value")
         self.row.start.on_click(self.guarded(lambda _: self.row.launch()))
@@ -93,14 +93,14 @@ class ModelPicker(Panel):
         self.colour.observe(self.guarded(lambda _: self._draw()), "value")
         self.on_theme(self._draw)
         if model is not None:
-            self.guarded(self._begin_at_once)()
+            self.guarded(self._capture_given_model)()
 
     @property
     def captured(self) -> "CapturedModel":
-        """The model that was captured last, as a program, too; waits for a capture under way.
+        """The last captured model with its exported program; waits for a running capture.
 
         Raises:
-            CaptureError: it could not be captured, or nothing was picked yet.
+            CaptureError: the capture failed, or no model was chosen yet.
         """
         run = self.row.run
         if run is not None and run.state in ("running", "failed"):
@@ -113,25 +113,25 @@ class ModelPicker(Panel):
 
     @property
     def graph(self) -> LayerGraph:
-        """As :attr:`captured`, the graph of layers alone."""
+        """The graph of layers of :attr:`captured`."""
         return self.captured.graph
 
     @property
     def profile(self) -> Profile | None:
-        """Whose times colour the graph."""
+        """The profile that colours the graph by time."""
         return self._profile
 
     @profile.setter
     def profile(self, profile: Profile | None) -> None:
         self._profile = profile
-        self._offer_colours()
+        self._update_colour_options()
         self.guarded(self._draw)()
 
     def static(self) -> go.Figure | None:
-        """The graph that was asked for."""
+        """The figure of the captured graph; None if no capture was requested."""
         if self.row.run is None and self._captured is None:
             return None
-        return figures.graph(self.graph, self._fitting_profile(), dark=self.dark)
+        return figures.graph(self.graph, self._matching_profile(), dark=self.dark)
 
     # -- controls ---------------------------------------------------------------------------------
 
@@ -147,11 +147,11 @@ class ModelPicker(Panel):
         self.colour = ipywidgets.Dropdown(
             description="colour by", style=WIDE, layout={"display": "none", "width": "24em"}
         )
-        self._offer_colours()
-        self.row: RunRow[CapturedModel] = RunRow("Capture", self._begin, self._take, self._end)
+        self._update_colour_options()
+        self.row: RunRow[CapturedModel] = RunRow("Capture", self._begin, self._show_captured, self._on_end)
 
-    def _choose(self, model: object, input_shape: Shapes | None) -> None:
-        """Sets the controls to what the constructor was given."""
+    def _set_controls(self, model: object, input_shape: Shapes | None) -> None:
+        """Sets the controls to the constructor's arguments."""
         if isinstance(model, str):
             known = (family for family, names in FAMILIES.items() if ":" not in model and model in names())
             self.family.value = OWN if ":" in model else next(known, self.family.value)
@@ -167,7 +167,7 @@ class ModelPicker(Panel):
         self._show_own_shape()
 
     def _list_names(self) -> None:
-        """Offers the names of a family; those of other families can still be typed."""
+        """Lists the models of the selected family; other names can still be typed."""
         family = self.family.value
         given = family == GIVEN
         self.name.disabled = given
@@ -177,25 +177,25 @@ class ModelPicker(Panel):
         self.name.placeholder = "package.module:callable" if family == OWN else "type to search"
 
     def _show_own_shape(self) -> None:
-        """The shape that a named model has unless another is given; the user's own is not imported for that."""
+        """Displays the default input shape of a named model; the user's own models are not imported for this."""
         name = self.name.value.strip()
         own = ""
         if name and ":" not in name and self.family.value != GIVEN:
             own = format_shapes(find_workload(name).inputs)
-        self.shape.placeholder = f"{own} (its own)" if own else "for example 3,224,224"
+        self.shape.placeholder = f"{own} (default)" if own else "for example 3,224,224"
 
-    def _offer_colours(self) -> None:
+    def _update_colour_options(self) -> None:
         offered = [(title, key) for key, title in TITLES.items() if key != "time" or self._profile is not None]
         self.colour.options = offered
         self.colour.value = offered[0][1]
 
     # -- capturing --------------------------------------------------------------------------------
 
-    def _begin_at_once(self) -> None:
+    def _capture_given_model(self) -> None:
         from deeppool.graph.capture.capture import CapturedModel
 
         if isinstance(self._given, CapturedModel):
-            self._take(self._given)
+            self._show_captured(self._given)
         else:
             self.row.launch()
 
@@ -219,12 +219,12 @@ class ModelPicker(Panel):
             granularity=self.granularity.value,
         )
 
-    def _end(self, error: BaseException | None) -> None:
+    def _on_end(self, error: BaseException | None) -> None:
         if error is not None:
-            self.tell_problem(error)
+            self.show_error(error)
 
-    def _take(self, captured: "CapturedModel") -> None:
-        """In the thread of the capture."""
+    def _show_captured(self, captured: "CapturedModel") -> None:
+        """Shows a captured model; called in the capture's thread."""
         self._captured = captured
         self.guarded(self._draw)()
 
@@ -234,19 +234,19 @@ class ModelPicker(Panel):
         with self._drawing:
             if self._captured is None:
                 return
-            profile = self._fitting_profile()
+            profile = self._matching_profile()
             colour: Quantity = self.colour.value if profile is not None or self.colour.value != "time" else "parameters"
-            become(self.figure, figures.graph(self._captured.graph, profile, colour_by=colour, dark=self.dark))
-            self.told.value = describe(coverage(self._captured), self._captured.graph.model, self._notes())
+            update_figure(self.figure, figures.graph(self._captured.graph, profile, colour_by=colour, dark=self.dark))
+            self.status.value = describe(coverage(self._captured), self._captured.graph.model, self._notes())
             self.colour.layout.display = None
             self._frame.children = [self.figure]
 
     def _notes(self) -> list[str]:
-        differs = self._profile is not None and self._fitting_profile() is None
-        return ["the profile is of another graph, so no times are shown"] if differs else []
+        differs = self._profile is not None and self._matching_profile() is None
+        return ["the profile belongs to another graph, so no times are shown"] if differs else []
 
-    def _fitting_profile(self) -> Profile | None:
-        """The profile, where it is of the graph that is shown."""
+    def _matching_profile(self) -> Profile | None:
+        """The profile if it belongs to the displayed graph, else None."""
         same = (
             self._profile is not None
             and self._captured is not None
@@ -256,11 +256,12 @@ class ModelPicker(Panel):
 
 
 def describe(found: "Coverage", model: str, notes: Sequence[str] = ()) -> str:
-    """HTML: what a graph holds of its model, its operators to unfold, and what to be careful of."""
+    """HTML with the coverage of a model by its graph, a collapsed list of operators, and warnings."""
     counts = ", ".join(f"{name} {count}" for name, count in found.operators)
-    return prose(
+    return paragraph(
         f"<b>{html.escape(model)}</b>: {html.escape(str(found))}"
-        f"<details><summary>operators</summary>{html.escape(counts)}</details>" + bullets([*found.warnings, *notes]),
+        f"<details><summary>operators</summary>{html.escape(counts)}</details>"
+        + bullet_list([*found.warnings, *notes]),
         "dp-coverage",
     )
 

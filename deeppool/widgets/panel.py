@@ -1,4 +1,4 @@
-"""What every widget of deeppool is: controls, a place for their errors, and figures that follow the page's theme."""
+"""Base class of all widgets: controls, an error message below them, and figures that follow the page's theme."""
 
 import functools
 import html
@@ -10,48 +10,48 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool.errors import DeeppoolError
-from deeppool.widgets.live_figure import settle
+from deeppool.widgets.live_figure import prepare_figure
 from deeppool.widgets.page import Page
 
 Parameters = ParamSpec("Parameters")
 
 STATIC = "DEEPPOOL_STATIC"
-"""Environment variable: nobody is there to move a control, so a panel shows itself as a static figure."""
+"""Environment variable: if set, panels render as static figures, for notebooks executed without a user."""
 
 
 class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """A widget of deeppool. In a notebook it shows itself; ``deeppool.widgets`` lists all of them.
+    """Base class of deeppool's widgets, displayed at the end of a notebook cell.
 
-    A panel's class in the page, by which tests and style sheets find it, is ``dp-`` and its name in kebab case.
-    What goes wrong in a control's callback is shown under the controls and stays until one succeeds.
+    Its CSS class, for tests and style sheets, is ``dp-`` and the class name in kebab case. An error in a control's
+    callback is displayed below the controls until a callback succeeds.
     """
 
     def __init__(self, contents: Sequence[ipywidgets.Widget], **options: Any) -> None:
-        """Lays out the contents, one below the other, and the place for errors below them.
+        """Lays out the contents in a column, with the error message below them.
 
         Args:
-            contents: may be exchanged later by :meth:`show`.
-            options: of the VBox.
+            contents: child widgets; :meth:`show` replaces them.
+            options: passed to the VBox.
         """
         self._page = Page()
         for figure in _figures(contents):
-            settle(figure)
-        self._problem = ipywidgets.HTML()
-        self._problem.add_class("dp-problem")
-        self._told = 0
-        super().__init__([*contents, self._problem, self._page], **options)
+            prepare_figure(figure)
+        self._error_box = ipywidgets.HTML()
+        self._error_box.add_class("dp-problem")
+        self._error_count = 0
+        super().__init__([*contents, self._error_box, self._page], **options)
         self.add_class("dp-panel")
         self.add_class("dp-" + _kebab(type(self).__name__))
 
     def show(self, *contents: ipywidgets.Widget) -> None:
-        """Exchanges the contents."""
+        """Replaces the contents."""
         for figure in _figures(contents):
-            settle(figure)
-        self.children = (*contents, self._problem, self._page)
+            prepare_figure(figure)
+        self.children = (*contents, self._error_box, self._page)
 
     @property
     def dark(self) -> bool:
-        """Whether the page is."""
+        """Whether the page has a dark theme."""
         return bool(self._page.dark)
 
     @dark.setter
@@ -59,59 +59,61 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self._page.dark = dark
 
     def on_theme(self, draw: Callable[[], None]) -> None:
-        """Has a function draw again when the page turns dark or light."""
+        """Registers a function that redraws when the page changes between dark and light."""
         self._page.observe(lambda _: self.guarded(draw)(), "dark")
 
     def guarded(self, callback: Callable[Parameters, object]) -> Callable[Parameters, None]:
-        """A callback whose errors are seen: a front end shows none of those that a widget's event raises."""
+        """Wraps a callback so that its errors are displayed; front ends hide errors of widget callbacks."""
 
         @functools.wraps(callback)
         def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-            told = self._told
+            before = self._error_count
             try:
                 callback(*arguments, **options)
-            except Exception as error:  # whatever it is, the user is to see it
-                self.tell_problem(error)
+            except Exception as error:  # displayed to the user, whatever it is
+                self.show_error(error)
             else:
-                # What a run's own thread has told since, of a run that the callback started, stays.
-                if self._told == told:
-                    self._problem.value = ""
+                # An error that the thread of a started run has reported meanwhile stays.
+                if self._error_count == before:
+                    self._error_box.value = ""
 
         return run
 
-    def tell_problem(self, error: BaseException) -> None:
-        """Shows an error under the controls; one that is not ours with its type, since it is a defect."""
-        self._told += 1
-        told = str(error) if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {error}"
-        self._problem.value = f'<div role="alert" style="color: var(--jp-error-color1, #b00)">{html.escape(told)}</div>'
+    def show_error(self, error: BaseException) -> None:
+        """Displays an error below the controls; one that is not a DeeppoolError is a defect and shows its type."""
+        self._error_count += 1
+        message = str(error) if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {error}"
+        self._error_box.value = (
+            f'<div role="alert" style="color: var(--jp-error-color1, #b00)">{html.escape(message)}</div>'
+        )
 
     @property
     def problem(self) -> str:
-        """The error that is shown, as HTML; empty when there is none."""
-        return str(self._problem.value)
+        """The displayed error as HTML; empty if there is none."""
+        return str(self._error_box.value)
 
     def static(self) -> go.Figure | None:
-        """What the panel shows now, as a figure for a page without a kernel; None where there is nothing to draw."""
+        """The panel's content as a figure for a page without a kernel; None if there is nothing to draw."""
         return None
 
     def _ipython_display_(self) -> None:
-        """Its figure, where nobody is there to use the widget."""
+        """Displays the static figure if :data:`STATIC` is set."""
         figure = self.static() if os.environ.get(STATIC) else None
         if figure is None:
-            # IPython then asks for the bundle; one that it got and that is empty would make it write out all traits.
+            # IPython then requests the MIME bundle; returning an empty one would make it print all traits.
             raise NotImplementedError
-        # As plotly shows a figure at the end of a cell, by the renderer that was chosen.
+        # As plotly displays a figure at the end of a cell, with the configured renderer.
         figure._ipython_display_()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """The widget."""
+        """The widget's MIME bundle; a line of text if :data:`STATIC` is set."""
         if os.environ.get(STATIC):
             return {"text/plain": f"({type(self).__name__}: open the notebook to use it)"}
         return super()._repr_mimebundle_(**options)
 
 
 def _figures(widgets: Sequence[ipywidgets.Widget]) -> Iterator[go.FigureWidget]:
-    """Those among widgets, and in them."""
+    """Figures among widgets and their descendants."""
     for widget in widgets:
         if isinstance(widget, go.FigureWidget):
             yield widget

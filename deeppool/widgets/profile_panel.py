@@ -1,4 +1,4 @@
-"""Layer times: measured here or estimated, layer by layer, batch size by batch size."""
+"""Measures or estimates layer times at several batch sizes, and shows them as a table and curves."""
 
 import html
 import threading
@@ -19,9 +19,9 @@ from deeppool.graph.shapes import Shapes
 from deeppool.profiling.table import Profile
 from deeppool.runs.handle import RunHandle, start
 from deeppool.widgets.layer_rows import HEADS, SUM, layer_rows
-from deeppool.widgets.live_figure import become, settle
+from deeppool.widgets.live_figure import prepare_figure, update_figure
+from deeppool.widgets.markup import bullet_list, paragraph
 from deeppool.widgets.panel import Panel
-from deeppool.widgets.prose import bullets, prose
 from deeppool.widgets.run_row import RunRow, side_by_side
 from deeppool.widgets.sortable_table import SortableTable
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deeppool.graph.capture.capture import CapturedModel
     from deeppool.profiling.store import Kept
 
-HERE = (
+MEASUREMENTS = (
     ("measured here: a GPU, else the CPU", "auto"),
     ("measured here: CPU", "cpu"),
     ("measured here: NVIDIA GPU", "cuda"),
@@ -42,17 +42,17 @@ VIEWS = (("time over the batch size", "curves"), ("graph, coloured by time", "gr
 WIDE = {"description_width": "initial"}
 EMPTY = "No times yet. Press the button to measure, or choose a GPU's data sheet to estimate without that GPU."
 MEASURED, ESTIMATED = "#0072B2", "#B05E00"
-"""Behind white text; the words say it, too."""
+"""Background colours of the badge, which has white text."""
 
 
 class ProfilePanel(Panel):
-    """Measures or estimates a model's layers, and shows their times.
+    """Measures or estimates the layer times of a model and shows them.
 
         panel = dp.widgets.ProfilePanel(picker.captured, batch_sizes=(1, 2, 4, 8), output="vgg16.json")
-        panel                      # start, cancel, resume; a sortable table; curves of the chosen layers
-        panel.profile              # as soon as it is whole: waits for it, and starts it if nobody has
+        panel                      # start, cancel, resume; a sortable table; curves of selected layers
+        panel.profile              # waits for the complete profile; starts the measurement if needed
 
-    A profile can be shown as it is: ``ProfilePanel(dp.find_profile("vgg16-cpu"))``.
+    It also shows an existing profile: ``ProfilePanel(dp.find_profile("vgg16-cpu"))``.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class ProfilePanel(Panel):
         precision: Precision = "fp32",
         output: str | Path | None = None,
     ) -> None:
-        """Lays out the controls; nothing is measured until the button is pressed or ``profile`` is asked for.
+        """Lays out the controls; measuring starts when the button is pressed or ``profile`` is read.
 
         Args:
-            model: what :func:`deeppool.profile` takes, or a profile.
-            input_shape: of one sample, when the model is not captured yet.
+            model: argument of :func:`deeppool.profile`, or a profile.
+            input_shape: shape of one sample, if the model is not captured yet.
             device: ``auto``, ``cpu`` or ``cuda`` to measure; the name of a GPU (:func:`deeppool.estimate`) to estimate.
             batch_sizes: per-GPU batch sizes.
-            precision: as of :func:`deeppool.profile`.
-            output: file of the profile; with it, an interrupted measurement can be resumed.
+            precision: as for :func:`deeppool.profile`.
+            output: file of the profile; an interrupted measurement can then be resumed.
         """
         shown = model if isinstance(model, Profile) else None
         self._model: Any = shown.origin if shown is not None else model
@@ -82,28 +82,28 @@ class ProfilePanel(Panel):
         self._drawing = threading.RLock()
         self._make_controls(device, batch_sizes, precision, output)
         self.figure = go.FigureWidget()
-        settle(self.figure)
-        # Filled when there is something to draw: plotly does not find its width where nothing is seen.
+        prepare_figure(self.figure)
+        # Filled when there is something to draw: plotly cannot determine its width while it is hidden.
         self._results = ipywidgets.VBox()
-        self.badge = ipywidgets.HTML(prose(EMPTY))
+        self.badge = ipywidgets.HTML(paragraph(EMPTY))
         controls = [
             side_by_side(self.device, self.precision),
             side_by_side(self.batch_sizes, self.output),
-            self.left,
+            self.resume_hint,
             self.row,
         ]
         super().__init__([*(controls if self._model is not None else []), self.badge, self._results])
         self._connect()
-        self._look_for_left_over()
+        self._update_start_button()
         if shown is not None:
-            self._take(shown)
+            self._show_profile(shown)
 
     @property
     def profile(self) -> Profile:
-        """The profile that is shown; waits for one under way, and starts one, as the button does, where there is none.
+        """The displayed profile; waits for a running measurement, and starts one if there is none.
 
         Raises:
-            DeeppoolError: it failed or was cancelled.
+            DeeppoolError: the measurement failed or was cancelled.
         """
         run = self.row.run
         if run is not None and (run.state == "running" or self._profile is None):
@@ -112,13 +112,13 @@ class ProfilePanel(Panel):
 
     @property
     def selected(self) -> tuple[str, ...]:
-        """Names of the layers whose curves are drawn; none: the whole iteration's."""
+        """Names of the selected layers, whose curves are drawn; empty: the whole iteration is drawn."""
         if self._profile is None:
             return ()
         return tuple(self._profile.graph.layers[index].name for index in self.table.selected)
 
     def static(self) -> go.Figure | None:
-        """The whole iteration over the batch sizes, measured now if it was not."""
+        """The curve of the whole iteration over the batch sizes; measures first if needed."""
         return figures.batch_curves(self.profile, dark=self.dark)
 
     # -- controls ---------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class ProfilePanel(Panel):
         self, device: str, batch_sizes: Sequence[int], precision: Precision, output: str | Path | None
     ) -> None:
         self.device = ipywidgets.Dropdown(
-            description="times", options=(*HERE, *ESTIMATES), value=device, style=WIDE, layout={"width": "26em"}
+            description="times", options=(*MEASUREMENTS, *ESTIMATES), value=device, style=WIDE, layout={"width": "26em"}
         )
         self.precision = ipywidgets.Dropdown(
             description="precision", options=PRECISIONS, value=precision, style=WIDE, layout={"width": "12em"}
@@ -146,8 +146,8 @@ class ProfilePanel(Panel):
             style=WIDE,
             layout={"width": "28em"},
         )
-        self.left = ipywidgets.HTML()
-        self.row: RunRow[Profile] = RunRow("Measure", self._begin, self._take, self._end)
+        self.resume_hint = ipywidgets.HTML()
+        self.row: RunRow[Profile] = RunRow("Measure", self._begin, self._show_profile, self._on_end)
         self.view = ipywidgets.Dropdown(description="figure", options=VIEWS, style=WIDE, layout={"width": "20em"})
         self.batch = ipywidgets.Dropdown(
             description="times at per-GPU batch", options=[1], style=WIDE, layout={"width": "16em"}
@@ -158,7 +158,7 @@ class ProfilePanel(Panel):
         self.row.start.on_click(self.guarded(lambda _: self.row.launch()))
         self.row.cancel.on_click(self.guarded(lambda _: self.row.request_cancel()))
         for control in (self.device, self.precision, self.output):
-            control.observe(self.guarded(lambda _: self._look_for_left_over()), "value")
+            control.observe(self.guarded(lambda _: self._update_start_button()), "value")
         self.view.observe(self.guarded(lambda _: self._draw()), "value")
         self.batch.observe(self.guarded(lambda _: self._fill()), "value")
         self.table.observe(self.guarded(lambda _: self._draw()), "selected")
@@ -168,21 +168,21 @@ class ProfilePanel(Panel):
     def _estimating(self) -> bool:
         return self.device.value in GPUS
 
-    def _look_for_left_over(self) -> None:
-        """Says what the button will do: measure, go on from what an interrupted measurement kept, or estimate."""
-        kept = None if self._estimating else self._left_over()
+    def _update_start_button(self) -> None:
+        """Labels the start button with its action: measure, resume an interrupted measurement, or estimate."""
+        kept = None if self._estimating else self._resumable()
         self.row.start.description = "Estimate" if self._estimating else "Measure" if kept is None else "Resume"
-        self.left.value = "" if kept is None else prose(f"Resumes from {html.escape(str(kept))}.")
+        self.resume_hint.value = "" if kept is None else paragraph(f"Resumes from {html.escape(str(kept))}.")
         self.row.after_cancel = (
-            "Nothing is kept: name a file to be able to resume." if not self.output.value.strip() else ""
+            "Nothing was saved: name a file to be able to resume." if not self.output.value.strip() else ""
         )
 
-    def _left_over(self) -> "Kept | None":
+    def _resumable(self) -> "Kept | None":
         from deeppool.profiling.measure.profile import resumable
 
         if not self.output.value.strip():
             return None
-        graph = getattr(self._model, "graph", None)  # of a captured model; others are known when they are captured
+        graph = getattr(self._model, "graph", None)  # only captured models have one before the measurement
         return resumable(
             self.output.value.strip(),
             graph if isinstance(graph, LayerGraph) else None,
@@ -194,7 +194,7 @@ class ProfilePanel(Panel):
 
     def _begin(self) -> RunHandle[Profile]:
         if self._model is None:
-            raise InvalidValueError("this profile came without its model, so it cannot be measured again here")
+            raise InvalidValueError("this profile does not include its model, so it cannot be measured again here")
         options: dict[str, Any] = {
             "batch_sizes": _numbers(self.batch_sizes.value),
             "precision": self.precision.value,
@@ -208,8 +208,8 @@ class ProfilePanel(Panel):
 
         return start(profile, self._model, self._input_shape, device=self.device.value, **options)
 
-    def _take(self, profile: Profile) -> None:
-        """Shows a profile; in the thread of the measurement, where there was one."""
+    def _show_profile(self, profile: Profile) -> None:
+        """Shows a profile; called in the measurement's thread, if there was one."""
 
         def show() -> None:
             with self._drawing:
@@ -222,15 +222,15 @@ class ProfilePanel(Panel):
                 self.batch.value = profile.batch_sizes[-1]
                 self._fill()
                 self._results.children = [side_by_side(self.view, self.batch), self.table, self.figure]
-            self._look_for_left_over()
+            self._update_start_button()
 
         self.guarded(show)()
 
-    def _end(self, error: BaseException | None) -> None:
-        """In the thread of a measurement that gave nothing."""
-        self.guarded(self._look_for_left_over)()
+    def _on_end(self, error: BaseException | None) -> None:
+        """Handles a failed or cancelled measurement, in its thread."""
+        self.guarded(self._update_start_button)()
         if error is not None:
-            self.tell_problem(error)
+            self.show_error(error)
 
     def _fill(self) -> None:
         with self._drawing:
@@ -238,7 +238,7 @@ class ProfilePanel(Panel):
                 return
             batch = self.batch.value
             caption = (
-                f"{self._profile.provenance} times at per-GPU batch {batch}; sizes but of parameters are per sample. "
+                f"{self._profile.provenance} times at per-GPU batch {batch}; output and saved sizes are per sample. "
                 f"Choose up to {MOST} layers for the figure."
             )
             self.table.fill(caption, HEADS, layer_rows(self._profile, batch))
@@ -252,20 +252,20 @@ class ProfilePanel(Panel):
                 made = figures.graph(self._profile.graph, self._profile, batch=self.batch.value, dark=self.dark)
             else:
                 made = figures.batch_curves(self._profile, self.table.selected, dark=self.dark)
-            become(self.figure, made)
+            update_figure(self.figure, made)
 
 
 def describe(profile: Profile) -> str:
-    """HTML: measured or estimated, of what, where, how, and what to be careful of."""
+    """HTML with a profile's provenance, device, date, method and caveats."""
     measured = profile.provenance == "measured"
     colour = MEASURED if measured else ESTIMATED
     badge = (
         f'<b class="dp-provenance" style="background:{colour};color:#fff;padding:1px 8px;border-radius:3px">'
         f"{profile.provenance}</b>"
     )
-    return prose(
+    return paragraph(
         f"{badge} {html.escape(str(profile))}<br>{html.escape(profile.date)}; {html.escape(profile.method)}"
-        + bullets(f"caution: {sentence}" for sentence in profile.caveats())
+        + bullet_list(f"caution: {sentence}" for sentence in profile.caveats())
     )
 
 

@@ -1,4 +1,4 @@
-"""Past runs and plans of a folder, in a notebook: one shown, two compared."""
+"""Browses the records of a folder: shows one, compares two."""
 
 import datetime
 import html
@@ -10,39 +10,39 @@ from typing import Any
 import ipywidgets
 import plotly.graph_objects as go
 
-from deeppool.figures.labels import shorten
+from deeppool.figures.formatting import shorten
 from deeppool.records.files import load
 from deeppool.records.record_index import Entry, record_index
 from deeppool.units import format_bytes
-from deeppool.widgets.live_figure import become, settle
+from deeppool.widgets.live_figure import prepare_figure, update_figure
 from deeppool.widgets.panel import Panel
-from deeppool.widgets.record_view import Comparison, View, view, view_both
+from deeppool.widgets.record_view import Comparison, RecordView, comparison_view, record_view
 
 ROWS = 8
 COLUMNS = (19, 38, 14, 12)
-"""Characters for when, name, kind and model; at a laptop's width there is room for the size after them."""
+"""Characters for time, name, kind and model; at a laptop's width the size fits after them."""
 LABEL = {"description_width": "8em"}
 NOTHING = "nothing"
-"""To compare with; no path is as short."""
+"""Entry of the comparison list that stands for no comparison."""
 STYLE = "<style>.dp-run-browser .dp-fixed select { font-family: var(--jp-code-font-family, monospace) }</style>"
-"""The rows of a list of files stand in columns."""
+"""A fixed-width font aligns the columns of the file lists."""
 
 
 class RunBrowser(Panel):
-    """The records of a folder, the newest first. Choosing one shows it; a second one is what it is compared with.
+    """Lists the records of a folder, newest first, shows the selected one, and compares it with a second one.
 
-    A file that is none of ours, or broken, is listed with the reason.
+    Other or damaged files are listed with the reason why they cannot be shown.
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs") -> None:
-        """Looks into a folder; each file is read when it is chosen."""
+        """Lists a folder; a file is read when it is selected."""
         self.entries: tuple[Entry, ...] = ()
         self.selected: Any = None
-        """The record that is shown; None: there is none, or its file is no record."""
+        """The displayed record; None if there is none, or the selected file is not a record."""
         self.compared: Comparison | None = None
-        """What differs between it and the other one; None: no other one was chosen."""
+        """Comparison with the second record; None if no second one is selected."""
         self._loaded: dict[tuple[Path, datetime.datetime], Any] = {}
-        self._view: View | None = None
+        self._view: RecordView | None = None
         self._filling = False
         self.folder = ipywidgets.Text(
             str(folder), description="Folder", continuous_update=False, style=LABEL, layout={"width": "40em"}
@@ -50,12 +50,12 @@ class RunBrowser(Panel):
         self.scan = ipywidgets.Button(description="Scan again")
         self.files = ipywidgets.Select(description="File", rows=ROWS, style=LABEL, layout={"width": "98%"})
         self.other = ipywidgets.Dropdown(description="Compare with", style=LABEL, layout={"width": "98%"})
-        self.told = ipywidgets.HTML()
+        self.status = ipywidgets.HTML()
         self.figure = go.FigureWidget()
         self._drawn = ipywidgets.VBox([self.figure])
         self.text = ipywidgets.HTML()
         top = ipywidgets.HBox([self.folder, self.scan])
-        super().__init__([ipywidgets.HTML(STYLE), top, self.told, self.files, self.other, self._drawn, self.text])
+        super().__init__([ipywidgets.HTML(STYLE), top, self.status, self.files, self.other, self._drawn, self.text])
         self.files.add_class("dp-fixed")
         self.other.add_class("dp-fixed")
         self.files.observe(self.guarded(lambda _: self._unless_filling(self._choose)), "value")
@@ -66,10 +66,10 @@ class RunBrowser(Panel):
         self.guarded(self.rescan)()
 
     def rescan(self) -> None:
-        """Looks into the folder again; what was chosen stays chosen as long as it is there.
+        """Lists the folder again; selected files that still exist stay selected.
 
         Raises:
-            DocumentError: there is no such folder, or the chosen file is no record.
+            DocumentError: the folder does not exist, or the selected file is not a record.
         """
         chosen, other = self.files.value, self.other.value
         try:
@@ -80,20 +80,20 @@ class RunBrowser(Panel):
             raise
         finally:
             ours = sum(entry.problem is None for entry in self.entries)
-            self.told.value = _summary(ours, len(self.entries) - ours)
+            self.status.value = _summary(ours, len(self.entries) - ours)
         self._offer(chosen, other)
         self._choose()
 
     def static(self) -> go.Figure | None:
-        """The figure that is shown."""
+        """The displayed figure."""
         return None if self._view is None else self._view.figure
 
     def _offer(self, chosen: Path | None, other: Path | None) -> None:
-        """Fills both lists; the newest record is chosen where the one before is gone."""
+        """Fills both lists; selects the newest record if the previous selection is gone."""
         paths = [entry.path for entry in self.entries]
         good = [entry.path for entry in self.entries if entry.problem is None]
         lines = [(line(entry), entry.path) for entry in self.entries]
-        # Each new list chooses something by itself at first, which is not to be read.
+        # A new list of options selects its first entry, which must not be read.
         self._filling = True
         try:
             self.files.options = lines
@@ -132,32 +132,32 @@ class RunBrowser(Panel):
                 # The older one comes first, whichever was chosen first.
                 both = [entry.path for entry in self.entries if entry.path in (self.files.value, self.other.value)]
                 after, before = (self._read(path) for path in both)
-                self._view = view_both(before, after, dark=self.dark)
+                self._view = comparison_view(before, after, dark=self.dark)
                 self.compared = self._view.comparison
             elif self.selected is not None:
-                self._view = view(self.selected, dark=self.dark)
+                self._view = record_view(self.selected, dark=self.dark)
         finally:
             self._show(None if self._view is None else self._view.figure)
             text = "" if self._view is None else self._view.text
             self.text.value = f'<pre style="overflow-x: auto">{html.escape(text)}</pre>' if text else ""
 
     def _show(self, figure: go.Figure | None) -> None:
-        """Draws a figure; of the same title, in place."""
+        """Draws a figure, in place if the displayed one has the same title."""
         self._drawn.layout.display = "none" if figure is None else None
         if figure is None:
             return
         if self.figure.layout.title.text == figure.layout.title.text:
-            become(self.figure, figure)
+            update_figure(self.figure, figure)
             return
-        # One that was bars by name would keep its names on an axis of seconds: the page remembers.
+        # Plotly on the page keeps a category axis: bars by name would leave their names on an axis of seconds.
         old, self.figure = self.figure, go.FigureWidget(figure)
-        settle(self.figure)
+        prepare_figure(self.figure)
         self._drawn.children = (self.figure,)
         old.close()
 
 
 def line(entry: Entry) -> str:
-    """A file in a row of fixed width; spaces that a list box does not fold."""
+    """A file's row in the list, with non-breaking spaces, which a list box does not collapse."""
     when, name, kind, model = COLUMNS
     row = f"{entry.saved:%Y-%m-%d %H:%M:%S}".ljust(when) + "  " + shorten(entry.path.name, name).ljust(name) + "  "
     if entry.problem is not None:
@@ -170,12 +170,10 @@ def line(entry: Entry) -> str:
 
 def _summary(ours: int, others: int) -> str:
     if not ours:
-        found = (
-            "No record is here yet" if not others else f"None of the {others} JSON files here is a record of deeppool"
-        )
+        found = "There are no records here yet" if not others else f"None of the {others} JSON files here is a record"
         return (
-            f"{found}. <code>dp.save(record, path)</code>, a <code>CollocationPanel</code> and every command with "
-            "<code>-o</code> write some; then press <b>Scan again</b>, or give another folder."
+            f"{found}. <code>dp.save(record, path)</code>, a <code>CollocationPanel</code> and commands with "
+            "<code>-o</code> write records; then press <b>Scan again</b>, or enter another folder."
         )
     beside = f", and {others} other JSON file{'s' * (others > 1)}" if others else ""
     return f"{ours} record{'s' * (ours > 1)}{beside}, the newest first"

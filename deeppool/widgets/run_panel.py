@@ -1,4 +1,4 @@
-"""A live run in a notebook: how far it is, what it does, a button that ends it, and one that shows the devices."""
+"""Progress of a live run in a notebook, with buttons to cancel it and to show device utilisation."""
 
 import threading
 import time
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from deeppool.runs.handle import RunHandle
 
 INTERVAL = 0.25
-"""Seconds between two changes on the screen; each is a message to the browser."""
+"""Minimum seconds between two updates; each is a message to the browser."""
 COLOURS = {"running": "info", "done": "success", "failed": "danger", "cancelled": "warning"}
 
 
 class RunPanel(Panel):
-    """Follows a run until its end.
+    """Shows the progress of a run until it ends.
 
-    It follows while a cell is busy, too; the buttons are heard when the kernel is free.
+    It also updates while a cell is running; button presses are handled when the kernel is idle.
     """
 
     def __init__(self, run: "RunHandle[Any]") -> None:
-        """Shows the run from now on."""
+        """Starts following the run."""
         self.run = run
         self.bar = ipywidgets.FloatProgress(max=1.0)
-        self.said = ipywidgets.Label()
+        self.status = ipywidgets.Label()
         self.stop = ipywidgets.Button(description="Cancel", layout=ipywidgets.Layout(width="6em"))
         self.devices = ipywidgets.Button(description="Devices", layout=ipywidgets.Layout(width="6em"))
-        self._row = ipywidgets.HBox([self.bar, self.stop, self.devices, self.said])
+        self._row = ipywidgets.HBox([self.bar, self.stop, self.devices, self.status])
         super().__init__([self._row])
         self._drawing = threading.Lock()
         self._drawn = -INTERVAL
@@ -46,9 +46,9 @@ class RunPanel(Panel):
             if not ended and time.monotonic() - self._drawn < INTERVAL:
                 return
             self._drawn = time.monotonic()
-            # A trait's assignment reaches the browser from any thread.
+            # Assigning a trait updates the browser from any thread.
             self.bar.value, self.bar.bar_style = self.run.progress, COLOURS[self.run.state]
-            self.said.value, self.stop.disabled = repr(self.run), ended
+            self.status.value, self.stop.disabled = repr(self.run), ended
 
     def _show_devices(self, _: object) -> None:
         self.devices.disabled = True

@@ -1,4 +1,4 @@
-"""A row that starts a call, shows how far it is, and cancels it."""
+"""A row of controls that starts a call, shows its progress, and cancels it."""
 
 import threading
 import time
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidgets has no types
-    """Start, cancel, a bar and a sentence. One run at a time.
+    """Start and cancel buttons, a progress bar and a status line for one run at a time.
 
-    What a run gives, or why it gave nothing, is told in the run's own thread.
+    The callbacks are called in the run's thread.
     """
 
     def __init__(
@@ -26,36 +26,36 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         on_result: Callable[[Result], None],
         on_end: Callable[[BaseException | None], None],
     ) -> None:
-        """Shows a button of this name; nothing runs yet.
+        """Shows the controls; no run is started.
 
         Args:
-            name: of the button.
+            name: label of the start button.
             begin: starts the call.
-            on_result: what comes of it.
-            on_end: of a run that gave nothing: why it failed, or None where it was cancelled.
+            on_result: called with the result.
+            on_end: called without a result: with the error of a failed run, or None for a cancelled one.
         """
         self._begin, self._on_result, self._on_end = begin, on_result, on_end
         self.run: RunHandle[Result] | None = None
-        """The newest; it may have ended."""
+        """The most recent run; it may have ended."""
         self.start = ipywidgets.Button(description=name, button_style="primary")
         self.cancel = ipywidgets.Button(description="Cancel", disabled=True)
         self.bar = ipywidgets.FloatProgress(max=1.0, layout={"width": "12em"})
-        self.said = ipywidgets.Label()
+        self.status = ipywidgets.Label()
         self.after_cancel = ""
-        """A sentence for whoever cancelled: what is kept."""
+        """Sentence displayed after a cancellation: what was saved."""
         self._drawing = threading.Lock()
         self._drawn = -INTERVAL
-        self._told: RunHandle[Result] | None = None
-        super().__init__([self.start, self.cancel, self.bar, self.said])
+        self._finished_run: RunHandle[Result] | None = None
+        super().__init__([self.start, self.cancel, self.bar, self.status])
         self.add_class("dp-run-row")
 
     @property
     def running(self) -> bool:
-        """Whether a run is under way."""
+        """Whether a run is in progress."""
         return self.run is not None and self.run.state == "running"
 
     def launch(self) -> RunHandle[Result]:
-        """Starts the call, or returns the one under way."""
+        """Starts the call, or returns the run in progress."""
         if self.run is not None and self.run.state == "running":
             return self.run
         run = self.run = self._begin()
@@ -65,19 +65,19 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         return run
 
     def request_cancel(self) -> None:
-        """Asks the run under way to end."""
+        """Requests cancellation of the run in progress."""
         if self.run is not None:
             self.run.request_cancel()
 
     def _follow(self, run: RunHandle[Result]) -> None:
         if run.state != "running":
-            # A run that ends while it is being watched says so twice.
+            # A run that ends during watch() notifies twice.
             with self._drawing:
-                if self._told is run:
+                if self._finished_run is run:
                     return
-                self._told = run
+                self._finished_run = run
         if run.state == "done":
-            # Before the row says so: who sees it done finds the result shown.
+            # Before the status changes, so that the result is displayed once the row says done.
             self._on_result(run.result(0))
         elif run.state != "running":
             self._on_end(run.error if run.state == "failed" else None)
@@ -92,13 +92,13 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
             self.bar.value, self.bar.bar_style = run.progress, COLOURS[run.state]
             self.start.disabled, self.cancel.disabled = not ended, ended
             if run.state == "failed":
-                self.said.value = f"{run.name}: failed at {100 * run.progress:.0f} % (why: below)"
+                self.status.value = f"{run.name}: failed at {100 * run.progress:.0f} % (why: below)"
             elif run.state == "cancelled":
-                self.said.value = f"{run.name}: cancelled at {100 * run.progress:.0f} %. {self.after_cancel}"
+                self.status.value = f"{run.name}: cancelled at {100 * run.progress:.0f} %. {self.after_cancel}"
             else:
-                self.said.value = repr(run)
+                self.status.value = repr(run)
 
 
 def side_by_side(*controls: ipywidgets.Widget) -> ipywidgets.HBox:
-    """A row of controls; below one another where the page is narrow."""
+    """A row of controls that wraps on a narrow page."""
     return ipywidgets.HBox(controls, layout={"flex_flow": "row wrap"})

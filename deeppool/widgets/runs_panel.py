@@ -1,4 +1,4 @@
-"""Every run of the user that is under way on this machine, wherever it was started, each with a button that ends it."""
+"""All runs of the user on this machine, each with a stop button."""
 
 import html
 import threading
@@ -12,59 +12,59 @@ from deeppool.units import format_seconds
 from deeppool.widgets.panel import Panel
 
 INTERVAL = 1.0
-"""Seconds between two looks."""
+"""Seconds between two refreshes."""
 EMPTY = (
-    "No run of yours is under way on this machine. "
+    "You have no runs in progress on this machine. "
     "Start one with <code>dp.start(dp.train, plan, job, steps=1000)</code> or <code>deeppool train</code>."
 )
 
 
 class RunsPanel(Panel):
-    """Follows the runs of all notebooks, scripts and commands until it is closed, while a cell is busy, too.
+    """Lists the runs of all notebooks, scripts and commands until it is closed.
 
-    A notebook that was closed and opened again, or another one, so finds what still runs. The buttons are heard when
-    the kernel is free.
+    Runs that outlived their browser tab are listed, too. The list also refreshes while a cell is running; button
+    presses are handled when the kernel is idle.
     """
 
     def __init__(self, interval: float = INTERVAL) -> None:
-        """Shows what is under way, from now on.
+        """Starts listing runs.
 
         Args:
-            interval: seconds between two looks.
+            interval: seconds between two refreshes.
         """
-        self.told = ipywidgets.HTML()
+        self.status = ipywidgets.HTML()
         self.list = ipywidgets.VBox()
         self._rows: dict[str, _Row] = {}
         self._drawing, self._closing = threading.Lock(), threading.Event()
-        super().__init__([self.told, self.list])
+        super().__init__([self.status, self.list])
         self.refresh()
         self._thread = threading.Thread(target=self._follow, args=(interval,), name="deeppool runs", daemon=True)
         self._thread.start()
 
     @property
     def runs(self) -> tuple[RegisteredRun, ...]:
-        """Those that are shown."""
+        """The listed runs."""
         return tuple(row.run for row in self._rows.values())
 
     def refresh(self) -> None:
-        """Looks now."""
+        """Refreshes the list now."""
         with self._drawing:
             try:
                 found = run_registry.running()
             except RunError as error:
-                self.tell_problem(error)
+                self.show_error(error)
                 return
             for run in found:
                 if run.name in self._rows:
                     self._rows[run.name].show(run)
             rows = {run.name: self._rows.get(run.name) or _Row(run, self) for run in found}
-            self.told.value = EMPTY if not rows else "Under way on this machine:"
+            self.status.value = EMPTY if not rows else "In progress on this machine:"
             if rows.keys() != self._rows.keys():
                 self.list.children = tuple(row.line for row in rows.values())
             self._rows = rows
 
     def close(self) -> None:
-        """Takes it off the page; runs go on."""
+        """Removes the panel from the page; runs continue."""
         self._closing.set()
         super().close()
 
@@ -74,22 +74,22 @@ class RunsPanel(Panel):
 
 
 class _Row:
-    """One run."""
+    """Controls of one listed run."""
 
     def __init__(self, run: RegisteredRun, panel: Panel) -> None:
         self._bar = ipywidgets.FloatProgress(max=1.0, bar_style="info", layout=ipywidgets.Layout(width="8em"))
-        self._said = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 auto"))
+        self._status = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 auto"))
         self._stop = ipywidgets.Button(
             description="Stop", tooltip=f"end {run.what}", layout=ipywidgets.Layout(width="7em")
         )
         self._stop.on_click(panel.guarded(lambda _: self._end()))
-        self.line = ipywidgets.HBox([self._bar, self._stop, self._said])
+        self.line = ipywidgets.HBox([self._bar, self._stop, self._status])
         self.show(run)
 
     def show(self, run: RegisteredRun) -> None:
         self.run = run
         self._bar.value = run.progress
-        self._said.value = describe(run)
+        self._status.value = describe(run)
 
     def _end(self) -> None:
         self.run.stop()
@@ -97,6 +97,6 @@ class _Row:
 
 
 def describe(run: RegisteredRun) -> str:
-    """HTML: what it does, how far it is, and where it was started."""
+    """HTML with a run's activity, progress and origin."""
     what, where = html.escape(f"{run.what}: {run.doing}"), html.escape(f"{run.where}, in {run.folder}")
     return f"<b>{what}</b>, {100 * run.progress:.0f} %, {format_seconds(run.age)}<br>{where} (process {run.pid})"

@@ -1,4 +1,4 @@
-"""A table whose columns sort and whose rows can be chosen, by mouse and by keyboard."""
+"""A table with sortable columns and selectable rows, operated by mouse or keyboard."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,42 +11,42 @@ import traitlets
 _HERE = Path(__file__).parent
 
 Cell = tuple[str, float | str]
-"""What is shown, and what it is sorted by."""
+"""Displayed text and sort key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnHead:
-    """One column."""
+    """Header of one column."""
 
     title: str
-    """With the unit, where each cell does not name its own."""
+    """Title, with the unit unless each cell names its own."""
     numeric: bool = True
-    """Right-aligned, and the largest first when it is sorted for the first time."""
+    """Whether the column is right-aligned and first sorts in descending order."""
     hint: str = ""
-    """What it means, where the title cannot say it."""
+    """Tooltip that explains the column."""
 
 
 class SortableTable(anywidget.AnyWidget):
-    """Rows of cells. Headers and rows are buttons: Tab reaches them, arrows go from row to row, Enter chooses."""
+    """A table whose headers and rows are buttons: Tab focuses them, arrow keys change the row, Enter selects."""
 
     _esm = _HERE / "sortable_table.js"
     _css = _HERE / "sortable_table.css"
 
     caption: Any = traitlets.Unicode().tag(sync=True)
-    """Read aloud, and shown above."""
+    """Caption above the table, also for screen readers."""
     heads: Any = traitlets.List().tag(sync=True)
     cells: Any = traitlets.List().tag(sync=True)
-    """Per row, per column: [shown, sorted by]."""
+    """Per row and column: [displayed text, sort key]."""
     selected: Any = traitlets.List(traitlets.Int()).tag(sync=True)
-    """Rows that are chosen, by their place in ``cells``, in the order of choosing."""
+    """Indices into ``cells`` of the selected rows, in the order of selection."""
     most: Any = traitlets.Int(8).tag(sync=True)
-    """Rows that can be chosen at once; one more replaces the oldest."""
+    """Maximum number of selected rows; selecting another one replaces the oldest."""
     sort_by: Any = traitlets.Int(0).tag(sync=True)
-    """Column."""
+    """Index of the column that sorts the rows."""
     descending: Any = traitlets.Bool(False).tag(sync=True)
 
     def fill(self, caption: str, heads: Sequence[ColumnHead], rows: Sequence[Sequence[Cell]]) -> None:
-        """Shows other rows, sorted as before; what was chosen stays chosen where its row still is."""
+        """Replaces the rows, keeping the sort order and the selection of rows that still exist."""
         with self.hold_sync():
             self.caption = caption
             self.heads = [{"title": x.title, "numeric": x.numeric, "hint": x.hint} for x in heads]

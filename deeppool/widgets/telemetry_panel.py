@@ -1,4 +1,4 @@
-"""What the devices do now, in a notebook: how busy they are, and their memory."""
+"""Live utilisation and memory of cores and GPUs in a notebook."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from deeppool.units import format_bytes
 from deeppool.widgets.panel import Panel
 
 SHOWN = 240
-"""Samples in the panel, the newest; every one of them is sent with every sample."""
+"""Number of newest samples displayed; all of them are sent to the page with each new one."""
 GIB = 2**30
 
 Lines = Mapping[str, Sequence[float | None]]
@@ -21,17 +21,18 @@ Lines = Mapping[str, Sequence[float | None]]
 
 
 class TelemetryPanel(Panel):
-    """Follows a sampler until that is closed; without one it starts its own, which its button ends.
+    """Shows the samples of a sampler until that is closed.
 
-    It follows while a cell is busy, too; the button is heard when the kernel is free.
+    By default it starts its own sampler, which its button stops. It also updates while a cell is running; button
+    presses are handled when the kernel is idle.
     """
 
     def __init__(self, sampler: Sampler | None = None) -> None:
-        """Shows the samples from now on."""
+        """Starts following the sampler."""
         self.sampler = sampler or Sampler()
         self.figure = go.FigureWidget(_axes(dark=False))
-        self.told, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop")
-        super().__init__([self.figure, self.told, self.stop])
+        self.status, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop")
+        super().__init__([self.figure, self.status, self.stop])
         self._draw()
         self.sampler.watch(self._draw)
         self.stop.on_click(self.guarded(self._end))
@@ -39,7 +40,7 @@ class TelemetryPanel(Panel):
 
     def _draw(self) -> None:
         telemetry = self.sampler.telemetry()
-        self.told.value = describe(telemetry)
+        self.status.value = describe(telemetry)
         with self.figure.batch_update():
             for column, lines in enumerate((busy(telemetry), memory(telemetry)), start=1):
                 _draw_lines(self.figure, lines, [sample.time for sample in telemetry.samples[-SHOWN:]], column)
@@ -64,7 +65,7 @@ def _axes(*, dark: bool) -> go.Figure:
 
 
 def busy(telemetry: Telemetry) -> Lines:
-    """Percent of each GPU, of its multiprocessors where they are counted, and of each core."""
+    """Utilisation in percent of each GPU, of its multiprocessors if measured, and of each core."""
     samples = telemetry.samples[-SHOWN:]
     lines: dict[str, Sequence[float | None]] = {}
     for index in range(len(telemetry.gpus)):
@@ -78,7 +79,7 @@ def busy(telemetry: Telemetry) -> Lines:
 
 
 def memory(telemetry: Telemetry) -> Lines:
-    """GiB that are used on each GPU, by the processes of the run, and that the machine has left."""
+    """GiB used on each GPU and by the processes of the run, and GiB available on the machine."""
     samples = telemetry.samples[-SHOWN:]
     lines: dict[str, Sequence[float | None]] = {}
     for index in range(len(telemetry.gpus)):
@@ -91,7 +92,7 @@ def memory(telemetry: Telemetry) -> Lines:
 
 
 def describe(telemetry: Telemetry) -> str:
-    """HTML: why no GPU is shown, power and energy of those that are, and the processes, the busiest first."""
+    """HTML with the power and energy of each GPU, or why none is shown, and the processes, busiest first."""
     rows = [html.escape(f"no GPU: {telemetry.gpu_problem}")] if telemetry.gpu_problem else []
     if not telemetry.samples:
         return "<br>".join([*rows, "no sample yet"])

@@ -114,7 +114,7 @@ def test_a_layer_that_is_not_there_is_named(layers, phrase):
 
 
 def test_more_layers_than_can_be_told_apart_are_refused():
-    with pytest.raises(InvalidValueError, match=f"at most {MOST} layers can be told apart, got {MOST + 1}"):
+    with pytest.raises(InvalidValueError, match=f"at most {MOST} layers can be distinguished, got {MOST + 1}"):
         figures.batch_curves(profile(MOST + 1), range(MOST + 1))
     with pytest.raises(InvalidValueError, match="cannot draw a LayerGraph, it accepts a Profile"):
         figures.batch_curves(profile().graph)

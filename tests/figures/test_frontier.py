@@ -89,7 +89,7 @@ def test_hover_texts_have_time_gpu_time_and_amplification():
     ],
 )
 def test_a_plan_of_another_question_is_refused(other):
-    with pytest.raises(InvalidValueError, match=r"the plan is of drawn, batch .*one frontier for each question"):
+    with pytest.raises(InvalidValueError, match=r"the plan is of drawn, batch .*make a frontier for the same"):
         figures.frontier(frontier(PROFILE, CLUSTER, 16), other())
 
 

@@ -104,7 +104,7 @@ def test_hover_texts_tell_operators_sizes_and_times():
         "conv2d",
         "10.0 MiB of parameters",
         "output 2.0 KiB per sample",
-        "keeps 2 B per sample for the backward",
+        "saves 2 B per sample for the backward pass",
         "10 ms forward + 0 s backward at batch 1, 0.1 % of the iteration",
     ]
 
@@ -113,7 +113,7 @@ def test_the_subtitle_says_where_times_come_from_or_that_there_are_none():
     graph = branches()
     subtitle = figures.graph(graph, timed(graph)).layout.title.subtitle.text
     assert subtitle.startswith("<b>estimated</b> on drawn, fp32, batch 16:")
-    assert "nothing was timed" in figures.graph(graph).layout.title.subtitle.text
+    assert "not profiled" in figures.graph(graph).layout.title.subtitle.text
     beyond = figures.graph(graph, timed(graph), batch=64)
     assert "batch 64, extrapolated" in beyond.layout.title.subtitle.text
     assert "(extrapolated)" in nodes(beyond)[0][3]
@@ -160,7 +160,9 @@ def test_long_names_are_cut():
 def test_a_profile_of_another_graph_is_refused():
     graph = branches()
     other = make_graph([(), (0,)])
-    with pytest.raises(InvalidValueError, match=r"the profile is of drawn .* 2 layers.*pass profile\.graph"):
+    with pytest.raises(
+        InvalidValueError, match=r"the profile belongs to another graph, drawn .* 2 layers.*pass profile\.graph"
+    ):
         figures.graph(graph, timed(other))
     with pytest.raises(InvalidValueError, match="time needs a profile, got 'time' without one"):
         figures.graph(graph, colour_by="time")

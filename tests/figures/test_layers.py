@@ -95,7 +95,7 @@ def test_labels_of_many_layers_are_thinned_and_it_is_said(count):
     axis = figures.layers(deep_plan(count)).layout.xaxis3
     step = axis.tickvals[1]
     assert len(axis.tickvals) <= 44
-    assert f"one in {step} is named" in axis.title.text
+    assert f"one in {step} is labelled" in axis.title.text
     assert max(map(len, axis.ticktext)) <= 26
 
 

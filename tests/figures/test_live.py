@@ -6,7 +6,7 @@ from deeppool import figures
 from deeppool.base.live_sample import BackgroundSample, LiveSample
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.live import level_alone, throughput
+from deeppool.figures.live import mean_alone, throughput
 
 
 def iteration(time, condition, seconds, *, bound=None, share=None, background=()):
@@ -35,7 +35,7 @@ def traces(figure):
 def test_iterations_stand_over_the_time_by_condition() -> None:
     drawn = traces(figures.live(RUN))
     assert list(drawn["alone"].y) == pytest.approx([100, 120])
-    assert list(drawn["alone, cores asleep"].y) == pytest.approx([90])
+    assert list(drawn["alone, idle cores"].y) == pytest.approx([90])
     assert list(drawn["collocated"].x) == [0.5, 1.0, 1.2]
     assert list(drawn["collocated"].y) == pytest.approx([150, 140, 110])
     assert "bound 50 %" in drawn["collocated"].customdata[0]
@@ -43,9 +43,9 @@ def test_iterations_stand_over_the_time_by_condition() -> None:
 
 
 def test_the_level_alone_is_the_mean_of_iterations_on_cores_that_are_awake() -> None:
-    assert level_alone(RUN) == pytest.approx(0.11)
-    assert list(traces(figures.live(RUN))["level alone"].y) == pytest.approx([110, 110])
-    assert level_alone(RUN[:1]) is None
+    assert mean_alone(RUN) == pytest.approx(0.11)
+    assert list(traces(figures.live(RUN))["mean alone"].y) == pytest.approx([110, 110])
+    assert mean_alone(RUN[:1]) is None
 
 
 def test_the_bound_is_a_step_above_the_level_alone_where_it_was_changed() -> None:
@@ -116,7 +116,7 @@ def test_without_a_sample_it_is_empty_with_the_same_traces() -> None:
 def test_only_the_newest_samples_are_drawn_against_the_level_of_all() -> None:
     figure = figures.live(RUN, newest=2)
     assert list(traces(figure)["collocated"].x) == [1.2]
-    assert list(traces(figure)["level alone"].y) == pytest.approx([110, 110])
+    assert list(traces(figure)["mean alone"].y) == pytest.approx([110, 110])
     assert list(figure.layout.xaxis.range) == [1.2, 2.2]
 
 

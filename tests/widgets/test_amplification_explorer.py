@@ -14,9 +14,9 @@ from deeppool.figures.frontier import THIS_PLAN
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
 from deeppool.widgets import AmplificationExplorer
-from deeppool.widgets.exploration import Question
+from deeppool.widgets.exploration import PlanQuery
 from tests.strategies import make_graph, profile_from_times
-from tests.widgets.turns import PATIENCE, Interrupted, Turn
+from tests.widgets.interleaved_threads import PATIENCE, Interrupted, Turn
 
 CLUSTER = Cluster(8, "by hand", 8, Link(1e12, 0.0, "made by hand"))
 # Layers that scale, hardly scale and do not scale.
@@ -39,7 +39,7 @@ def without_reasons(plan):
 
 def assert_shows(panel, plan):
     """The sentence, the layers and the mark are of this plan, and so is what the panel hands out."""
-    assert panel.settle(60)
+    assert panel.wait(60)
     assert panel.problem == ""
     assert without_reasons(panel.plan) == without_reasons(plan)
     assert summarise(plan).split("(")[0] in panel.summary.value
@@ -147,7 +147,7 @@ def test_static_partitions_and_a_background_job_are_the_other_comparison() -> No
     background = profile_from_times(make_graph([()]), [lambda b: 1e-3 * b])
     panel = explorer(background=background)
     panel.view.value = "shared"
-    assert panel.settle(60)
+    assert panel.wait(60)
     shared = share(PROFILE, replace(CLUSTER, gpus=4), 16, background)
     shown = traces(panel.comparison)
     assert list(shown["static partition, data parallel"].y) == [x.throughput for x in shared.data_parallel_partitions]
@@ -160,23 +160,23 @@ def test_static_partitions_and_a_background_job_are_the_other_comparison() -> No
 
 def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorer()
-    assert panel.settle(60)
+    assert panel.wait(60)
     may_go_on = threading.Event()
     asked = []
-    quick = panel._exploration.frontier
+    quick = panel._plans.frontier
 
-    def slow(question: Question) -> object:
+    def slow(question: PlanQuery) -> object:
         asked.append(question.cluster.gpus)
         assert may_go_on.wait(60)
         return quick(question)
 
-    monkeypatch.setattr(panel._exploration, "frontier", slow)
+    monkeypatch.setattr(panel._plans, "frontier", slow)
     drawn = list(traces(panel.comparison)["efficient plans"].y)
     for gpus in (8, 2, 1):
         panel.gpus.value = gpus
         plan = dp.plan(PROFILE, replace(CLUSTER, gpus=gpus), 16, 2.0)
         assert list(traces(panel.layers)["GPUs"].y) == [layer.gpu_count for layer in plan.layers]
-        assert f"The frontier of batch 16 on {gpus} GPU" in panel.note.value
+        assert f"The frontier of batch 16 on {gpus} GPU" in panel.comparison_status.value
         assert list(traces(panel.comparison)["efficient plans"].y) == drawn
         assert {trace.opacity for trace in panel.comparison.data} == {0.25}
     may_go_on.set()
@@ -184,22 +184,22 @@ def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyP
     assert_shows(panel, plan)
     assert asked[-1] == 1
     assert 2 not in asked or asked.index(2) == 0
-    assert panel.note.value == ""
+    assert panel.comparison_status.value == ""
 
 
 def test_a_frontier_is_computed_once_for_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorer()
-    assert panel.settle(60)
-    monkeypatch.setattr(panel._exploration, "frontier", lambda question: pytest.fail("computed again"))
+    assert panel.wait(60)
+    monkeypatch.setattr(panel._plans, "frontier", lambda question: pytest.fail("computed again"))
     for limit in (1.0, 1.5, 4.0):
         panel.limit.value = limit
-        assert panel.note.value == ""
+        assert panel.comparison_status.value == ""
         assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=4), 16, limit))
 
 
 def test_a_moved_limit_moves_the_mark_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorer()
-    assert panel.settle(60)
+    assert panel.wait(60)
     sent = []
     monkeypatch.setattr(panel.comparison, "_send_update_msg", lambda **told: sent.append(told))
     panel.limit.value = 1.0
@@ -211,19 +211,22 @@ def test_a_moved_limit_moves_the_mark_and_nothing_else(monkeypatch: pytest.Monke
 
 def test_an_error_beside_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorer()
-    assert panel.settle(60)
+    assert panel.wait(60)
 
-    def fail(question: Question) -> None:
+    def fail(question: PlanQuery) -> None:
         raise PlanError("no such frontier")
 
-    monkeypatch.setattr(panel._exploration, "frontier", fail)
+    monkeypatch.setattr(panel._plans, "frontier", fail)
     panel.gpus.value = 8
-    assert panel.settle(60)
-    assert "The frontier of batch 16 on 8 GPUs of by hand cannot be computed: no such frontier" in panel.note.value
+    assert panel.wait(60)
+    assert (
+        "The frontier of batch 16 on 8 GPUs of by hand cannot be computed: no such frontier"
+        in panel.comparison_status.value
+    )
     monkeypatch.undo()
     panel.limit.value = 1.0
     assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=8), 16, 1.0))
-    assert panel.note.value == ""
+    assert panel.comparison_status.value == ""
 
 
 def test_the_shown_plan_is_saved_under_a_name_that_says_what_it_is(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +235,7 @@ def test_the_shown_plan_is_saved_under_a_name_that_says_what_it_is(tmp_path, mon
     panel.limit.value = 1.5
     assert panel.file.value == "drawn-4gpus-batch16-limit1.5.json"
     panel.button.click()
-    assert str(tmp_path / panel.file.value) in panel.saved.value
+    assert str(tmp_path / panel.file.value) in panel.save_status.value
     assert dp.load(panel.file.value) == panel.plan
     panel.file.value = "mine.json"
     panel.limit.value = 1.0
@@ -260,9 +263,9 @@ def test_others_are_told_of_every_plan_that_is_shown() -> None:
 
 def test_it_follows_the_pages_theme() -> None:
     panel = explorer()
-    assert panel.settle(60)
+    assert panel.wait(60)
     panel.dark = True
-    assert panel.settle(60)
+    assert panel.wait(60)
     for shown in (panel.comparison, panel.layers):
         assert (
             shown.layout.template.layout.paper_bgcolor

@@ -80,7 +80,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     found.__name__ = "launch"
     monkeypatch.setattr(collocation_panel, "launch", found)
     monkeypatch.setattr(collocation_panel, "INTERVAL", 0.0)
-    monkeypatch.setattr(collocation_panel, "SPARED", 0.0)
+    monkeypatch.setattr(collocation_panel, "IDLE_RATIO", 0.0)
     return found
 
 
@@ -100,7 +100,7 @@ def test_the_scripted_launch_takes_what_the_real_one_does() -> None:
 def test_nothing_runs_before_it_is_launched(tmp_path: Path, scripted: Scripted) -> None:
     panel = panel_of(scripted, tmp_path)
     assert (panel.run, panel.record, panel.launch.disabled, panel.stop.disabled) == (None, None, False, True)
-    assert "Nothing has run yet" in panel.said.value
+    assert "Nothing has run yet" in panel.status.value
     assert panel.static().data == figures.timeline(two_layer_plan()).data
     assert not (tmp_path / "runs").exists()
 
@@ -158,16 +158,16 @@ def test_iterations_are_drawn_while_it_runs_and_the_record_is_kept(tmp_path: Pat
     drawn = {trace.name: trace for trace in panel.figure.data}
     assert list(drawn["collocated"].x) == [2.0, 3.0]
     assert list(drawn["bound"].y)[1:] == pytest.approx([105, 105])
-    assert "launch: measuring (50 %" in panel.said.value
+    assert "launch: measuring (50 %" in panel.status.value
     assert panel.bar.value == 0.5
-    with pytest.raises(RunError, match="under way"):
+    with pytest.raises(RunError, match="still running"):
         panel.begin()
     finish(panel, scripted, run_of())
     assert panel.record == run_of()
     assert panel.path.parent == tmp_path / "runs"
     assert dp.load(panel.path) == run_of()
-    assert str(panel.path) in panel.said.value
-    assert "harvest 30 %" in panel.said.value
+    assert str(panel.path) in panel.status.value
+    assert "harvest 30 %" in panel.status.value
     assert (panel.bar.bar_style, panel.stop.disabled, panel.settings.policy.disabled) == ("success", True, False)
     assert panel.static().data == figures.collocation(run_of()).data
 
@@ -179,7 +179,7 @@ def test_its_bound_is_changed_while_it_runs(tmp_path: Path, scripted: Scripted) 
     panel.launch.click()
     scripted.step()
     scripted.step(sample(1.0, "collocated", bound=0.05))
-    assert (bound.disabled, "can be changed now" in panel.settings.why.value) == (False, True)
+    assert (bound.disabled, "can be changed now" in panel.settings.bound_hint.value) == (False, True)
     for percent in (4.0, 3.0, 2.0):
         bound.value = percent
     scripted.step(sample(2.0, "collocated", bound=0.02))
@@ -193,15 +193,15 @@ def test_its_bound_is_changed_while_it_runs(tmp_path: Path, scripted: Scripted) 
 def test_where_no_bound_can_be_set_the_slider_is_disabled_and_says_why(tmp_path: Path, scripted: Scripted) -> None:
     panel = panel_of(scripted, tmp_path)
     assert panel.settings.bound.disabled
-    assert "Without a bound from the start" in panel.settings.why.value
-    panel.settings.hold.value = True
+    assert "Without a bound at the start" in panel.settings.bound_hint.value
+    panel.settings.use_bound.value = True
     assert not panel.settings.bound.disabled
-    panel.settings.hold.value = False
+    panel.settings.use_bound.value = False
     panel.launch.click()
     scripted.step()
     scripted.step(sample(1.0, "collocated"))
     assert panel.settings.bound.disabled
-    assert "nothing measures what the background costs" in panel.settings.why.value
+    assert "nothing measures what the background costs" in panel.settings.bound_hint.value
     finish(panel, scripted, run_of())
 
 
@@ -288,7 +288,7 @@ def test_every_policy_is_explained_in_a_sentence(tmp_path: Path, scripted: Scrip
     assert list(MEANINGS) == list(POLICIES)
     panel = panel_of(scripted, tmp_path)
     panel.settings.policy.value = "nice"
-    assert "At nice 19" in panel.settings.meaning.value
+    assert "At nice 19" in panel.settings.policy_hint.value
 
 
 @with_processes

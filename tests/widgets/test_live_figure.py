@@ -4,9 +4,9 @@ import plotly.graph_objects as go
 import pytest
 
 from deeppool import figures
-from deeppool.widgets.live_figure import become, settle
+from deeppool.widgets.live_figure import prepare_figure, update_figure
 from tests.figures.records import two_layer_plan
-from tests.widgets.turns import PATIENCE, Interrupted, Turn
+from tests.widgets.interleaved_threads import PATIENCE, Interrupted, Turn
 
 BARS = go.Figure(go.Bar(x=[1, 2], y=[3, 4], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
 LATER = go.Figure(go.Bar(x=[1, 2], y=[5, 6], name="later"), {"xaxis": {"range": [0, 9]}})
@@ -27,14 +27,16 @@ def without_empty(found: dict) -> dict:
 @pytest.mark.parametrize(("before", "after"), [(BARS, LATER), (LATER, BARS), (BARS, LINES), (LINES, BARS)])
 def test_a_shown_figure_becomes_another_one(before: go.Figure, after: go.Figure) -> None:
     shown = go.FigureWidget(before)
-    become(shown, after)
+    update_figure(shown, after)
     assert properties(shown) == properties(after)
 
 
 def test_only_what_differs_travels(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, sent = go.FigureWidget(BARS), []
     monkeypatch.setattr(shown, "_send_update_msg", lambda **told: sent.append(told))
-    become(shown, go.Figure(go.Bar(x=[1, 2], y=[3, 7], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}}))
+    update_figure(
+        shown, go.Figure(go.Bar(x=[1, 2], y=[3, 7], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
+    )
     (told,) = sent
     assert (list(told["restyle_data"]), told["relayout_data"]) == (["y"], {})
 
@@ -42,16 +44,16 @@ def test_only_what_differs_travels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_figure_of_ours_becomes_its_dark_self() -> None:
     shown = go.FigureWidget(figures.layers(two_layer_plan()))
     dark = figures.layers(two_layer_plan(), dark=True)
-    become(shown, dark)
+    update_figure(shown, dark)
     assert properties(shown)["layout"]["template"] == properties(dark)["layout"]["template"]
     assert properties(shown)["data"][0]["marker"] == properties(dark)["data"][0]["marker"]
 
 
 def test_a_page_that_is_opened_again_gets_the_figure_as_it_is_now() -> None:
     shown = go.FigureWidget(BARS)
-    settle(shown)
-    settle(shown)
-    become(shown, LINES)
+    prepare_figure(shown)
+    prepare_figure(shown)
+    update_figure(shown, LINES)
     shown.data[0].y = [7]
     state = shown.get_state()
     assert [trace["type"] for trace in state["_widget_data"]] == ["scatter", "bar"]
@@ -64,10 +66,10 @@ def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_tells_the_pa
 ) -> None:
     """Else traitlets would keep only that the order is over."""
     shown, turn, ordered = go.FigureWidget(BARS), Turn(), []
-    settle(shown)
+    prepare_figure(shown)
     monkeypatch.setitem(shown.__dict__, "_turn", turn)
     shown.observe(lambda change: ordered.append(change.new), "_py2js_addTraces")
-    interrupted = Interrupted(shown.set_trait, lambda: become(shown, LINES), turn)
+    interrupted = Interrupted(shown.set_trait, lambda: update_figure(shown, LINES), turn)
     monkeypatch.setattr(shown, "set_trait", interrupted)
     shown.set_state({"_js2py_layoutDelta": {"layout_delta": {}, "layout_edit_id": 0}})
     interrupted.thread.join(PATIENCE)

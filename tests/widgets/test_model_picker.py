@@ -33,7 +33,7 @@ def texts(picker: ModelPicker) -> list[str]:
 
 def test_an_empty_picker_says_what_to_do_and_has_no_graph():
     picker = ModelPicker()
-    assert "Pick a model and press Capture" in picker.told.value
+    assert "Pick a model and press Capture" in picker.status.value
     assert picker.static() is None
     with pytest.raises(CaptureError, match="no model is captured yet"):
         picker.graph  # noqa: B018
@@ -43,7 +43,7 @@ def test_an_empty_picker_says_what_to_do_and_has_no_graph():
 def test_a_named_model_is_captured_by_the_controls():
     picker = ModelPicker()
     picker.name.value = "alexnet"
-    assert picker.shape.placeholder == "3,224,224 (its own)"
+    assert picker.shape.placeholder == "3,224,224 (default)"
     picker.shape.value = "3,64,64"
     picker.granularity.value = "operator"
     picker.row.start.click()
@@ -55,7 +55,7 @@ def test_a_named_model_is_captured_by_the_controls():
     )
     assert picker.captured.graph == picker.graph
     assert sorted(filter(None, texts(picker))) == sorted(layer.name for layer in picker.graph.layers)
-    assert "chain" in picker.told.value
+    assert "chain" in picker.status.value
     assert picker.problem == ""
 
 
@@ -79,8 +79,8 @@ def test_the_users_own_model_comes_by_its_name(in_the_checkout):
     picker = ModelPicker("examples.two_branch:two_branch")
     assert picker.family.value == OWN
     assert ended(picker.row) == "done"
-    assert "series-parallel" in picker.told.value
-    assert "BatchNorm" in picker.told.value
+    assert "series-parallel" in picker.status.value
+    assert "BatchNorm" in picker.status.value
 
 
 def test_tokens_are_numbers_of_another_kind():
@@ -117,7 +117,7 @@ def test_what_cannot_be_captured_is_told_under_the_controls_and_can_be_tried_aga
     picker = ModelPicker(DependsOnData(), (8,))
     assert ended(picker.row) == "failed"
     assert "control flow that depends on data" in picker.problem
-    assert "failed" in picker.row.said.value
+    assert "failed" in picker.row.status.value
     with pytest.raises(CaptureError, match="control flow"):
         picker.graph  # noqa: B018
     picker.family.value, picker.name.value, picker.shape.value = OWN, "torch.nn:Identity", "8"
@@ -160,7 +160,7 @@ def test_a_capture_is_cancelled(monkeypatch):
     picker.row.cancel.click()
     leave.set()
     assert ended(picker.row) == "cancelled"
-    assert "cancelled" in picker.row.said.value
+    assert "cancelled" in picker.row.status.value
     with pytest.raises(CaptureError, match="no model is captured yet"):
         picker.graph  # noqa: B018
     picker.row.start.click()
@@ -183,10 +183,10 @@ def test_times_of_a_profile_colour_its_own_graph_only(captured):
     assert "time" in [key for _, key in picker.colour.options]
     assert "forward + backward" in picker.figure.layout.title.text
     picker.profile = timed(capture(nn.Linear(8, 2), (8,)).graph)
-    assert "of another graph" in picker.told.value
+    assert "belongs to another graph" in picker.status.value
     assert "parameters" in picker.figure.layout.title.text
     picker.profile = profile
-    assert "of another graph" not in picker.told.value
+    assert "belongs to another graph" not in picker.status.value
     assert list(picker.figure.data[1].marker.color) == pytest.approx([-3, -3 + torch.log10(torch.tensor(2)).item()])
 
 

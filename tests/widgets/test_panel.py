@@ -44,7 +44,7 @@ def test_a_callbacks_error_is_shown_until_one_succeeds() -> None:
 def test_an_error_that_a_started_run_tells_at_once_is_not_wiped_by_the_click_that_started_it() -> None:
     panel = TwoKnobs()
     for _ in range(2):
-        panel.guarded(lambda: panel.tell_problem(InvalidValueError("it ended at once")))()
+        panel.guarded(lambda: panel.show_error(InvalidValueError("it ended at once")))()
         assert "it ended at once" in panel.problem
     panel.knob.value = 4
     assert panel.problem == ""

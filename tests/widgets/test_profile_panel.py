@@ -38,13 +38,13 @@ def in_a_hurry(monkeypatch):
 @pytest.fixture
 def held(monkeypatch):
     """Lets so many iterations be kept; the thread then waits until it is let go."""
-    entered, leave, left = threading.Event(), threading.Event(), [3]
+    entered, leave, resume_hint = threading.Event(), threading.Event(), [3]
     original = MeasurementLog.add
 
     def add(self, *measured):
         original(self, *measured)
-        left[0] -= 1
-        if left[0] == 0:
+        resume_hint[0] -= 1
+        if resume_hint[0] == 0:
             entered.set()
             assert leave.wait(60)
 
@@ -100,14 +100,14 @@ def test_a_cancelled_measurement_is_resumed(model, tmp_path, held):
     with pytest.raises(RunCancelledError):
         panel.profile  # noqa: B018
     assert panel.row.start.description == "Resume"
-    assert "Resumes from 3 finished iterations (3 at batch 1)" in panel.left.value
+    assert "Resumes from 3 finished iterations (3 at batch 1)" in panel.resume_hint.value
     # Whoever opens the notebook again finds it, too.
     again = panel_of(model, output=file)
     assert again.row.start.description == "Resume"
     again.row.start.click()
     assert ended(again.row) == "done"
     assert dp.load(file) == again.profile
-    assert (again.row.start.description, again.left.value) == ("Measure", "")
+    assert (again.row.start.description, again.resume_hint.value) == ("Measure", "")
 
 
 def test_what_was_measured_otherwise_is_not_offered(model, tmp_path, held):
@@ -119,7 +119,7 @@ def test_what_was_measured_otherwise_is_not_offered(model, tmp_path, held):
     leave.set()
     ended(panel.row)
     panel.precision.value = "bf16"
-    assert (panel.row.start.description, panel.left.value) == ("Measure", "")
+    assert (panel.row.start.description, panel.resume_hint.value) == ("Measure", "")
     panel.precision.value = "fp32"
     assert panel.row.start.description == "Resume"
     other = capture(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), (8,))
@@ -134,7 +134,7 @@ def test_without_a_file_a_cancelled_measurement_says_that_nothing_is_kept(model,
     panel.row.cancel.click()
     leave.set()
     assert ended(panel.row) == "cancelled"
-    assert "Nothing is kept: name a file" in panel.row.said.value
+    assert "Nothing was saved: name a file" in panel.row.status.value
     assert panel.row.start.description == "Measure"
 
 

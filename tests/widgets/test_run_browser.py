@@ -42,7 +42,7 @@ def test_the_newest_record_is_shown_as_it_opens(folder: Path) -> None:
     browser = RunBrowser(folder)
     assert names(browser) == ["theirs.json", "later.json", "run.json", "wider.json", "plan.json"]
     assert browser.selected == dp.load(folder / "later.json")
-    assert "4 records, and 1 other JSON file, the newest first" in browser.told.value
+    assert "4 records, and 1 other JSON file, the newest first" in browser.status.value
     assert [trace.name for trace in browser.figure.data] == [
         trace.name for trace in figures.collocation(browser.selected).data
     ]
@@ -123,7 +123,7 @@ def test_a_file_that_has_changed_is_read_again(folder: Path) -> None:
 
 def test_an_empty_folder_says_what_to_do_and_a_missing_one_that_it_is_missing(tmp_path: Path) -> None:
     browser = RunBrowser(tmp_path)
-    assert "No record is here yet" in browser.told.value
+    assert "There are no records here yet" in browser.status.value
     assert (browser.selected, browser.static(), browser.files.disabled) == (None, None, True)
     browser.folder.value = str(tmp_path / "none")
     assert "No such file or directory" in browser.problem

@@ -42,7 +42,7 @@ def texts(panel: RunsPanel) -> list[str]:
 
 
 def test_without_a_run_it_says_how_to_start_one(panel: RunsPanel) -> None:
-    assert "dp.start(dp.train, plan, job, steps=1000)" in panel.told.value
+    assert "dp.start(dp.train, plan, job, steps=1000)" in panel.status.value
     assert panel.list.children == ()
 
 
@@ -69,7 +69,7 @@ def test_each_run_has_a_line_and_a_button_that_ends_it(panel: RunsPanel) -> None
     assert [run.what for run in panel.runs] == ["hold first"]
     runs[0].cancel()
     panel.refresh()
-    assert "No run of yours" in panel.told.value
+    assert "You have no runs in progress" in panel.status.value
     assert panel.list.children == ()
 
 

@@ -10,7 +10,7 @@ from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.widgets import TimelineView
 from tests.figures.records import layer, plan_of, run_of, two_layer_plan
-from tests.widgets.turns import PATIENCE, Interrupted, Turn
+from tests.widgets.interleaved_threads import PATIENCE, Interrupted, Turn
 
 
 def drawn(view):
@@ -146,8 +146,8 @@ def test_it_is_written_for_perfetto_gpu_by_gpu(tmp_path) -> None:
     view.file.value = str(tmp_path / "trace.json")
     view.save.click()
     assert view.problem == ""
-    assert str(tmp_path / "trace.json") in view.saved.value
-    assert "ui.perfetto.dev" in view.saved.value
+    assert str(tmp_path / "trace.json") in view.save_status.value
+    assert "ui.perfetto.dev" in view.save_status.value
     run = run_of()
     assert events(tmp_path / "trace.json") == events_of(run.plan_timeline, run.timeline)
     view.panel.value = 1
@@ -166,13 +166,13 @@ def test_another_record_takes_the_place_of_the_first() -> None:
     view.window.value = (10.0, 20.0)
     seconds = Timeline("t", "measured", 1, (Span(0, "sync", "x", 0.0, 7.0),))
     for source, end, unit in ((run_of(), 50.0, "ms"), (seconds, 7.0, "s")):
-        view.look_at(source)
+        view.set_sources(source)
         assert view.window.value == (0.0, pytest.approx(end))
         assert view.window.description == f"window ({unit})"
         assert view.panel.value == -1
     assert list(view.kinds) == ["sync"]
     with pytest.raises(InvalidValueError, match="no GPU to draw"):
-        view.look_at()
+        view.set_sources()
     assert names(view) == {"x"}
 
 

@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape
+from deeppool.figures.formatting import escape
 from deeppool.records.run_record import BackgroundResult, RunRecord
 
 ALONE = "foreground alone"
@@ -48,7 +48,7 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
     rounds = max(map(len, climbed.values()))
     each = "" if rounds == 1 else f"; median of {rounds} rounds, from the smallest to the largest"
     how = "emulated" if any(run.emulated_rank is not None for run in every) else "measured"
-    theme.dress(
+    theme.apply_theme(
         figure,
         title=f"{escape(first.model)} beside {escape(_background(first).model)}, a mechanism more on each row",
         subtitle=f"<b>{how}</b> with {escape(first.where)}{each}",

@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape, shorten
+from deeppool.figures.formatting import escape, shorten
 from deeppool.profiling.table import Profile
 from deeppool.units import format_seconds
 
@@ -47,7 +47,7 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
     figure.update_xaxes(tickvals=list(range(len(found))), ticktext=[shorten(name, 20) for name in found], tickangle=-60)
     highest = max(gpus, *found.values())
     figure.update_yaxes(title_text="speed-up (×)", range=[0, 1.12 * highest])
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=f"Strong-scaling each layer of {escape(profile.graph.model)}",
         subtitle=f"from {global_batch} samples on one GPU to {shares} on each of {gpus}; <b>{profile.provenance}</b> "

@@ -5,7 +5,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape
+from deeppool.figures.formatting import escape
 from deeppool.figures.throughput import collocated_curve, partition_marks
 from deeppool.planning.studies.tradeoff_record import SharedCluster
 
@@ -40,7 +40,7 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
     figure.update_xaxes(title_text="speed-up over one GPU (×)")
     figure.update_yaxes(title_text="cluster throughput (samples/s)", row=1, col=1)
     counts = " or ".join(dict.fromkeys(f"{one.gpus} GPU{'s' * (one.gpus > 1)}" for one in shared))
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=f"Foreground speed-up against cluster throughput on {counts}",
         subtitle=_subtitle(shared),

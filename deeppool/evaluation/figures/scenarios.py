@@ -6,7 +6,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.scenarios import ThreeScenarios
 from deeppool.figures import theme
-from deeppool.figures.labels import escape
+from deeppool.figures.formatting import escape
 from deeppool.units import format_seconds
 
 
@@ -41,7 +41,7 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
         figure.update_yaxes(range=[0, 1.14 * highest], row=1, col=column)
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(title_text="cluster throughput (samples/s)", row=1, col=1)
-    theme.dress(
+    theme.apply_theme(
         figure,
         title=f"Cluster throughput on {found[0].cluster.gpus} GPUs",
         subtitle=_subtitle(found),

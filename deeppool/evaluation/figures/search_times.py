@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.search_times import SEARCHES, SearchTime
 from deeppool.figures import theme
-from deeppool.figures.labels import escape
+from deeppool.figures.formatting import escape
 from deeppool.units import format_seconds
 
 _COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE}
@@ -40,7 +40,7 @@ def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figur
         )
     figure.update_layout(barmode="group")
     figure.update_yaxes(title_text="seconds of a search (log)", type="log")
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title="Time to search for a plan",
         subtitle="<b>measured</b>, one thread, median and half the interquartile range",

@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape
+from deeppool.figures.formatting import escape
 from deeppool.profiling.table import Profile
 from deeppool.units import format_seconds
 
@@ -28,7 +28,7 @@ def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
     figure.update_xaxes(title_text="samples per GPU (log)", type="log", tickvals=sizes)
     figure.update_yaxes(title_text="throughput (% of the best batch's)", range=[0, 104])
     names = ", ".join(dict.fromkeys(escape(profile.graph.model) for profile in profiles))
-    return theme.dress(
+    return theme.apply_theme(
         figure,
         title=f"Utilisation by batch: {names}",
         subtitle="; ".join(_provenance(profile) for profile in profiles),

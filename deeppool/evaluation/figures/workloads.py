@@ -5,7 +5,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.labels import escape
+from deeppool.figures.formatting import escape
 from deeppool.graph.layer import Layer, LayerGraph
 
 KINDS = {"convolution": theme.SKY_BLUE, "dense": theme.BLUE, "attention": theme.PURPLE, "other": theme.GREEN}
@@ -44,7 +44,7 @@ def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
     figure.update_xaxes(title_text="parameters (MB)", row=1, col=1)
     figure.update_xaxes(title_text="layers", row=1, col=2)
     figure.update_yaxes(autorange="reversed")
-    theme.dress(
+    theme.apply_theme(
         figure,
         title="What the models consist of",
         subtitle="counted on the captured graphs",

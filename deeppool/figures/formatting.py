@@ -1,4 +1,4 @@
-"""The words of every figure: where times come from, units, GPU ranges, names that fit."""
+"""Texts that figures share: provenance, time units, GPU ranges, shortened names."""
 
 import html
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from deeppool.planning.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class TimeUnit:
-    """What a time axis counts in."""
+    """The unit of a time axis."""
 
     name: str
     seconds: float
@@ -28,7 +28,7 @@ def time_unit(longest: float) -> TimeUnit:
 
 
 def escape(text: str) -> str:
-    """Text that plotly shows as it is: it would read ``<lambda>`` as a tag and drop it."""
+    """Escapes text for plotly, which would drop ``<lambda>`` as an unknown tag."""
     return html.escape(text, quote=False)
 
 
@@ -45,7 +45,7 @@ def gpu_ranges(gpus: Iterable[int]) -> str:
     ordered = sorted(gpus)
     runs: list[tuple[int, int]] = []
     if ordered and ordered[-1] - ordered[0] == len(set(ordered)) - 1:
-        # One run, as nearly always: a thousand GPUs need not be looked at one by one.
+        # Consecutive numbers, the common case: no need to iterate over a thousand GPUs.
         runs, ordered = [(ordered[0], ordered[-1])], []
     for gpu in ordered:
         if runs and runs[-1][1] == gpu - 1:
@@ -55,8 +55,8 @@ def gpu_ranges(gpus: Iterable[int]) -> str:
     return "GPU " + ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
-def provenance(plan: Plan) -> str:
-    """What a plan's predicted times lean on."""
+def plan_provenance(plan: Plan) -> str:
+    """States what a plan's predicted times are based on."""
     far = len(plan.extrapolated_layers)
     note = f", {far} of {len(plan.layers)} extrapolated" if far else ""
     overlap = "; all-reduces overlap the backward pass at no cost to it" if plan.overlap_sync else ""

@@ -1,4 +1,4 @@
-"""The figure of a record, whatever its kind."""
+"""The default figure of any record."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ from deeppool.simulation.plan.simulate import Simulation
 
 
 def of(record: Any, *, dark: bool = False) -> go.Figure:
-    """What a record is about, in the figure that its kind has.
+    """Draws the default figure for the type of a record.
 
     Args:
         record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference, or
@@ -36,7 +36,7 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: there is no figure for this kind.
+        InvalidValueError: there is no figure for this type.
     """
     match record:
         case RunRecord():
@@ -57,6 +57,4 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
             return interference(record, dark=dark)
         case CollocatedSimulation():
             return trade_off([record], dark=dark)
-    raise InvalidValueError(
-        f"there is no figure of a {type(record).__name__} (its text, by print, and its fields say what it holds)"
-    )
+    raise InvalidValueError(f"there is no figure of a {type(record).__name__} (print the record, or read its fields)")

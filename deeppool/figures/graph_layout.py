@@ -1,8 +1,8 @@
-"""Where the layers of a graph stand when it is drawn: a row per depth, a lane per branch, columns as in a newspaper.
+"""Positions of layers in a drawn graph: a row per depth, a lane per branch, and columns of rows.
 
 row 0   o             0
-    1   o─┬───┐       1 forks
-    2   o o   │       2 and 3 side by side, and an edge past them that has a lane of its own
+    1   o─┬───┐       a fork
+    2   o o   │       parallel branches, and an edge that skips them in a lane of its own
     3   o │   │
     4   o─┴───┘       the join
 """
@@ -15,29 +15,29 @@ from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Seri
 
 
 @dataclass(frozen=True, slots=True)
-class Layered:
-    """A place for every layer."""
+class LayeredGraph:
+    """Row and lane of every layer, and lanes of edges that skip rows."""
 
     rows: tuple[int, ...]
-    """Per layer the longest path that leads to it, in edges."""
+    """Per layer, the length of the longest path to it, in edges."""
     lanes: tuple[int, ...]
-    """Per layer; no two layers have the same row and lane."""
-    passing: dict[tuple[int, int], int]
-    """Edge (from, to) that skips rows → the lane in which it does."""
+    """Per layer, its lane; no two layers share both row and lane."""
+    edge_lanes: dict[tuple[int, int], int]
+    """Lane of each edge (from, to) that skips rows."""
 
     @property
     def height(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return max(self.rows) + 1
 
     @property
     def width(self) -> int:
-        """Lanes."""
-        return max([*self.lanes, *self.passing.values()]) + 1
+        """Number of lanes."""
+        return max([*self.lanes, *self.edge_lanes.values()]) + 1
 
 
-def layered(predecessors: Sequence[tuple[int, ...]]) -> Layered:
-    """Lays a graph out; branches that the graph's series-parallel structure knows keep a lane to their end.
+def layered_layout(predecessors: Sequence[tuple[int, ...]]) -> LayeredGraph:
+    """Lays out a graph; a branch of its series-parallel structure stays in one lane.
 
     Args:
         predecessors: as of :func:`deeppool.graph.series_parallel.decompose`.
@@ -45,19 +45,19 @@ def layered(predecessors: Sequence[tuple[int, ...]]) -> Layered:
     rows: list[int] = []
     for sources in predecessors:
         rows.append(1 + max((rows[source] for source in sources), default=-1))
-    placing = _Placing(predecessors, rows)
+    placing = _LayoutBuilder(predecessors, rows)
     placing.place(decompose(predecessors), 0, INPUT, len(predecessors))
-    return Layered(tuple(rows), tuple(placing.lanes), placing.passing)
+    return LayeredGraph(tuple(rows), tuple(placing.lanes), placing.edge_lanes)
 
 
-class _Placing:
+class _LayoutBuilder:
     def __init__(self, predecessors: Sequence[tuple[int, ...]], rows: Sequence[int]) -> None:
         self.predecessors, self.rows = predecessors, rows
         self.lanes = [0] * len(rows)
-        self.passing: dict[tuple[int, int], int] = {}
+        self.edge_lanes: dict[tuple[int, int], int] = {}
 
     def place(self, part: Series, lane: int, fork: int, join: int) -> int:
-        """Lays out a series from ``lane`` on, and says how many lanes it takes."""
+        """Lays out a series that starts at ``lane``; returns the number of lanes it takes."""
         width, before = 1, fork
         for layer, block in zip(part.layers, part.blocks, strict=True):
             self.lanes[layer] = lane
@@ -72,65 +72,65 @@ class _Placing:
         if block is None:
             return 1
         if isinstance(block, Irregular):
-            return self._knot(block, lane, fork, join)
+            return self._place_irregular(block, lane, fork, join)
         free = lane
-        # The longest goes straight on: in a residual block the shortcut is what stands aside.
+        # The longest branch continues in the same lane: in a residual block the shortcut moves aside.
         for branch in sorted(block.branches, key=lambda branch: -len(list(layers_of(branch)))):
             free += self.place(branch, free, fork, join)
         if block.direct:
-            self.passing[fork, join] = free
+            self.edge_lanes[fork, join] = free
             free += 1
         return free - lane
 
-    def _knot(self, knot: Irregular, lane: int, fork: int, join: int) -> int:
-        """Side by side where the depth is the same; what skips rows runs together in one lane beside them."""
+    def _place_irregular(self, region: Irregular, lane: int, fork: int, join: int) -> int:
+        """Lays out layers of equal depth next to each other; all edges that skip rows share one further lane."""
         taken: Counter[int] = Counter()
-        for layer in knot.layers:
+        for layer in region.layers:
             self.lanes[layer] = lane + taken[self.rows[layer]]
             taken[self.rows[layer]] += 1
         width = max(taken.values())
-        for layer in (*knot.layers, join):
+        for layer in (*region.layers, join):
             for source in self.predecessors[layer] if layer < len(self.rows) else ():
-                if self.rows[layer] - self.rows[source] > 1 and (source == fork or source in knot.layers):
-                    self.passing[source, layer] = lane + width
+                if self.rows[layer] - self.rows[source] > 1 and (source == fork or source in region.layers):
+                    self.edge_lanes[source, layer] = lane + width
         return width + 1
 
     def _leave(self, last: int, join: int, lane: int) -> None:
-        """A short branch goes down its own lane to the join."""
+        """Keeps the edge from the end of a short branch to the join in the branch's lane."""
         reads = join < len(self.rows) and last in self.predecessors[join]
         if reads and self.rows[join] - self.rows[last] > 1:
-            self.passing.setdefault((last, join), lane)
+            self.edge_lanes.setdefault((last, join), lane)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Consecutive rows that stand above one another."""
+    """A range of rows that are drawn in one column."""
 
     first: int
     end: int
-    """The first row of the next column."""
+    """First row of the next column."""
 
 
-def columns(placed: Layered, edges: Sequence[tuple[int, int]], count: int) -> tuple[Column, ...]:
-    """Divides the rows into at most ``count`` columns of similar height, where it can, between blocks."""
+def columns(placed: LayeredGraph, edges: Sequence[tuple[int, int]], count: int) -> tuple[Column, ...]:
+    """Divides the rows into at most ``count`` columns of similar height, preferably between blocks."""
     height = placed.height
-    # Per row, the layers whose results are read below it: one where a column may well end.
-    handed = [0] * height
+    # Per row, the number of layers whose outputs are read below it: 1 is a good end of a column.
+    live_outputs = [0] * height
     last_read: dict[int, int] = {}
     for source, target in edges:
         last_read[source] = max(last_read.get(source, 0), placed.rows[target])
     for source, end in last_read.items():
         for row in range(placed.rows[source], end):
-            handed[row] += 1
+            live_outputs[row] += 1
     found: list[Column] = []
     first = 0
     for left in range(count, 0, -1):
         wanted = -(-(height - first) // left)
         end = min(first + wanted, height)
         if left > 1 and end < height:
-            # A little shorter or longer, rather than through the middle of a block.
+            # Rather shorter or longer by a quarter than through the middle of a block.
             near = range(max(first + 1, end - wanted // 4), min(height, end + wanted // 4 + 1))
-            end = min((row for row in near if handed[row - 1] == 1), key=lambda row: abs(row - end), default=end)
+            end = min((row for row in near if live_outputs[row - 1] == 1), key=lambda row: abs(row - end), default=end)
         if end > first:
             found.append(Column(first, end))
         first = end

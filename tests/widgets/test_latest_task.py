@@ -5,30 +5,30 @@ import threading
 import pytest
 
 from deeppool.base import cancellation
-from deeppool.widgets.latest import Latest
+from deeppool.widgets.latest_task import LatestTask
 
 
 class Desk:
     """Tasks that begin and end when the test says so, and what is told of them."""
 
     def __init__(self) -> None:
-        self.latest = Latest()
-        self.begun, self.told, self.failed = [], [], []
+        self.latest = LatestTask()
+        self.begun, self.results, self.failed = [], [], []
         self.started = {name: threading.Event() for name in "abcd"}
         self.may_end = {name: threading.Event() for name in "abcd"}
 
-    def ask(self, name: str, error: Exception | None = None, heeds: bool = False) -> None:
+    def ask(self, name: str, error: Exception | None = None, checks_cancellation: bool = False) -> None:
         def work() -> str:
             self.begun.append(name)
             self.started[name].set()
             while not self.may_end[name].wait(0.005):
-                if heeds:
+                if checks_cancellation:
                     cancellation.check()
             if error is not None:
                 raise error
             return name
 
-        self.latest.ask(name, work, self.told.append, self.failed.append)
+        self.latest.submit(name, work, self.results.append, self.failed.append)
 
     def end(self, *names: str) -> None:
         for name in names:
@@ -37,9 +37,9 @@ class Desk:
 
 
 def test_a_result_is_told_in_another_thread() -> None:
-    latest, told = Latest(), []
+    latest, told = LatestTask(), []
     assert latest.wait(0)
-    latest.ask("a", threading.current_thread, told.append, told.append)
+    latest.submit("a", threading.current_thread, told.append, told.append)
     assert latest.wait(30)
     assert len(told) == 1
     assert told[0] is not threading.main_thread()
@@ -54,28 +54,28 @@ def test_of_what_waits_only_the_newest_begins() -> None:
     desk.ask("d")
     desk.end("a", "d")
     assert desk.begun == ["a", "d"]
-    assert desk.told == ["d"]
+    assert desk.results == ["d"]
 
 
-def test_what_heeds_a_cancellation_ends_as_soon_as_it_is_superseded() -> None:
+def test_what_checks_cancellation_a_cancellation_ends_as_soon_as_it_is_superseded() -> None:
     desk = Desk()
-    desk.ask("a", heeds=True)
+    desk.ask("a", checks_cancellation=True)
     assert desk.started["a"].wait(30)
     desk.ask("b")
     # Nothing lets a end but its being superseded.
     desk.end("b")
-    assert desk.told == ["b"]
+    assert desk.results == ["b"]
     assert desk.failed == []
 
 
 def test_the_same_task_goes_on_and_what_waited_behind_it_is_forgotten() -> None:
     desk = Desk()
-    desk.ask("a", heeds=True)
+    desk.ask("a", checks_cancellation=True)
     assert desk.started["a"].wait(30)
-    desk.ask("a", heeds=True)
+    desk.ask("a", checks_cancellation=True)
     desk.end("a")
     assert desk.begun == ["a"]
-    assert desk.told == ["a"]
+    assert desk.results == ["a"]
 
 
 def test_a_task_that_was_superseded_and_is_asked_again_begins_again() -> None:
@@ -86,7 +86,7 @@ def test_a_task_that_was_superseded_and_is_asked_again_begins_again() -> None:
     desk.ask("a")
     desk.end("a")
     assert desk.begun == ["a", "a"]
-    assert desk.told == ["a"]
+    assert desk.results == ["a"]
 
 
 def test_what_is_dropped_is_not_told() -> None:
@@ -94,9 +94,9 @@ def test_what_is_dropped_is_not_told() -> None:
     desk.ask("a")
     assert desk.started["a"].wait(30)
     desk.ask("b")
-    desk.latest.drop()
+    desk.latest.cancel()
     desk.end("a")
-    assert (desk.begun, desk.told) == (["a"], [])
+    assert (desk.begun, desk.results) == (["a"], [])
 
 
 def test_an_error_is_told_and_the_next_task_is_done() -> None:
@@ -107,16 +107,16 @@ def test_an_error_is_told_and_the_next_task_is_done() -> None:
     assert desk.failed == [error]
     desk.ask("b")
     desk.end("b")
-    assert desk.told == ["b"]
+    assert desk.results == ["b"]
 
 
 def test_a_reader_that_fails_is_told_its_own_error() -> None:
-    latest, failed = Latest(), []
+    latest, failed = LatestTask(), []
 
-    def tell(_: object) -> None:
+    def on_result(_: object) -> None:
         raise KeyError("drawn")
 
-    latest.ask("a", lambda: 1, tell, failed.append)
+    latest.submit("a", lambda: 1, on_result, failed.append)
     assert latest.wait(30)
     with pytest.raises(KeyError):
         raise failed[0]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.figures.labels import escape, gpu_ranges, provenance, shorten, time_unit
+from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance, shorten, time_unit
 from tests.figures.records import layer, plan_of, two_layer_plan
 
 
@@ -40,17 +40,17 @@ def test_an_angle_bracket_is_text_not_a_tag():
 
 @pytest.mark.parametrize("kind", ["measured", "estimated"])
 def test_provenance_says_what_predicted_times_lean_on(kind):
-    text = provenance(plan_of(layer("conv", 4, forward=1.0), provenance=kind))
+    text = plan_provenance(plan_of(layer("conv", 4, forward=1.0), provenance=kind))
     assert f"from {kind} layer times (Test CPU)" in text
     assert "transfers computed from the links of dgx-a100" in text
 
 
 def test_provenance_counts_extrapolated_layers():
     plan = plan_of(layer("conv", 4, forward=1.0), layer("fc", 1, forward=1.0), extrapolated=("fc",))
-    assert "1 of 2 extrapolated" in provenance(plan)
+    assert "1 of 2 extrapolated" in plan_provenance(plan)
 
 
 def test_provenance_says_that_hidden_all_reduces_are_taken_to_cost_nothing():
     text = "all-reduces overlap the backward pass at no cost to it"
-    assert text in provenance(replace(two_layer_plan(), overlap_sync=True))
-    assert text not in provenance(two_layer_plan())
+    assert text in plan_provenance(replace(two_layer_plan(), overlap_sync=True))
+    assert text not in plan_provenance(two_layer_plan())
