@@ -17,7 +17,7 @@ from deeppool.errors import CaptureError, DeeppoolError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.capture.losses import classification_loss, token_loss
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose, parts_of
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.training.synthetic_task import SyntheticTask
 
 BATCH = 4
@@ -28,11 +28,11 @@ Attempts = list[tuple[tuple, dict]]
 
 
 def shape_of(captured: CapturedModel) -> str:
-    """``chain``, ``series-parallel``, or how many layers its knots have."""
+    """``chain``, ``series-parallel``, or the sizes of its non-series-parallel regions."""
     parts = list(parts_of(decompose([layer.predecessors for layer in captured.graph.layers])))
-    knots = [str(len(part.layers)) for part in parts if isinstance(part, Irregular)]
-    if knots:
-        return f"knots of {', '.join(knots)}"
+    regions = [str(len(part.layers)) for part in parts if isinstance(part, NonSeriesParallel)]
+    if regions:
+        return f"non-series-parallel regions of {', '.join(regions)}"
     return "series-parallel" if any(isinstance(part, ParallelBlock) for part in parts) else "chain"
 
 

@@ -24,7 +24,7 @@ from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.simulation.device.interference import Interference
-from deeppool.simulation.validation.fidelity import Fidelity
+from deeppool.simulation.plan.fidelity import Fidelity
 
 RANKS = 2
 PROFILE_SECONDS = 30.0

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
-from deeppool.profiling.iteration_check import line_error
+from deeppool.profiling.iteration_check import extrapolation_accuracy
 from deeppool.profiling.table import Profile
 from deeppool.units import format_percent, format_seconds
 
@@ -225,5 +225,5 @@ def _subtitle(profile: Profile) -> str:
     return (
         f"<b>{profile.provenance}</b> on {escape(profile.device_name)}, {profile.precision}; "
         f"dashed beyond batch {profile.batch_sizes[-1]}: "
-        f"{line_error(profile.batch_sizes, profile.extrapolation_error)}"
+        f"{extrapolation_accuracy(profile.batch_sizes, profile.extrapolation_error)}"
     )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose, layers_of
+from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, decompose, layers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class _LayoutBuilder:
         self._leave(before, join, lane)
         return width
 
-    def _between(self, block: ParallelBlock | Irregular | None, lane: int, fork: int, join: int) -> int:
+    def _between(self, block: ParallelBlock | NonSeriesParallel | None, lane: int, fork: int, join: int) -> int:
         if block is None:
             return 1
-        if isinstance(block, Irregular):
-            return self._place_irregular(block, lane, fork, join)
+        if isinstance(block, NonSeriesParallel):
+            return self._place_region(block, lane, fork, join)
         free = lane
         # The longest branch continues in the same lane: in a residual block the shortcut moves aside.
         for branch in sorted(block.branches, key=lambda branch: -len(list(layers_of(branch)))):
@@ -82,7 +82,7 @@ class _LayoutBuilder:
             free += 1
         return free - lane
 
-    def _place_irregular(self, region: Irregular, lane: int, fork: int, join: int) -> int:
+    def _place_region(self, region: NonSeriesParallel, lane: int, fork: int, join: int) -> int:
         """Lays out layers of equal depth next to each other; all edges that skip rows share one further lane."""
         taken: Counter[int] = Counter()
         for layer in region.layers:

@@ -14,7 +14,7 @@ A branch may fork and meet again only at the join outside: then its series has a
        └─ 4 ───────┘
 
 What lies between two cuts and has a piece without a cut of its own (DenseNet's, for example) is not
-series-parallel and becomes a :class:`Irregular`.
+series-parallel and becomes a :class:`NonSeriesParallel` region.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,10 +27,10 @@ INPUT = -1
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Layers that follow one another; between two of them lies an edge, a block or a knot."""
+    """Layers that follow one another; between two of them lies an edge, a block or a non-series-parallel region."""
 
     layers: tuple[int, ...]
-    blocks: tuple["ParallelBlock | Irregular | None", ...]
+    blocks: tuple["ParallelBlock | NonSeriesParallel | None", ...]
     """``blocks[k]`` lies before ``layers[k]``: None for an edge. The first one hangs on the fork outside."""
     tail: "ParallelBlock | None" = None
     """After the last layer: branches that end at the join outside."""
@@ -46,7 +46,7 @@ class ParallelBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Irregular:
+class NonSeriesParallel:
     """Layers between a fork and its join, in topological order, that no branches describe."""
 
     layers: tuple[int, ...]
@@ -70,9 +70,9 @@ def _decompose(predecessors: tuple[tuple[int, ...], ...]) -> Series:
     return found
 
 
-def layers_of(part: Series | ParallelBlock | Irregular | None) -> Iterator[int]:
+def layers_of(part: Series | ParallelBlock | NonSeriesParallel | None) -> Iterator[int]:
     """All layers of a part of the tree; a block's join is not one of them."""
-    if isinstance(part, Irregular):
+    if isinstance(part, NonSeriesParallel):
         yield from part.layers
     elif isinstance(part, ParallelBlock):
         for branch in part.branches:
@@ -84,13 +84,13 @@ def layers_of(part: Series | ParallelBlock | Irregular | None) -> Iterator[int]:
         yield from layers_of(part.tail)
 
 
-def parts_of(part: Series | ParallelBlock | Irregular) -> Iterator[Series | ParallelBlock | Irregular]:
+def parts_of(part: Series | ParallelBlock | NonSeriesParallel) -> Iterator[Series | ParallelBlock | NonSeriesParallel]:
     """A part of the tree and all parts within it."""
     yield part
     if isinstance(part, ParallelBlock):
-        inner: tuple[Series | ParallelBlock | Irregular | None, ...] = part.branches
+        inner: tuple[Series | ParallelBlock | NonSeriesParallel | None, ...] = part.branches
     else:
-        inner = () if isinstance(part, Irregular) else (*part.blocks, part.tail)
+        inner = () if isinstance(part, NonSeriesParallel) else (*part.blocks, part.tail)
     for other in inner:
         if other is not None:
             yield from parts_of(other)
@@ -123,18 +123,20 @@ def _series(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) 
                 break
             between.append(layer)
         blocks.append(_between(tuple(between), predecessors, start, end))
-    if isinstance(blocks[-1], Irregular):
+    if isinstance(blocks[-1], NonSeriesParallel):
         return None
     return Series(tuple(cuts), tuple(blocks[:-1]), blocks[-1])
 
 
-def _between(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) -> ParallelBlock | Irregular | None:
+def _between(
+    layers: tuple[int, ...], predecessors: Edges, fork: int, join: int
+) -> ParallelBlock | NonSeriesParallel | None:
     """What lies between two neighbouring cuts."""
     if not layers:
         return None
     branches = [_series(piece, predecessors, fork, join) for piece in _pieces(layers, predecessors)]
     if any(branch is None for branch in branches):
-        return Irregular(layers)
+        return NonSeriesParallel(layers)
     return ParallelBlock(tuple(filter(None, branches)), direct=fork in predecessors.get(join, ()))
 
 

@@ -46,7 +46,7 @@ class IterationCheck:
         )
 
 
-def off_bound(checks: tuple[IterationCheck, ...], graphs: bool) -> str | None:
+def deviation_warning(checks: tuple[IterationCheck, ...], graphs: bool) -> str | None:
     """One sentence about the batch size at which the layers are off the most, where that is beyond the bound."""
     worst = max(checks, key=lambda check: abs(check.deviation), default=None)
     if worst is None or abs(worst.deviation) <= bound(graphs):
@@ -58,7 +58,7 @@ def off_bound(checks: tuple[IterationCheck, ...], graphs: bool) -> str | None:
     )
 
 
-def line_error(sizes: tuple[int, ...], error: float | None) -> str:
+def extrapolation_accuracy(sizes: tuple[int, ...], error: float | None) -> str:
     """How well the straight line above the largest size predicted that size itself."""
     if error is None:
         return "a straight line, never tried, because that takes three sizes"
@@ -66,7 +66,7 @@ def line_error(sizes: tuple[int, ...], error: float | None) -> str:
     return f"a straight line, which predicts batch {sizes[-1]} from {below} with {100 * error:.1f} % error"
 
 
-def beyond_largest(layers: Sequence[str], sizes: tuple[int, ...], error: float | None) -> str:
+def extrapolation_warning(layers: Sequence[str], sizes: tuple[int, ...], error: float | None) -> str:
     """One sentence about layers whose times were asked for above the largest measured size."""
     some = layers[0] if len(layers) == 1 else f"{len(layers)} layers ({layers[0]} … {layers[-1]})"
-    return f"the times of {some} lie beyond batch {sizes[-1]}, the largest measured: {line_error(sizes, error)}"
+    return f"the times of {some} lie beyond batch {sizes[-1]}, the largest measured: {extrapolation_accuracy(sizes, error)}"

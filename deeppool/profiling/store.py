@@ -26,7 +26,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ResumeState:
     """What an interrupted measurement left."""
 
     conditions: str
@@ -39,12 +39,12 @@ class Kept:
         return f"{sum(self.iterations.values())} finished iterations ({each})"
 
 
-def read_kept(path: Path) -> Kept | None:
+def read_resume_state(path: Path) -> ResumeState | None:
     """What is at ``path``; None where nothing is, or no iteration was finished."""
     conditions, entries = _read(path)
     if not entries:
         return None
-    return Kept(conditions, dict(Counter(entry.batch for entry in entries)))
+    return ResumeState(conditions, dict(Counter(entry.batch for entry in entries)))
 
 
 @dataclass(frozen=True, slots=True)

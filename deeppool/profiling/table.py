@@ -10,7 +10,12 @@ from typing import Any, ClassVar, Literal
 from deeppool.device.common import Precision
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
-from deeppool.profiling.iteration_check import IterationCheck, beyond_largest, line_error, off_bound
+from deeppool.profiling.iteration_check import (
+    IterationCheck,
+    deviation_warning,
+    extrapolation_accuracy,
+    extrapolation_warning,
+)
 from deeppool.units import format_seconds
 
 
@@ -156,16 +161,18 @@ class Profile:
         Args:
             extrapolated: names of layers whose times were asked for above the largest measured size.
         """
-        found = [off_bound(self.checks, self.graphs)]
+        found = [deviation_warning(self.checks, self.graphs)]
         names = list(extrapolated)
         if names:
-            found.append(beyond_largest(names, self.batch_sizes, self.extrapolation_error))
+            found.append(extrapolation_warning(names, self.batch_sizes, self.extrapolation_error))
         return tuple(sentence for sentence in found if sentence is not None)
 
     def explain(self) -> str:
         """The profile in a line, and below it the sum of its layers against the whole iteration, and its caveats."""
         lines = [str(self), *(f"  {check}" for check in self.checks)]
-        lines.append(f"  beyond batch {self.batch_sizes[-1]}: {line_error(self.batch_sizes, self.extrapolation_error)}")
+        lines.append(
+            f"  beyond batch {self.batch_sizes[-1]}: {extrapolation_accuracy(self.batch_sizes, self.extrapolation_error)}"
+        )
         return "\n".join([*lines, *(f"  caution: {sentence}" for sentence in self.caveats())])
 
     def iteration_time(self, batch: int) -> float:

@@ -22,7 +22,7 @@ KINDS = {
     "collocated-simulation": ("deeppool.simulation.device.collocated", "CollocatedSimulation"),
     "critical-batch": ("deeppool.planning.studies.steps_to_accuracy", "CriticalBatch"),
     "evaluation": ("deeppool.evaluation.record", "Evaluation"),
-    "fidelity": ("deeppool.simulation.validation.fidelity", "Fidelity"),
+    "fidelity": ("deeppool.simulation.plan.fidelity", "Fidelity"),
     "fixed-samples": ("deeppool.planning.studies.steps_to_accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.search.frontier", "Frontier"),
     "interference": ("deeppool.simulation.device.interference", "Interference"),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from deeppool.graph.capture.capture import CapturedModel
-    from deeppool.profiling.store import Kept
+    from deeppool.profiling.store import ResumeState
 
 MEASUREMENTS = (
     ("measured here: a GPU, else the CPU", "auto"),
@@ -177,7 +177,7 @@ class ProfilePanel(Panel):
             "Nothing was saved: name a file to be able to resume." if not self.output.value.strip() else ""
         )
 
-    def _resumable(self) -> "Kept | None":
+    def _resumable(self) -> "ResumeState | None":
         from deeppool.profiling.measure.profile import resumable
 
         if not self.output.value.strip():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deeppool.simulation.validation.fidelity import Fidelity, Quantity
+from deeppool.simulation.plan.fidelity import Fidelity, Quantity
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "simulator" / "main.py"
 

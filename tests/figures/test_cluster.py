@@ -10,7 +10,7 @@ from deeppool.figures import theme
 from deeppool.figures.cluster import blocks_of
 from deeppool.simulation.cluster.comparison import compare_strategies
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, beside_one_foreground, poisson_trace
+from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, poisson_trace, single_foreground_trace
 from tests.figures.records import layer, plan_of
 from tests.strategies import make_graph, profile_from_times
 
@@ -102,7 +102,7 @@ def test_a_long_simulation_is_told_in_hours():
 
 
 def test_strategies_are_bars_of_their_throughput_and_time():
-    steady = beside_one_foreground("back", 4, 16, iterations=5)
+    steady = single_foreground_trace("back", 4, 16, iterations=5)
     found = compare_strategies(steady, CLUSTER, sources=SOURCES)
     front, back, time = figures.strategies(found).data
     labels = [result.label for result in found.results]

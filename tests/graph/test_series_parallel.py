@@ -1,10 +1,10 @@
-"""Graphs as trees of series, blocks and knots: worked out by hand, and put together again."""
+"""Graphs as trees of series, blocks and non-series-parallel regions: worked out by hand, and put together again."""
 
 import random
 
 import pytest
 
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series, decompose, layers_of, parts_of
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series, decompose, layers_of, parts_of
 from tests.planning.random_problems import SHAPES, random_edges
 
 
@@ -61,26 +61,26 @@ def test_tail_may_have_a_tail():
     assert found == Series((0, 7), (None, outer))
 
 
-def test_layers_that_read_across_branches_are_a_knot():
+def test_layers_that_read_across_branches_are_not_series_parallel():
     """Layer 4 reads both 1 and 2, of which 3 reads one: no branches describe that."""
     found = decompose([(), (0,), (0,), (1,), (1, 2), (3, 4)])
-    assert found == Series((0, 5), (None, Irregular((1, 2, 3, 4))))
+    assert found == Series((0, 5), (None, NonSeriesParallel((1, 2, 3, 4))))
 
 
 def test_branch_that_ends_in_a_knot_makes_one_of_all_branches_beside_it():
-    """Layer 1 is followed by a knot of 2 to 5, which meets only at the join outside, where 6 ends too."""
+    """Layer 1 is followed by a non-series-parallel region of 2 to 5, which meets only at the join outside, where 6 ends too."""
     found = decompose([(), (0,), (1,), (1,), (2,), (2, 3), (0,), (4, 5, 6)])
-    assert found == Series((0, 7), (None, Irregular((1, 2, 3, 4, 5, 6))))
+    assert found == Series((0, 7), (None, NonSeriesParallel((1, 2, 3, 4, 5, 6))))
 
 
-def test_dense_block_is_a_knot():
-    assert decompose([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)]) == Series((0, 4), (None, Irregular((1, 2, 3))))
+def test_dense_block_is_not_series_parallel():
+    assert decompose([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)]) == Series((0, 4), (None, NonSeriesParallel((1, 2, 3))))
 
 
 def test_knot_takes_the_branches_beside_it_but_not_the_layers_around():
-    """Between the cuts 0 and 6 lie a knot (1 to 4) and a branch (5): together a knot, since one piece has no cut."""
+    """Between the cuts 0 and 6 lie a region (1 to 4) and a branch (5): one region, since one piece has no cut."""
     found = decompose([(), (0,), (0,), (1, 2), (2,), (0,), (3, 4, 5), (6,)])
-    assert found == Series((0, 6, 7), (None, Irregular((1, 2, 3, 4, 5)), None))
+    assert found == Series((0, 6, 7), (None, NonSeriesParallel((1, 2, 3, 4, 5)), None))
 
 
 # -- any graph --------------------------------------------------------------------------------------
@@ -101,19 +101,19 @@ def ends_of(between, fork, found):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tree_put_together_again_is_the_graph(shape):
-    knots = 0
+    regions = 0
     for number in range(400):
         rng = random.Random(f"{shape} {number}")
         edges = random_edges(rng, rng.randint(1, 20), shape)
         tree = decompose(edges)
         assert sorted(layers_of(tree)) == list(range(len(edges)))
-        if any(isinstance(part, Irregular) for part in parts_of(tree)):
-            knots += 1
+        if any(isinstance(part, NonSeriesParallel) for part in parts_of(tree)):
+            regions += 1
             continue
         found = {}
         assert edges_of(tree, -1, found) == {len(edges) - 1}
         assert [found[layer] - {-1} for layer in range(len(edges))] == [set(sources) for sources in edges]
-    assert knots == 0 if shape in ("chain", "branches", "nested", "tails") else knots > 40
+    assert regions == 0 if shape in ("chain", "branches", "nested", "tails") else regions > 40
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -15,7 +15,7 @@ from deeppool.profiling.table import Profile
 from deeppool.simulation.cluster.job_costs import ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import Source, WorkloadTrace, beside_one_foreground
+from deeppool.simulation.cluster.workload import Source, WorkloadTrace, single_foreground_trace
 from deeppool.simulation.device.interference import Interference
 from deeppool.units import format_seconds
 
@@ -138,7 +138,7 @@ def three_scenarios(
     sources: dict[str, Source] = {"profile": profile, "background": background, "plan": chosen}
 
     def simulate(source: str, strategy: ClusterStrategy, beside: bool) -> ClusterSimulation:
-        trace = beside_one_foreground(
+        trace = single_foreground_trace(
             source,
             cluster.gpus,
             global_batch,

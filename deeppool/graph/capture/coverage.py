@@ -8,7 +8,7 @@ from torch import nn
 
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.layer import LayerGraph
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose, parts_of
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.units import format_bytes
 
 
@@ -22,7 +22,7 @@ class Coverage:
     operators: tuple[tuple[str, int], ...]
     """Name and number of calls, the most frequent first."""
     structure: str
-    """``chain``, ``series-parallel``, or how many layers its knots have."""
+    """``chain``, ``series-parallel``, or the sizes of its non-series-parallel regions."""
     parameter_bytes: int
     """Of all parameters of the model, tied ones once."""
     trained_bytes: int
@@ -69,11 +69,11 @@ def coverage(captured: CapturedModel) -> Coverage:
 
 
 def structure(graph: LayerGraph) -> str:
-    """``chain``, ``series-parallel``, or how many layers each knot has."""
+    """``chain``, ``series-parallel``, or the sizes of the regions that are neither."""
     parts = list(parts_of(decompose([layer.predecessors for layer in graph.layers])))
-    knots = [str(len(part.layers)) for part in parts if isinstance(part, Irregular)]
-    if knots:
-        return f"{'a knot' if len(knots) == 1 else 'knots'} of {', '.join(knots)} layers"
+    regions = [str(len(part.layers)) for part in parts if isinstance(part, NonSeriesParallel)]
+    if regions:
+        return f"non-series-parallel region{'s' * (len(regions) > 1)} of {', '.join(regions)} layers"
     return "series-parallel" if any(isinstance(part, ParallelBlock) for part in parts) else "chain"
 
 
@@ -111,7 +111,7 @@ def _warnings(graph: LayerGraph, model: nn.Module, unread: tuple[str, ...]) -> I
             "statistics of its own samples, as in DDP (dp.TrainingJob(synchronise_batch_norm=True) takes those of all)"
         )
     for part in parts_of(decompose([layer.predecessors for layer in graph.layers])):
-        if isinstance(part, Irregular):
+        if isinstance(part, NonSeriesParallel):
             first, last = graph.layers[part.layers[0]].name, graph.layers[part.layers[-1]].name
             coarser = "" if graph.granularity == "block" else "; granularity 'block' may hide them in one layer"
             yield (

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
 from deeppool.planning.search.gpu_partition import Gpus, GpuSet, concurrent_branches, share_gpus
 
 Order = tuple["int | tuple[Order, ...]", ...]
@@ -67,7 +67,7 @@ class Schedule:
     """Start of the all-reduce of its gradients."""
 
 
-def order_of(part: Series | ParallelBlock | Irregular | None, gpus: Gpus) -> Order:
+def order_of(part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus) -> Order:
     """Returns the order of the layers in a forward pass, with the branches that run side by side.
 
     Args:
@@ -76,7 +76,7 @@ def order_of(part: Series | ParallelBlock | Irregular | None, gpus: Gpus) -> Ord
     """
     if part is None:
         return ()
-    if isinstance(part, Irregular):
+    if isinstance(part, NonSeriesParallel):
         return part.layers
     if isinstance(part, ParallelBlock):
         orders = tuple(

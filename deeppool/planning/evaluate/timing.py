@@ -7,12 +7,12 @@ Backward is the same in the other direction. Each layer takes its own time where
 
 from collections.abc import Callable
 
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, Series
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
 from deeppool.planning.search.gpu_partition import Gpus, concurrent_branches
 
 
 def pass_duration(
-    part: Series | ParallelBlock | Irregular | None, gpus: Gpus, seconds: Callable[[int], float]
+    part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus, seconds: Callable[[int], float]
 ) -> float:
     """Returns the seconds of one pass through a part of the model.
 
@@ -23,7 +23,7 @@ def pass_duration(
     """
     if part is None:
         return 0.0
-    if isinstance(part, Irregular):
+    if isinstance(part, NonSeriesParallel):
         return sum(map(seconds, part.layers))
     if isinstance(part, ParallelBlock):
         return max(

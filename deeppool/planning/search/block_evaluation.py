@@ -171,7 +171,7 @@ class BlockEvaluation:
                 passages = reach.way.front(slot, self.before, last, cap - moved)
             else:
                 passages = [reach.way.settle(slot, self.before, last)]
-            # A knot may promise a way that its search then does not find.
+            # A non-series-parallel region may promise a way that its search then does not find.
             passages = [passage for passage in passages if passage.time < math.inf]
             ways = bundle_of(passages, moved, reach.layers, lane.start)
             if reach.tail is not None and passages:

@@ -37,7 +37,7 @@ class BranchBounds:
 
     @property
     def exact(self) -> bool:
-        """Whether there is no knot in it."""
+        """Whether there is no region in it."""
         return self.way.lower is self.way.guess and (self.tail is None or self.tail[0].lower is self.tail[0].guess)
 
     def ends(self, times: Floats, slot: int, before: int, after: int) -> list[tuple[float, float, int]]:

@@ -8,7 +8,7 @@ A chain's frontier is exact (see ``pareto``). With branches, side by side in lan
 each part of the model gets a menu of its efficient ways (see ``fronts``). Where they are few enough the
 frontier is exact too; else seconds are rounded, ways that rounding makes equal are left out, and every way
 that stays knows the least seconds of those it stands for. So the frontier says how much faster, at most, a
-plan with no more GPU-seconds could be. Of knots, and of blocks whose lanes are not all tried, a bound that
+plan with no more GPU-seconds could be. Of regions, and of blocks whose lanes are not all tried, a bound that
 holds for all plans comes from prices for GPU-seconds (see ``relaxation``).
 """
 
@@ -25,7 +25,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose, parts_of
+from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.frontier_dp import LabelSolver
 from deeppool.planning.search.gpu_partition import is_complete
@@ -213,7 +213,7 @@ def _row(placement: Placement, time: float) -> LabelSet:
     return LabelSet(nothing, nothing, seconds, np.zeros(1), np.zeros(1), work, seconds, lambda _: iter(choices))
 
 
-def _is_complete(part: Series | ParallelBlock | Irregular) -> bool:
+def _is_complete(part: Series | ParallelBlock | NonSeriesParallel) -> bool:
     """Whether a menu holds every way through it, or one that stands for it."""
     return isinstance(part, Series) or (isinstance(part, ParallelBlock) and is_complete(len(part.branches)))
 

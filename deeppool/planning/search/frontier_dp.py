@@ -8,7 +8,7 @@ import numpy as np
 from deeppool.base import cancellation
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import Floats
-from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, layers_of
+from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
 from deeppool.planning.search.gpu_partition import GroupShape, partition_set
 from deeppool.planning.search.labels import (
     Integers,
@@ -64,7 +64,13 @@ class LabelSolver:
         self._known: dict[object, tuple[LabelSet, int]] = {}
 
     def step(
-        self, block: ParallelBlock | Irregular | None, fork: int, layer: int, slot: GroupShape, *, beside: bool = False
+        self,
+        block: ParallelBlock | NonSeriesParallel | None,
+        fork: int,
+        layer: int,
+        slot: GroupShape,
+        *,
+        beside: bool = False,
     ) -> LabelSet:
         """From a layer of a series to the next one, that one included.
 
@@ -80,8 +86,8 @@ class LabelSolver:
         key = "step", self.prices.shape([*sorted(layers_of(block)), layer]), fork == INPUT, slot, beside
         first = min(layers_of(block))
         if key not in self._known:
-            if isinstance(block, Irregular):
-                found = self._knot(block, fork, layer, slot)
+            if isinstance(block, NonSeriesParallel):
+                found = self._region(block, fork, layer, slot)
             else:
                 found = self._crossing(block, fork, layer, slot, beside)
             self._known[key] = found, first
@@ -283,13 +289,13 @@ class LabelSolver:
             )
         return self._then(ways, rest, beside)
 
-    def _knot(self, knot: Irregular, fork: int, join: int, slot: GroupShape) -> LabelSet:
-        """The knot's layers all on one GPU count, whichever."""
+    def _region(self, region: NonSeriesParallel, fork: int, join: int, slot: GroupShape) -> LabelSet:
+        """The region's layers all on one GPU count, whichever."""
         rows = 1 if fork == INPUT else len(self.counts)
         wide = int((self.counts <= slot[0]).sum())
         before, option, after = (x.ravel() for x in np.indices((rows, wide, wide)))
         forward = backward = work = np.zeros(len(before))
-        for layer in (*knot.layers, join):
+        for layer in (*region.layers, join):
             here = after if layer == join else option
             moved = np.zeros(len(before))
             for source in self.prices.layers[layer].predecessors or (INPUT,):
@@ -309,7 +315,7 @@ class LabelSolver:
             )
 
         def trace(row: int) -> Iterator[Choice]:
-            yield from (Choice(layer, int(option[row]), 0) for layer in knot.layers)
+            yield from (Choice(layer, int(option[row]), 0) for layer in region.layers)
             yield Choice(join, int(after[row]), 0)
 
         return LabelSet(before, after, forward, backward, 0 * work, work, forward + backward, trace)

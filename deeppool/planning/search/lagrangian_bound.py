@@ -9,7 +9,7 @@ import numpy as np
 from deeppool.base import cancellation
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series
+from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series
 
 
 class LagrangianBound:
@@ -37,11 +37,11 @@ class LagrangianBound:
         assert total is not None
         return total
 
-    def _between(self, block: ParallelBlock | Irregular | None, fork: int, join: int, weight: Floats) -> Floats:
+    def _between(self, block: ParallelBlock | NonSeriesParallel | None, fork: int, join: int, weight: Floats) -> Floats:
         """(fork, join) for what lies between them and the transfers into the join."""
         nothing = np.zeros((1 if fork == INPUT else len(weight), len(weight)))
-        if isinstance(block, Irregular):
-            # Transfers inside a knot and out of it count for nothing here.
+        if isinstance(block, NonSeriesParallel):
+            # Transfers inside a region and out of it count for nothing here.
             return nothing + sum(float((self.own[layer] * weight).min()) for layer in block.layers)
         direct = self._move(fork, join) * weight if block is None or block.direct else nothing
         return direct if block is None else direct + self._branches(block, fork, join, weight)

@@ -1,17 +1,17 @@
 """Between a fork and its join, layers that no branches describe: DenseNet's, in which each reads all before it.
 
-The layers of a knot run one after another, each on GPUs from the knot's first one on, each on its own
+The layers of a region that is not series-parallel run one after another, each on GPUs from the region's first one on, each on its own
 count. The best counts are not found exactly: a local search changes one layer at a time until nothing
 helps, from the best plan that gives all layers one count. What no plan can beat is the shortest path
 through the layers in their order when every transfer is free but those from the fork and from the layer
-just before: a plan with a knot states how far from that it is.
+just before: a plan with such a region states how far from that it is.
 """
 
 import numpy as np
 
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
-from deeppool.graph.series_parallel import INPUT, Irregular
+from deeppool.graph.series_parallel import INPUT, NonSeriesParallel
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.shortest_path import INFEASIBLE, Choice, PartialPlan
 
@@ -20,24 +20,24 @@ MOST_STARTS = 2
 
 
 class LocalSearch:
-    """A knot and its join, as a step of a series."""
+    """A non-series-parallel region and its join, as a step of a series."""
 
     def __init__(
-        self, prices: LimitedCosts, knot: Irregular, fork: int, join: int, place: Locality, fits: Floats
+        self, prices: LimitedCosts, region: NonSeriesParallel, fork: int, join: int, place: Locality, fits: Floats
     ) -> None:
         """Bounds every pair of GPU counts of the fork and the join.
 
         Args:
             prices: of the layers.
-            knot: layers before the join.
+            region: layers before the join.
             fork: layer before them.
             join: layer after them.
-            place: of the knot's GPUs, seen from the fork's.
+            place: of the region's GPUs, seen from the fork's.
             fits: (K,) 0 where a GPU count fits into them, else inf.
         """
         self.prices, self.fork, self.place, self._fits = prices, fork, place, fits
         self.version = 0
-        self.layers = (*knot.layers, join)
+        self.layers = (*region.layers, join)
         self._readers: dict[int, list[int]] = {layer: [] for layer in self.layers}
         for layer in self.layers:
             for source in prices.layers[layer].predecessors:
@@ -46,7 +46,7 @@ class LocalSearch:
         rows = 1 if fork == INPUT else len(fits)
         self.lower: Floats = self._bound(rows)
         self.guess: Floats = np.minimum.reduce([self._uniform(count, rows) for count in range(len(fits))])
-        """(fork, join) seconds if all layers of the knot share one count, the best one."""
+        """(fork, join) seconds if all layers of the region share one count, the best one."""
         self._settled: dict[tuple[int, int], PartialPlan] = {}
 
     @property
@@ -84,7 +84,7 @@ class LocalSearch:
         return time
 
     def _uniform(self, count: int, rows: int) -> Floats:
-        """(fork, join) seconds with all layers of the knot on one count; inf where that breaks the limit."""
+        """(fork, join) seconds with all layers of the region on one count; inf where that breaks the limit."""
         *inner, join = self.layers
         time = np.zeros((rows, 1))
         for layer in inner:

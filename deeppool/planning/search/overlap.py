@@ -8,7 +8,7 @@ times each. The limit always counts an all-reduce in full, hidden or not.
 
 How far from the optimum the best candidate can be follows from lower bounds. An iteration takes F + B or
 longer, the forward and the backward pass with their transfers. All layers outside blocks of several
-branches, those of knots among them, run on GPUs from GPU 0 on, whose channel has room for one of their
+branches, those of regions among them, run on GPUs from GPU 0 on, whose channel has room for one of their
 all-reduces at a time, S seconds together, and none starts before the forward pass ends. So an iteration takes
 F + S or longer, and
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
-from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, layers_of
+from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
 from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.block_evaluation import BlockEvaluation
 from deeppool.planning.search.branch_bounds import BranchBounds
@@ -85,7 +85,7 @@ class BlockSolver:
 
     def step(
         self,
-        block: ParallelBlock | Irregular,
+        block: ParallelBlock | NonSeriesParallel,
         fork: int,
         join: int,
         slots: tuple[GroupShape, ...],
@@ -94,7 +94,7 @@ class BlockSolver:
         """What lies between a fork and its join, seen as a step, and what to add to its layers.
 
         Args:
-            block: branches or a knot.
+            block: branches or a region.
             fork: layer before it.
             join: layer after it.
             slots: GPUs to use, seen from the fork's.
@@ -106,7 +106,7 @@ class BlockSolver:
         if key not in self._steps:
             parts: list[BlockStep | LocalSearch] = []
             for number, slot in enumerate(slots):
-                if isinstance(block, Irregular):
+                if isinstance(block, NonSeriesParallel):
                     fits = self.fits((slot,))[0, 0]
                     parts.append(LocalSearch(self.prices, block, fork, join, slot[1], fits))
                 else:
@@ -138,7 +138,7 @@ class BlockSolver:
 
 
 class BatchedStep:
-    """Crossings or knots that differ in their GPUs only, as one step."""
+    """Crossings or regions that differ in their GPUs only, as one step."""
 
     def __init__(self, parts: Sequence["BlockStep | LocalSearch"]) -> None:
         """Takes one part for each slot."""
@@ -166,7 +166,7 @@ class BatchedStep:
         return np.stack([part.bounds.least for part in self.parts if isinstance(part, BlockStep)])
 
     def crossing(self, slot: int) -> "BlockStep":
-        """A part that is no knot."""
+        """A part that is no region."""
         part = self.parts[slot]
         assert isinstance(part, BlockStep)
         return part

@@ -29,7 +29,7 @@ Where the paper leaves a choice, the reading here, and where it comes from:
 
 What the paper does not define, and the rule here: a block inside a branch is reduced first, and is then an
 edge of that branch, at its end one into the joining layer; layers that are no chains of blocks at all (a
-knot, see graph/regions.py) take one GPU count as a whole, one after another, and stand for a branch of one
+region, see graph/series_parallel.py) take one GPU count as a whole, one after another, and stand for a branch of one
 layer with the largest amplification of theirs.
 
 Complexity: O(layers x counts^2) on a chain, times counts inside a block.
@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, Irregular, ParallelBlock, Series, decompose
+from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, decompose
 from deeppool.planning.plan import PublishedClaim
 
 Indices = NDArray[np.intp]
@@ -181,10 +181,10 @@ class _Solver:
         away: Floats = 2 * (latency + size * per_byte)
         return self.costs.comm(size), away
 
-    def _reduce(self, block: ParallelBlock | Irregular, fork: int, join: int) -> _Edge:
+    def _reduce(self, block: ParallelBlock | NonSeriesParallel, fork: int, join: int) -> _Edge:
         """The graph reduction: the branches between a branching and a joining layer become an edge."""
-        if isinstance(block, Irregular):
-            found = [self._to_join(self._knot(block, fork), block.layers, None, join)]
+        if isinstance(block, NonSeriesParallel):
+            found = [self._to_join(self._region(block, fork), block.layers, None, join)]
         else:
             found = [self._branch(branch, fork, join) for branch in block.branches]
         edges, returns = zip(*found, strict=True)
@@ -192,7 +192,7 @@ class _Solver:
         elapsed, beside = merge(np.stack([edge.time for edge in edges]), moves, self.limit)
         arrival, fetch = sum(edge.arrival for edge in edges), sum(edge.fetch for edge in edges)
         reads_fork = fork in self.costs.graph.layers[join].predecessors
-        if reads_fork if isinstance(block, Irregular) else block.direct:
+        if reads_fork if isinstance(block, NonSeriesParallel) else block.direct:
             moved, away = self._moves(fork, join)
             elapsed, arrival, fetch = np.maximum(elapsed, moved), arrival + moved, fetch + away - moved
 
@@ -238,11 +238,11 @@ class _Solver:
 
         return _Edge(time, arriving[last, self.every], fetch, trace), (away - moved)[last, self.every]
 
-    def _knot(self, knot: Irregular, fork: int) -> _Table:
+    def _region(self, region: NonSeriesParallel, fork: int) -> _Table:
         """All layers on one GPU count: no transfers inside."""
         rows = 1 if fork == INPUT else len(self.counts)
         time, worst, fetch = (np.zeros((rows, len(self.counts))) for _ in range(3))
-        for layer in knot.layers:
+        for layer in region.layers:
             reads_fork = fork in (self.costs.graph.layers[layer].predecessors or (INPUT,))
             moved, away = self._moves(fork, layer) if reads_fork else (0.0, 0.0)
             spent = moved + self.costs.compute[layer] + self.costs.sync[layer]
@@ -250,7 +250,7 @@ class _Solver:
             worst = np.maximum(worst, spent * self.counts / self.costs.compute[layer, 0])
             fetch = fetch + away - moved
         gpu_counts = self.costs.gpu_counts
-        return _Table(time, worst, fetch, lambda _, last: _Traced(dict.fromkeys(knot.layers, last), gpu_counts[last]))
+        return _Table(time, worst, fetch, lambda _, last: _Traced(dict.fromkeys(region.layers, last), gpu_counts[last]))
 
 
 def merge(times: Floats, moves: Floats, limit: float) -> tuple[Floats, NDArray[np.bool_]]:

@@ -11,8 +11,8 @@ O(layers x counts^2). Everything on one GPU has amplification 1, so a plan alway
 Branches run side by side in lanes (see ``lanes``) or one after another, whichever is faster. What lies
 between a fork and its join is a step of that path too, of whose price only a lower bound is known at
 first (see ``crossing``). The search takes the shortest path, prices the steps on it, and repeats until
-all steps on the shortest path are priced: no other path can then be shorter. Knots (see ``knot``) are
-priced by local search; a plan with a knot states how far from its lower bound it is, and so does one whose
+all steps on the shortest path are priced: no other path can then be shorter. Regions that are not series-parallel
+(see ``local_search``) are priced by local search; a plan with one states how far from its lower bound it is, and so does one whose
 proof takes too long.
 
 Layers of equal signature cost the same, so equal parts of a model are priced once.

@@ -10,7 +10,7 @@ from deeppool.errors import ProfileError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks
 from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
-from deeppool.profiling.measure.sampling import LONG, enough, progress
+from deeppool.profiling.measure.sampling import LONG_ITERATION, is_sufficient, progress
 from deeppool.profiling.store import MeasurementLog, Runs, Times
 
 
@@ -32,7 +32,7 @@ class Bench:
         device: Device,
         precision: Precision,
         graphs: bool,
-        company: ConcurrentRanks | None = None,
+        concurrent_ranks: ConcurrentRanks | None = None,
     ) -> None:
         """Copies the weights there.
 
@@ -41,24 +41,24 @@ class Bench:
             device: where it runs.
             precision: of its arithmetic.
             graphs: whether iterations are captured as CUDA graphs.
-            company: other cores, which do every iteration at the same time; None: it is alone.
+            concurrent_ranks: other cores, which do every iteration at the same time; None: it is alone.
         """
         self._captured, self._device, self._precision, self._graphs = captured, device, precision, graphs
-        self._company = company
+        self._company = concurrent_ranks
         weights = copy_weights(captured, device)
         self._iterations = {stamped: Iteration(captured, weights, stamped=stamped) for stamped in (True, False)}
 
     def measure(self, batch: int, runs: Runs, log: MeasurementLog, seconds: float) -> Iterator[float]:
         """Adds iterations to the log until there are enough; tells about what share of them is done."""
         yield 0.0
-        if enough(*runs.seconds, seconds):
+        if is_sufficient(*runs.seconds, seconds):
             return
         with self._errors(batch):
             once = self._ready(batch)
             first = once(True)
-        if sum(map(sum, first)) >= LONG:
+        if sum(map(sum, first)) >= LONG_ITERATION:
             log.add(batch, True, first)
-        while not enough(*runs.seconds, seconds):
+        while not is_sufficient(*runs.seconds, seconds):
             yield progress(*runs.seconds, seconds)
             stamped = len(runs.layered) <= len(runs.whole)
             with self._errors(batch):
@@ -69,9 +69,9 @@ class Bench:
         """One iteration, stamped or not, as a function that gives the seconds of each layer, or of the whole."""
         kinds = (True, False)
         data = example_data(self._captured, batch, self._device)
-        tapes = {stamped: TimestampLog(self._device.stamp) for stamped in kinds}
+        logs = {stamped: TimestampLog(self._device.stamp) for stamped in kinds}
         works: list[Callable[[], None]] = [
-            partial(self._iterations[x].run, data, tapes[x], self._precision) for x in kinds
+            partial(self._iterations[x].run, data, logs[x], self._precision) for x in kinds
         ]
         runs = dict(zip(kinds, self._device.repeatable(*works) if self._graphs else works, strict=True))
 
@@ -81,8 +81,8 @@ class Bench:
                 runs[stamped]()
                 self._device.synchronize()
             times = [[0.0, 0.0] for _ in self._captured.nodes]
-            before = tapes[stamped].start
-            for direction, layer, stamp in tapes[stamped].marks:
+            before = logs[stamped].start
+            for direction, layer, stamp in logs[stamped].marks:
                 times[layer][direction == "backward"] += self._device.seconds(before, stamp)
                 before = stamp
             if not stamped:
@@ -95,12 +95,12 @@ class Bench:
         """Of one more iteration, without graphs, whose memory lasts longer than they run."""
         if self._device.memory_use() is None:
             return DeviceMemory()
-        tape = TimestampLog(self._device.memory_use)
+        log = TimestampLog(self._device.memory_use)
         with self._errors(batch):
-            self._iterations[True].run(example_data(self._captured, batch, self._device), tape, self._precision)
+            self._iterations[True].run(example_data(self._captured, batch, self._device), log, self._precision)
         layers = [0] * len(self._captured.nodes)
-        held, highest = tape.start
-        for _, layer, (now, peak) in tape.marks:
+        held, highest = log.start
+        for _, layer, (now, peak) in log.marks:
             layers[layer] = max(layers[layer], peak - held)
             held, highest = now, max(highest, peak)
         return DeviceMemory(highest, tuple(layers))
@@ -112,7 +112,7 @@ class Bench:
             yield
         except (RuntimeError, ValueError) as error:
             graph = self._captured.graph
-            layer = self._iterations[True].at_fault()
+            layer = self._iterations[True].failed_layer()
             where = graph.model if layer is None else f"layer '{graph.layers[layer].name}' of {graph.model}"
             raise ProfileError(
                 f"{where} cannot run at batch {batch}: {str(error).splitlines()[0]} (try other --batch-sizes)"

@@ -61,11 +61,11 @@ class _Boundary(nn.Module):
         self.layer = layer
 
     def forward(self, *outputs: torch.Tensor) -> None:
-        tape: TimestampLog = self.__dict__["iteration"].tape
-        tape.end("forward", self.layer)
+        log: TimestampLog = self.__dict__["iteration"].log
+        log.end("forward", self.layer)
         for output in outputs:
             if output.grad_fn is not None:
-                output.grad_fn.register_prehook(lambda _: tape.begin_backward(self.layer))
+                output.grad_fn.register_prehook(lambda _: log.begin_backward(self.layer))
 
 
 class Iteration:
@@ -79,7 +79,7 @@ class Iteration:
             weights: see :func:`copy_weights`.
             stamped: whether there are boundaries between layers, or only around the two passes.
         """
-        self.tape = TimestampLog(lambda: None)
+        self.log = TimestampLog(lambda: None)
         self.last = len(captured.nodes) - 1
         self.broken = False
         """The last run raised, or still runs."""
@@ -111,30 +111,30 @@ class Iteration:
                 graph.call_module(name, tuple(copies[output] for output in _outputs(nodes)))
         return fx.GraphModule(holder, graph)
 
-    def run(self, data: Sequence[torch.Tensor], tape: TimestampLog, precision: Precision) -> None:
-        """One iteration, on ``data`` of :func:`example_data`; ``tape`` then holds a reading for each boundary.
+    def run(self, data: Sequence[torch.Tensor], log: TimestampLog, precision: Precision) -> None:
+        """One iteration, on ``data`` of :func:`example_data`; ``log`` then holds a reading for each boundary.
 
         Gradients are new, as after ``zero_grad``, and are left on the weights.
         """
         for parameter in self.parameters:
             parameter.grad = None
-        self.tape, self.broken = tape, True
+        self.log, self.broken = log, True
         to = AUTOCAST_TYPES.get(precision)
-        tape.begin(self.last)
+        log.begin(self.last)
         with torch.autocast(data[0].device.type, to or torch.bfloat16, enabled=to is not None):
             loss = self.module(*data)
         if not self.pieces:
-            tape.end("forward", self.last)
+            log.end("forward", self.last)
         loss.backward()
-        tape.end("backward", tape.running)
+        log.end("backward", log.running)
         self.broken = False
 
-    def at_fault(self) -> int | None:
+    def failed_layer(self) -> int | None:
         """The layer that was running when :meth:`run` raised; None without boundaries, or where it did not raise."""
         if not self.pieces or not self.broken:
             return None
-        done = len(self.tape.marks)
-        return self.pieces[done][0] if done < len(self.pieces) else self.tape.running
+        done = len(self.log.marks)
+        return self.pieces[done][0] if done < len(self.pieces) else self.log.running
 
 
 def copy_weights(captured: CapturedModel, device: Device) -> nn.Module:

@@ -31,7 +31,7 @@ from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.measure.bench import Bench, DeviceMemory
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks, check_ranks
 from deeppool.profiling.measure.sampling import MAXIMUM_SECONDS, faster_half, spread, typical
-from deeppool.profiling.store import Kept, MeasurementLog, Runs, read_kept
+from deeppool.profiling.store import MeasurementLog, ResumeState, Runs, read_resume_state
 from deeppool.profiling.table import Measurement, Profile
 from deeppool.units import format_bytes
 
@@ -111,9 +111,9 @@ def profile(
         memory_kept() if place.kind == "cpu" else nullcontext(),
         _threads(threads),
         place.arithmetic(precision),
-        nullcontext() if ranks == 1 else ConcurrentRanks(captured, precision, ranks - 1) as company,
+        nullcontext() if ranks == 1 else ConcurrentRanks(captured, precision, ranks - 1) as concurrent_ranks,
     ):
-        bench = Bench(captured, place, precision, graphs, company)
+        bench = Bench(captured, place, precision, graphs, concurrent_ranks)
         for index, batch in enumerate(sizes):
             # Larger batches take longer, about as their number of samples.
             start, end = (sum(sizes[:n]) / sum(sizes) for n in (index, index + 1))
@@ -154,7 +154,7 @@ def resumable(
     threads: int = 1,
     ranks: int = 1,
     graphs: bool | None = None,
-) -> Kept | None:
+) -> ResumeState | None:
     """What :func:`profile` with these arguments would go on from; None: it would begin anew.
 
     Args:
@@ -169,7 +169,7 @@ def resumable(
     Raises:
         InvalidValueError: no such device here.
     """
-    kept = read_kept(_log_path(Path(output)))
+    kept = read_resume_state(_log_path(Path(output)))
     if kept is None:
         return None
     place = find_device(device)

@@ -17,7 +17,7 @@ MAXIMUM_RUNS = 50
 MINIMUM_SECONDS = 0.5
 MAXIMUM_SECONDS = 6.0
 """Per batch size unless told; reached, two layered iterations and a whole one are enough."""
-LONG = 2.0
+LONG_ITERATION = 2.0
 """Seconds of an iteration that needs no warm-up of its own: what a first run costs extra is small beside it, and
 of two runs the lower counts."""
 
@@ -44,7 +44,7 @@ def spread(times: Sequence[float]) -> float:
     return (upper - lower) / 2 / middle
 
 
-def enough(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> bool:
+def is_sufficient(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> bool:
     """Whether iterations that took these seconds need no more company; ``most`` are to be spent on them."""
     if len(layered) < 2 or not whole:
         return False

@@ -18,7 +18,14 @@ from deeppool.device.environment import package_versions
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
-from deeppool.profiling.network.patterns import ELEMENT_BYTES, METHOD, Progress, RankSlot, group_sizes, measure_patterns
+from deeppool.profiling.network.patterns import (
+    ELEMENT_BYTES,
+    METHOD,
+    Progress,
+    RankContext,
+    group_sizes,
+    measure_patterns,
+)
 from deeppool.units import format_bytes
 
 SIZES = tuple(2**exponent for exponent in range(2, 27))
@@ -26,7 +33,7 @@ SIZES = tuple(2**exponent for exponent in range(2, 27))
 SECONDS = 30.0
 START_SECONDS = 300.0
 """For importing torch, and meeting the others."""
-SILENCE_SECONDS = 180.0
+SILENCE_TIMEOUT = 180.0
 """Ranks that report no progress for so long hang."""
 RANK_BYTES = 300 * 2**20
 """Memory of a rank without its buffers: the interpreter and torch."""
@@ -82,11 +89,11 @@ def measure_network(
         group.collect("ready", START_SECONDS, "while it started")
         answers = group.collect(
             "done",
-            SILENCE_SECONDS,
+            SILENCE_TIMEOUT,
             "while the network was measured",
             lambda message: report(message["what"], message["share"]),
         )
-    return _cluster(_curves(answers[0]["curves"]), RankSlot(0, count, count), device, name)
+    return _cluster(_curves(answers[0]["curves"]), RankContext(0, count, count), device, name)
 
 
 def join_measurement(
@@ -107,24 +114,24 @@ def join_measurement(
 
     device = _device(backend)
     wanted = _checked(sizes, seconds)
-    seat = RankSlot(*(int(os.environ[variable]) for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
-    _check_capacity(seat.ranks, device, wanted[-1], seat.per_node)
-    device.select(seat.local)
-    if seat.ranks == seat.per_node:
+    context = RankContext(*(int(os.environ[variable]) for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+    _check_capacity(context.ranks, device, wanted[-1], context.per_node)
+    device.select(context.local)
+    if context.ranks == context.per_node:
         # gloo would listen on the machine's public address; between nodes it has to.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with device.unbound():
         dist.init_process_group(device.backend, timeout=timedelta(seconds=120 + seconds))
     try:
-        per_node = torch.tensor([seat.per_node, -seat.per_node], device=device.torch_device(seat.local))
+        per_node = torch.tensor([context.per_node, -context.per_node], device=device.torch_device(context.local))
         dist.all_reduce(per_node, dist.ReduceOp.MAX)
         most, fewest = int(per_node[0]), -int(per_node[1])
         if most != fewest:
             raise RunError(f"nodes have {fewest} to {most} ranks, a cluster's nodes are equal (start as many on each)")
-        curves = measure_patterns(seat, device, wanted, seconds, on_progress or (lambda what, share: None))
+        curves = measure_patterns(context, device, wanted, seconds, on_progress or (lambda what, share: None))
     finally:
         dist.destroy_process_group()
-    return _cluster(curves, seat, device, name) if curves else None
+    return _cluster(curves, context, device, name) if curves else None
 
 
 def _device(backend: str) -> Device:
@@ -172,12 +179,12 @@ def _curves(found: Any) -> list[Curve]:
     return TypeAdapter(list[Curve]).validate_python(found)
 
 
-def _cluster(curves: list[Curve], seat: RankSlot, device: Device, name: str) -> Cluster:
-    """What the planner needs of the curves, which are in the order of :meth:`RankSlot.patterns`."""
-    found = dict(zip(seat.patterns(), curves, strict=True))
+def _cluster(curves: list[Curve], context: RankContext, device: Device, name: str) -> Cluster:
+    """What the planner needs of the curves, which are in the order of :meth:`RankContext.patterns`."""
+    found = dict(zip(context.patterns(), curves, strict=True))
     pairs = {pattern.ranks[1]: curve for pattern, curve in found.items() if pattern.kind == "transfer"}
-    near = pairs.get(1) if seat.per_node > 1 else None
-    far = pairs.get(seat.per_node) if seat.ranks > seat.per_node else None
+    near = pairs.get(1) if context.per_node > 1 else None
+    far = pairs.get(context.per_node) if context.ranks > context.per_node else None
     groups = [curve for pattern, curve in found.items() if pattern.kind == "all-reduce"]
     date = datetime.date.today().isoformat()
     how = f"{device.backend} on {device.name}, {date}"
@@ -186,20 +193,20 @@ def _cluster(curves: list[Curve], seat: RankSlot, device: Device, name: str) -> 
     one = inside or between
     assert one is not None, "two ranks are in one node or in two"
     return Cluster(
-        gpus=seat.ranks,
+        gpus=context.ranks,
         name=name,
-        gpus_per_node=seat.per_node,
+        gpus_per_node=context.per_node,
         inside=inside or one,
         between=between or Link(one.bandwidth, one.latency, f"not measured, there was one node: as inside it ({how})"),
         memory=device.memory,
         measured=MeasuredNetwork(
             backend=device.backend,
             device_name=device.name,
-            ranks=seat.ranks,
-            ranks_per_node=seat.per_node,
+            ranks=context.ranks,
+            ranks_per_node=context.per_node,
             inside=near,
             between=far,
-            all_reduce=tuple(map(AllReduce, group_sizes(seat.ranks, seat.per_node), groups)),
+            all_reduce=tuple(map(AllReduce, group_sizes(context.ranks, context.per_node), groups)),
             method=METHOD,
             date=date,
             versions=package_versions("deeppool", "torch"),

@@ -61,7 +61,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSlot:
+class RankContext:
     """One rank among all of them, which are numbered node by node."""
 
     rank: int
@@ -89,14 +89,14 @@ def group_sizes(ranks: int, per_node: int) -> tuple[int, ...]:
 
 
 def measure_patterns(
-    seat: RankSlot, device: Device, sizes: Sequence[int], seconds: float, report: Progress
+    context: RankContext, device: Device, sizes: Sequence[int], seconds: float, report: Progress
 ) -> list[Curve]:
-    """Measures every pattern, in the order of :meth:`RankSlot.patterns`.
+    """Measures every pattern, in the order of :meth:`RankContext.patterns`.
 
     All ranks call it; torch.distributed is initialised, and ``device`` selected.
 
     Args:
-        seat: which rank this is.
+        context: which rank this is.
         device: where the buffers lie.
         sizes: bytes, ascending multiples of four.
         seconds: over all patterns; each size gets ``MINIMUM_RUNS`` whatever that takes.
@@ -105,14 +105,14 @@ def measure_patterns(
     Returns:
         The curves on rank 0, nothing on the others.
     """
-    patterns = seat.patterns()
+    patterns = context.patterns()
     curves = []
     for index, pattern in enumerate(patterns):
         with device.unbound():
             group = dist.new_group(list(pattern.ranks))
-        if seat.rank in pattern.ranks:
-            member = _Member(pattern, seat, group, device, sizes)
-            if seat.rank == pattern.ranks[0]:
+        if context.rank in pattern.ranks:
+            member = _PatternRank(pattern, context, group, device, sizes)
+            if context.rank == pattern.ranks[0]:
                 part = partial(_report_part, report, str(pattern), index, len(patterns))
                 curves.append(member.lead(seconds / len(patterns), part))
             else:
@@ -125,15 +125,15 @@ def _report_part(report: Progress, what: str, index: int, count: int, share: flo
     report(what, (index + share) / count)
 
 
-class _Member:
+class _PatternRank:
     """One rank's part in one pattern."""
 
     def __init__(
-        self, pattern: Pattern, seat: RankSlot, group: dist.ProcessGroup, device: Device, sizes: Sequence[int]
+        self, pattern: Pattern, context: RankContext, group: dist.ProcessGroup, device: Device, sizes: Sequence[int]
     ) -> None:
         self.pattern, self.group, self.device, self.sizes = pattern, group, device, sizes
-        self.leads = seat.rank == pattern.ranks[0]
-        self.place = device.torch_device(seat.local)
+        self.leads = context.rank == pattern.ranks[0]
+        self.place = device.torch_device(context.local)
         self.outgoing, self.incoming = (torch.zeros(sizes[-1] // ELEMENT_BYTES, device=self.place) for _ in range(2))
 
     def lead(self, seconds: float, report: Callable[[float], None]) -> Curve:
@@ -151,18 +151,18 @@ class _Member:
                     computing[index] += [share for _, share in runs]
             if time.perf_counter() - started >= seconds and all(len(taken) >= MINIMUM_RUNS for taken in times):
                 break
-        self._order(STOP, 0)
+        self._broadcast(STOP, 0)
         return curve_through(self.sizes, times, computing if self.device.kind == "cpu" else None)
 
     def follow(self) -> None:
         """Does what the leader says."""
-        while (order := self._order())[0] != STOP:
+        while (order := self._broadcast())[0] != STOP:
             self._run(*order)
 
     def _burst(self, index: int, runs: int) -> list[tuple[float, float]]:
-        return self._run(*self._order(index, runs))
+        return self._run(*self._broadcast(index, runs))
 
-    def _order(self, index: int = 0, runs: int = 0) -> tuple[int, int]:
+    def _broadcast(self, index: int = 0, runs: int = 0) -> tuple[int, int]:
         """The leader's, on every member."""
         order = torch.tensor([index, runs], device=self.place)
         dist.broadcast(order, self.pattern.ranks[0], self.group)
@@ -173,7 +173,7 @@ class _Member:
         """Seconds of each run, and for which part of them the core computed, after one that warms up."""
         count = self.sizes[index] // ELEMENT_BYTES
         outgoing, incoming = self.outgoing[:count], self.incoming[:count]
-        once = self._there_and_back if self.pattern.kind == "transfer" else self._all_reduce
+        once = self._round_trip if self.pattern.kind == "transfer" else self._all_reduce
         parts = 2 if self.pattern.kind == "transfer" else 1
         found = []
         for _ in range(runs + 1):
@@ -188,7 +188,7 @@ class _Member:
     def _all_reduce(self, outgoing: torch.Tensor, _: torch.Tensor) -> None:
         dist.all_reduce(outgoing, group=self.group)
 
-    def _there_and_back(self, outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
+    def _round_trip(self, outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
         """Two moves: what was sent is awaited at the end, as at the end of an iteration."""
         first, second = self.pattern.ranks
         incoming = torch.empty_like(incoming)

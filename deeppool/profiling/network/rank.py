@@ -15,36 +15,36 @@ from deeppool.device.common import find_device
 from deeppool.errors import DeeppoolError
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel
-from deeppool.profiling.network.patterns import RankSlot, measure_patterns
+from deeppool.profiling.network.patterns import RankContext, measure_patterns
 
-PATIENCE = 120.0
+RENDEZVOUS_TIMEOUT = 120.0
 """Seconds, beyond those to measure, that a rank waits for the others; the launcher notices a death much sooner."""
 
 
 def main() -> None:
     """Measures, and answers."""
     commands = CommandChannel()
-    pulse = Heartbeat(commands)
+    heartbeat = Heartbeat(commands)
     try:
         setup = commands.next()
-        seat = RankSlot(setup["rank"], setup["ranks"], setup["ranks"])
+        context = RankContext(setup["rank"], setup["ranks"], setup["ranks"])
         device = find_device(setup["device"])
-        device.select(seat.local)
+        device.select(context.local)
         # gloo would listen on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        pulse.enter("meeting the other ranks", waits=True)
+        heartbeat.enter("meeting the other ranks", waits=True)
         with device.unbound():
             dist.init_process_group(
                 device.backend,
                 init_method=Path(setup["rendezvous"]).as_uri(),
-                rank=seat.rank,
-                world_size=seat.ranks,
-                timeout=timedelta(seconds=PATIENCE + setup["seconds"]),
+                rank=context.rank,
+                world_size=context.ranks,
+                timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT + setup["seconds"]),
             )
         commands.answer("ready")
-        pulse.enter("measuring the network")
+        heartbeat.enter("measuring the network")
         curves = measure_patterns(
-            seat,
+            context,
             device,
             setup["sizes"],
             setup["seconds"],

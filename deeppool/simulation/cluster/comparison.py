@@ -113,7 +113,7 @@ def compare_strategies(
         report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(asked))
         jobs = trace if limit is None else with_limit(trace, limit)
         found = simulate_cluster(jobs, cluster, strategy=strategy, foreground_gpus=gpus, sources=known, **options)
-        results.append(result_of(found, limit))
+        results.append(summarise_strategy(found, limit))
     report("done", 1.0)
     assert found is not None
     return ClusterComparison(trace.name, cluster, found.interference, found.provenance, tuple(results))
@@ -125,7 +125,7 @@ def with_limit(trace: WorkloadTrace, limit: float) -> WorkloadTrace:
     return replace(trace, jobs=tuple(jobs))
 
 
-def result_of(found: ClusterSimulation, limit: float | None = None) -> StrategyResult:
+def summarise_strategy(found: ClusterSimulation, limit: float | None = None) -> StrategyResult:
     """What is compared of a simulation; ``limit`` is what its foregrounds were given in place of the trace's."""
     return StrategyResult(
         strategy=found.strategy,

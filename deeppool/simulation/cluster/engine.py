@@ -15,8 +15,8 @@ from deeppool.simulation.cluster.jobs import SimulatedBackground, SimulatedForeg
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
 from deeppool.simulation.plan.conditions import Conditions
 
-NOBODY = -1
-TOGETHER = 1e-12
+NO_JOB = -1
+SIMULTANEOUS = 1e-12
 """Of the time: events that are not further apart are one."""
 EXCLUSIVE: tuple[ClusterStrategy, ...] = ("data-parallel", "burst-parallel")
 """Strategies by which a background leaves where a foreground comes."""
@@ -33,7 +33,7 @@ class Engine:
         cluster: Cluster,
         strategy: ClusterStrategy,
         foreground_gpus: int | None,
-        prices: CostCache,
+        costs: CostCache,
         conditions: Conditions,
     ) -> None:
         """Prices every job.
@@ -43,20 +43,20 @@ class Engine:
         """
         self.now = 0.0
         self.history = SimulationHistory(cluster.gpus)
-        self.jobs: list[SimulatedJob] = [_job(number, job, prices) for number, job in enumerate(trace.jobs)]
+        self.jobs: list[SimulatedJob] = [_job(number, job, costs) for number, job in enumerate(trace.jobs)]
         for job in self.jobs:
             if job.gpu_count > cluster.gpus:
                 raise InvalidValueError(
                     f"job '{job.job.name}' needs {job.gpu_count} GPUs, the cluster has {cluster.gpus}"
                 )
-        self._strategy, self._prices = strategy, prices
+        self._strategy, self._costs = strategy, costs
         gpus = tuple(Gpu(number, str(number // cluster.gpus_per_node)) for number in range(cluster.gpus))
         self._all = gpus
         # A partition's foregrounds have their part, its backgrounds the other one.
-        self._front = gpus[:foreground_gpus]
-        self._behind = gpus if foreground_gpus is None else gpus[foreground_gpus:]
+        self._foreground_gpus = gpus[:foreground_gpus]
+        self._background_gpus = gpus if foreground_gpus is None else gpus[foreground_gpus:]
         self._speed = np.array([conditions.speed(number) for number in range(cluster.gpus)])
-        self._coming = sorted(self.jobs, key=lambda job: (job.job.arrival, job.number), reverse=True)
+        self._arrivals = sorted(self.jobs, key=lambda job: (job.job.arrival, job.number), reverse=True)
         self._waiting: list[SimulatedJob] = []
         self._running: dict[int, SimulatedJob] = {}
         self._backgrounds = {job.number: job.cost for job in self.jobs if isinstance(job, SimulatedBackground)}
@@ -67,10 +67,10 @@ class Engine:
         while True:
             self._arrive()
             self._place()
-            if not self._coming and all(_endless(job) for job in self._running.values()):
+            if not self._arrivals and all(_endless(job) for job in self._running.values()):
                 return
             next_event = min(self._next_event(), math.inf if until is None else until)
-            self._pass_until(next_event)
+            self._advance_to(next_event)
             self._finish()
             done = sum(job.finished is not None for job in self.jobs)
             report(f"{done} of {ending} jobs have ended", done / ending)
@@ -78,8 +78,8 @@ class Engine:
                 return
 
     def _arrive(self) -> None:
-        while self._coming and self._coming[-1].job.arrival <= self.now * (1 + TOGETHER):
-            self._waiting.append(self._coming.pop())
+        while self._arrivals and self._arrivals[-1].job.arrival <= self.now * (1 + SIMULTANEOUS):
+            self._waiting.append(self._arrivals.pop())
 
     def _place(self) -> None:
         """Starts what can start now."""
@@ -89,8 +89,8 @@ class Engine:
             self._start(place(_requests(self._waiting), self._placements(), self._all))
             return
         front = [job for job in self._waiting if isinstance(job, SimulatedForeground)]
-        self._start(place(_requests(front), self._placements(), self._front))
-        free = self._behind
+        self._start(place(_requests(front), self._placements(), self._foreground_gpus))
+        free = self._background_gpus
         if self._strategy in EXCLUSIVE:
             held = {gpu for job in self._running.values() if isinstance(job, SimulatedForeground) for gpu in job.gpus}
             self._suspend(held)
@@ -109,7 +109,7 @@ class Engine:
             # Two that come together come at the time of the first.
             start = max(self.now, job.job.arrival)
             if isinstance(job, SimulatedForeground):
-                job.start(start, placement.gpus, self._prices)
+                job.start(start, placement.gpus, self._costs)
             else:
                 job.start(start, placement.gpus)
 
@@ -125,28 +125,28 @@ class Engine:
     def _next_event(self) -> float:
         """Finds every job's rate, and when the first of them ends unless another arrives before."""
         self._rate()
-        arrival = self._coming[-1].job.arrival if self._coming else math.inf
+        arrival = self._arrivals[-1].job.arrival if self._arrivals else math.inf
         return min([arrival, *(job.end(self.now) for job in self._running.values())])
 
     def _rate(self) -> None:
         size = len(self._all)
-        self._foreground, self._background = (np.full(size, NOBODY, dtype=np.intp) for _ in range(2))
+        self._foreground, self._background = (np.full(size, NO_JOB, dtype=np.intp) for _ in range(2))
         behind = [job for job in self._running.values() if isinstance(job, SimulatedBackground)]
         for job in behind:
             self._background[job.columns[job.training]] = job.number
         # Where no foreground is, a background has the GPU to itself.
-        alone = self._background != NOBODY
+        alone = self._background != NO_JOB
         self._held, self._harvested, work = np.zeros(size), alone.astype(np.float64), np.ones(size)
         for front in self._running.values():
             if isinstance(front, SimulatedForeground):
                 where = front.columns
-                front.go_beside(self._background[where], self._backgrounds, self._prices)
+                front.collocate(self._background[where], self._backgrounds, self._costs)
                 self._foreground[where] = front.number
                 self._held[where], self._harvested[where], work[where] = front.held, front.harvested, front.work
         for job in behind:
-            job.go((work * self._speed)[job.columns])
+            job.set_rates((work * self._speed)[job.columns])
 
-    def _pass_until(self, event: float) -> None:
+    def _advance_to(self, event: float) -> None:
         """Time goes on; nothing happens before ``event``."""
         seconds = event - self.now
         throughput = {"foreground": 0.0, "background": 0.0}
@@ -154,7 +154,7 @@ class Engine:
             throughput[job.job.role] += job.throughput
             job.advance(seconds)
         if seconds > 0:
-            self.history.tell(
+            self.history.record(
                 self.now,
                 event,
                 self._foreground,
@@ -167,20 +167,20 @@ class Engine:
         self.now = event
 
     def _finish(self) -> None:
-        together = TOGETHER * self.now
+        tolerance = SIMULTANEOUS * self.now
         for job in list(self._running.values()):
             if isinstance(job, SimulatedForeground):
-                over = job.end(self.now) <= self.now + together
+                over = job.end(self.now) <= self.now + tolerance
                 if over:
                     job.finish(self.now)
             else:
-                over = job.finish_training(self.now, together)
+                over = job.finish_training(self.now, tolerance)
             if over:
                 del self._running[job.number]
 
 
-def _job(number: int, job: TraceJob, prices: CostCache) -> SimulatedJob:
-    return (SimulatedForeground if job.role == "foreground" else SimulatedBackground)(number, job, prices)
+def _job(number: int, job: TraceJob, costs: CostCache) -> SimulatedJob:
+    return (SimulatedForeground if job.role == "foreground" else SimulatedBackground)(number, job, costs)
 
 
 def _endless(job: SimulatedJob) -> bool:

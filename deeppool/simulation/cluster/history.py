@@ -23,7 +23,7 @@ class SimulationHistory:
         self._states: list[list[_State]] = [[] for _ in range(gpus)]
         self._last: NDArray[np.float64] | None = None
 
-    def tell(
+    def record(
         self,
         start: float,
         end: float,
@@ -63,10 +63,10 @@ class SimulationHistory:
         same: dict[tuple[_State, ...], list[int]] = defaultdict(list)
         for gpu, states in enumerate(self._states):
             same[tuple(states)].append(gpu)
-        return tuple(GpuGroup(tuple(gpus), _stints(states, end, names)) for states, gpus in same.items())
+        return tuple(GpuGroup(tuple(gpus), _intervals(states, end, names)) for states, gpus in same.items())
 
 
-def _stints(states: Sequence[_State], end: float, names: Sequence[str]) -> tuple[Interval, ...]:
+def _intervals(states: Sequence[_State], end: float, names: Sequence[str]) -> tuple[Interval, ...]:
     ends = [*(state[0] for state in states[1:]), end]
     return tuple(
         Interval(

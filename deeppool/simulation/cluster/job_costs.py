@@ -2,11 +2,11 @@
 
 A foreground alone takes an iteration time T, of which GPU i is held for ``held_i`` seconds; the rest are gaps. A
 background beside it on GPU i makes what is held longer by a factor ``stretch_i``, delays it by ``wait_i`` seconds that
-it cannot be recalled in, uses the part ``gaps_i`` of the gaps, and gets ``beside_i`` seconds of its own work done per
+it cannot be recalled in, uses the part ``gaps_i`` of the gaps, and gets ``overlapped_i`` seconds of its own work done per
 second beside the foreground's. All ranks wait for the slowest, so with backgrounds beside some of them
 
     T'      = max(T, max over i of  T + (stretch_i - 1) held_i + wait_i)
-    work_i  = gaps_i (T' - stretch_i held_i)  +  beside_i stretch_i held_i
+    work_i  = gaps_i (T' - stretch_i held_i)  +  overlapped_i stretch_i held_i
 
 seconds of background work are done on GPU i per iteration. The four numbers come from one simulation of a GPU with
 both jobs (``collocated``), once per distinct combination; without measured interference they are 1, 0, 1 and 0.
@@ -30,9 +30,9 @@ from deeppool.planning.renumber_gpus import renumber_gpus
 from deeppool.profiling.table import Profile
 from deeppool.simulation.cluster.workload import Source, TraceJob
 from deeppool.simulation.device.interference import Interference
-from deeppool.simulation.plan.collocated_plan import simulate_beside
+from deeppool.simulation.plan.collocated_plan import simulate_gpu
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.simulation.plan.simulate import GpuActivity, work_of, work_under
+from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities, median_activities
 
 ClusterStrategy = Literal["data-parallel", "partition", "burst-parallel", "collocated"]
 """Who trains where:
@@ -57,7 +57,7 @@ class InterferenceEffect:
     wait: float = 0.0
     """Seconds of an iteration."""
     gaps: float = 1.0
-    beside: float = 0.0
+    overlapped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +107,7 @@ class CostCache:
         self._cluster = cluster
         self._strategy = strategy
         self._sources = sources
-        self._most = cluster.gpus if foreground_gpus is None else foreground_gpus
+        self._foreground_limit = cluster.gpus if foreground_gpus is None else foreground_gpus
         self._interference = interference
         self._sharing = sharing
         self._harvest = harvest_of_idle
@@ -141,7 +141,7 @@ class CostCache:
             return source
         if job.gpus is None or job.batch is None:
             raise InvalidValueError(f"foreground job '{job.name}' of a profile needs gpus and batch")
-        cluster = replace(self._cluster, gpus=min(job.gpus, self._most))
+        cluster = replace(self._cluster, gpus=min(job.gpus, self._foreground_limit))
         if not burst:
             return data_parallel_plan(source, cluster, job.batch)
         return make_plan(source, cluster, job.batch, job.amplification_limit)
@@ -183,7 +183,7 @@ class CostCache:
         # As planned, whatever the conditions: they change how long work is held, not what suffers beside what.
         key = (id(cost.plan), kind, id(background))
         if key not in self._effects:
-            self._effects[key] = effect_beside(
+            self._effects[key] = interference_effect(
                 cost.plan,
                 work,
                 cost.planned_time,
@@ -202,13 +202,13 @@ class CostCache:
 
 
 def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
-    work, planned_time = work_of(plan)
+    work, planned_time = gpu_activities(plan)
     kind = np.zeros(plan.gpus, dtype=np.intp)
     for index, one in enumerate(work):
         kind[list(one.gpus)] = index
     time, ranks = planned_time, work
     if conditions is not None:
-        ranks, times = work_under(plan, conditions, SAMPLED_ITERATIONS)
+        ranks, times = median_activities(plan, conditions, SAMPLED_ITERATIONS)
         time = fmean(times)
     held = np.zeros(plan.gpus)
     for one in ranks:
@@ -217,7 +217,7 @@ def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
     return ForegroundCost(plan, tuple(work), kind, planned_time, time, held)
 
 
-def effect_beside(
+def interference_effect(
     plan: Plan,
     work: GpuActivity,
     iteration_time: float,
@@ -226,14 +226,14 @@ def effect_beside(
     interference: Interference,
     sharing: Sharing,
 ) -> InterferenceEffect:
-    """Simulates a GPU of a plan with a background beside it; see :func:`simulate_beside` for the arguments."""
+    """Simulates a GPU of a plan with a background beside it; see :func:`simulate_gpu` for the arguments."""
     iterations = LEARNING_ITERATIONS if sharing.learns else COLLOCATED_ITERATIONS
-    found = simulate_beside(plan, work, iteration_time, background, batch, interference, sharing, iterations=iterations)
+    found = simulate_gpu(plan, work, iteration_time, background, batch, interference, sharing, iterations=iterations)
     busy = found.elapsed - found.gap_time
     stretch = max(1.0, busy / found.iterations / work.held)
     return InterferenceEffect(
         stretch=stretch,
         wait=max(0.0, found.iteration_time - found.alone_time - (stretch - 1) * work.held),
         gaps=min(1.0, found.gap_work / found.gap_time) if found.gap_time else 1.0,
-        beside=(found.work - found.gap_work) / busy,
+        overlapped=(found.work - found.gap_work) / busy,
     )

@@ -51,52 +51,47 @@ class _SimulatedJob:
 class SimulatedForeground(_SimulatedJob):
     """A training by a plan."""
 
-    def __init__(self, number: int, job: TraceJob, prices: CostCache) -> None:
+    def __init__(self, number: int, job: TraceJob, costs: CostCache) -> None:
         """Waits."""
-        self._plan = prices.plan(job)
+        self._plan = costs.plan(job)
         super().__init__(number, job, self._plan.gpus)
         assert job.iterations is not None
         self._iterations = job.iterations
         self._left = float(job.iterations)
         self._cost: ForegroundCost | None = None
         self._period = math.inf
-        self._beside: bytes | None = None
+        self._collocated_with: bytes | None = None
         self.held = self.harvested = self.work = np.zeros(0)
         """Per GPU of its own, parts of the time: held by it, by a background alone, and a background's work done."""
 
-    def start(self, now: float, gpus: tuple[int, ...], prices: CostCache) -> None:
+    def start(self, now: float, gpus: tuple[int, ...], costs: CostCache) -> None:
         """Gets its GPUs."""
         self.gpus, self.started = gpus, now
-        self._cost = prices.foreground(self.job, gpus)
-        self._beside = None
+        self._cost = costs.foreground(self.job, gpus)
+        self._collocated_with = None
         self.alone_time = self._iterations * self._cost.iteration_time
 
-    def go_beside(self, backgrounds: Gpus, costs: dict[int, BackgroundCost], prices: CostCache) -> bool:
-        """Finds its rates beside the background of each of its GPUs, below 0 where there is none.
-
-        Returns:
-            Whether they are others than before.
-        """
+    def collocate(self, backgrounds: Gpus, background_costs: dict[int, BackgroundCost], costs: CostCache) -> None:
+        """Sets the rates beside the background of each of the job's GPUs, given by number, negative for none."""
         cost, key = self._cost, backgrounds.tobytes()
         assert cost is not None
-        if key == self._beside:
-            return False
-        self._beside = key
-        stretch, gaps, wait, beside = np.ones_like(cost.held), *np.zeros((3, len(cost.held)))
+        if key == self._collocated_with:
+            return
+        self._collocated_with = key
+        stretch, gaps, wait, overlapped = np.ones_like(cost.held), *np.zeros((3, len(cost.held)))
         for number in {*backgrounds.tolist()} - {-1}:
             mine = backgrounds == number
             for kind in {*cost.kind[mine].tolist()}:
                 here = mine & (cost.kind == kind)
-                effect = prices.effect(cost, kind, costs[number])
+                effect = costs.effect(cost, kind, background_costs[number])
                 stretch[here], wait[here] = effect.stretch, effect.wait
-                gaps[here], beside[here] = effect.gaps, effect.beside
-        longer = float(np.max((stretch - 1) * cost.held + wait))
-        self._period = cost.iteration_time + longer
+                gaps[here], overlapped[here] = effect.gaps, effect.overlapped
+        delay = float(np.max((stretch - 1) * cost.held + wait))
+        self._period = cost.iteration_time + delay
         busy = np.minimum(stretch * cost.held, self._period)
         alone = gaps * (self._period - busy)
         self.held, self.harvested = busy / self._period, alone / self._period
-        self.work = (alone + beside * busy) / self._period
-        return True
+        self.work = (alone + overlapped * busy) / self._period
 
     @property
     def throughput(self) -> float:
@@ -126,10 +121,10 @@ class SimulatedForeground(_SimulatedJob):
 class SimulatedBackground(_SimulatedJob):
     """Trainings of their own on some GPUs; the job is over when all of them are."""
 
-    def __init__(self, number: int, job: TraceJob, prices: CostCache) -> None:
+    def __init__(self, number: int, job: TraceJob, costs: CostCache) -> None:
         """Waits."""
         super().__init__(number, job, job.gpus or 1)
-        self.cost = prices.background(job)
+        self.cost = costs.background(job)
         self._whole = math.inf if job.iterations is None else float(job.iterations)
         self._left: Floats = np.full(self.gpu_count, self._whole)
         self._done: Floats = np.zeros(self.gpu_count)
@@ -156,7 +151,7 @@ class SimulatedBackground(_SimulatedJob):
         """Leaves its GPUs, and waits again."""
         self.suspensions += 1
 
-    def go(self, speed: Floats) -> None:
+    def set_rates(self, speed: Floats) -> None:
         """Takes its rates: per GPU of its own, how fast it goes there; 1 is as fast as alone."""
         self._rate = np.where(self.training, speed / self.cost.step_time, 0.0)
 
@@ -177,9 +172,9 @@ class SimulatedBackground(_SimulatedJob):
         self._left -= done
         self.samples = float(self._done.sum()) * self.cost.batch
 
-    def finish_training(self, now: float, together: float) -> bool:
+    def finish_training(self, now: float, tolerance: float) -> bool:
         """Ends those of its trainings that end now; returns whether that was the last of them."""
-        over = (self._rate > 0) & (self._left <= together * self._rate)
+        over = (self._rate > 0) & (self._left <= tolerance * self._rate)
         self._done[over], self._left[over], self._rate[over] = self._whole, 0.0, 0.0
         if self._left.any():
             return False

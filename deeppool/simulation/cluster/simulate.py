@@ -69,7 +69,7 @@ def simulate_cluster(
     if sharing is None:
         raise InvalidValueError("policy 'none' has no background (the strategy burst-parallel keeps them apart)")
     known = load_sources(trace) if sources is None else sources
-    prices = CostCache(
+    costs = CostCache(
         cluster,
         strategy,
         known,
@@ -79,7 +79,7 @@ def simulate_cluster(
         harvest_of_idle=harvest_of_idle,
         conditions=conditions,
     )
-    engine = Engine(trace, cluster, strategy, foreground_gpus, prices, conditions or Conditions())
+    engine = Engine(trace, cluster, strategy, foreground_gpus, costs, conditions or Conditions())
     engine.run(until, on_progress or (lambda what, share: None))
     modelled = "no interference modelled"
     if interference is not None:

@@ -109,7 +109,7 @@ def _load(name: str, folder: Path) -> Source:
             )
 
 
-def beside_one_foreground(
+def single_foreground_trace(
     foreground: str,
     gpus: int,
     global_batch: int,

@@ -216,40 +216,40 @@ class _Run:
         operators: dict[Operator, float] = {}
         for step, seconds in zip(steps, drawn, strict=True):
             rested, done = self.now, self.work
-            self._rest(step.idle, step.idle_rate)
+            self._idle(step.idle, step.idle_rate)
             doing = (step.kind, step.stage)
             started = self.now
             if step.idle and not self._device.preempts:
                 self._wait_for_device(doing)
             self.gap_time += self.now - rested
             self.gap_work += self.work - done
-            self._operate(step, doing, seconds)
+            self._run_operator(step, doing, seconds)
             operators[doing] = operators.get(doing, 0.0) + self.now - started
         return self.now - began, operators
 
-    def _rest(self, seconds: float, rate: float) -> None:
+    def _idle(self, seconds: float, rate: float) -> None:
         """The foreground is idle: the device is the background's."""
         end = self.now + seconds
         while self.now < end:
             self._launch(None)
-            self._pass(min(end - self.now, self._left_at(rate), self._asking()), rate)
+            self._advance(min(end - self.now, self._piece_time(rate), self._until_poll()), rate)
 
     def _wait_for_device(self, doing: Operator) -> None:
         """An operator waits for what was launched before it and cannot be recalled."""
         ahead = max(min(1, len(self._queue)), len(self._queue) - self._private)
         while ahead > 0:
             self._launch(doing)
-            ended = self._pass(min(self._left_at(1.0), self._asking()), 1.0)
+            ended = self._advance(min(self._piece_time(1.0), self._until_poll()), 1.0)
             ahead -= ended
 
-    def _operate(self, step: SimulatedStep, doing: Operator, seconds: float) -> None:
+    def _run_operator(self, step: SimulatedStep, doing: Operator, seconds: float) -> None:
         """An operator works, beside whatever the background has on the device."""
         while seconds > 0:
             self._launch(doing)
             foreground, background = self._device.rates(step, self._queue[0]) if self._queue else (1.0, 1.0)
-            passed = min(seconds / foreground, self._left_at(background), self._asking())
+            passed = min(seconds / foreground, self._piece_time(background), self._until_poll())
             done = passed == seconds / foreground
-            self._pass(passed, background)
+            self._advance(passed, background)
             seconds = 0.0 if done else seconds - passed * foreground
 
     def _launch(self, doing: Operator | None) -> None:
@@ -264,17 +264,17 @@ class _Run:
             self._queue.append(piece)
             self._next = (self._next + 1) % len(self._pieces)
 
-    def _left_at(self, rate: float) -> float:
+    def _piece_time(self, rate: float) -> float:
         """Seconds until the first piece in the queue ends."""
         return self._left / rate if self._queue and rate > 0 else math.inf
 
-    def _asking(self) -> float:
+    def _until_poll(self) -> float:
         """Seconds until the gate may say something else though nothing ends: only a share is earned with time."""
         return self._poll if self._orders.open and self._orders.share < 1 else math.inf
 
-    def _pass(self, seconds: float, rate: float) -> bool:
+    def _advance(self, seconds: float, rate: float) -> bool:
         """Time passes; returns whether a piece ended."""
-        ends = seconds >= self._left_at(rate)
+        ends = seconds >= self._piece_time(rate)
         self.now += seconds
         if not self._queue:
             return False

@@ -31,9 +31,9 @@ class IdleHarvest:
         if not 0 <= self.in_transfers <= 1:
             raise InvalidValueError(f"in_transfers must be a part, from 0 to 1, got {self.in_transfers:g}")
 
-    def harvest_of(self, seconds: float) -> float:
+    def at(self, seconds: float) -> float:
         """Of a wait so long: linear in the logarithm between those measured, outside as at the edge."""
-        return sum(weight * self.harvest[index] for index, weight in between(self.seconds, seconds))
+        return sum(weight * self.harvest[index] for index, weight in interpolation_weights(self.seconds, seconds))
 
     def __str__(self) -> str:
         parts = ", ".join(f"{100 * part:.0f}" for part in self.harvest)
@@ -42,11 +42,11 @@ class IdleHarvest:
         return f"{text}, {100 * self.in_transfers:.0f} % inside transfers" if self.in_transfers < 1 else text
 
 
-ALL = IdleHarvest((1.0,), (1.0,))
+FULL_HARVEST = IdleHarvest((1.0,), (1.0,))
 """Nothing is lost in any wait."""
 
 
-def between(grid: Sequence[float], value: float) -> list[tuple[int, float]]:
+def interpolation_weights(grid: Sequence[float], value: float) -> list[tuple[int, float]]:
     """The grid's neighbours of a value, and their weights by its logarithm; they sum to 1."""
     if value <= grid[0]:
         return [(0, 1.0)]

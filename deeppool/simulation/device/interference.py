@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
 from deeppool.simulation.device.collocated import Rates, SimulatedPiece, SimulatedStep
-from deeppool.simulation.device.idle_harvest import ALL, IdleHarvest, between
+from deeppool.simulation.device.idle_harvest import FULL_HARVEST, IdleHarvest, interpolation_weights
 
 Pairs = tuple[tuple[float, ...], ...]
 """Per class of the foreground (row) and of the background (column)."""
@@ -85,12 +85,12 @@ class Interference:
 
         # Deep models have hundreds of operators, each beside hundreds of pieces, again and again.
         @lru_cache(maxsize=2**17)
-        def between(*kernels: float | None) -> tuple[float, float]:
+        def interpolate(*kernels: float | None) -> tuple[float, float]:
             rows, columns = weights(*kernels[:2]), weights(*kernels[2:])
             return _weighted(found.foreground, rows, columns), _weighted(found.background, rows, columns)
 
         def look_up(step: SimulatedStep, piece: SimulatedPiece) -> tuple[float, float]:
-            return between(
+            return interpolate(
                 step.intensity,
                 step.seconds if step.kernel is None else step.kernel,
                 piece.intensity,
@@ -99,15 +99,19 @@ class Interference:
 
         return look_up
 
-    def waits_beside(self, name: str) -> IdleHarvest:
+    def idle_harvest(self, name: str) -> IdleHarvest:
         """What a background in that arrangement gets done in waits: only the lowest priority's are measured."""
-        return ALL if self.waits is None or name != "lowest" else self.waits
+        return FULL_HARVEST if self.waits is None or name != "lowest" else self.waits
 
     def _weights(self, intensity: float | None, seconds: float) -> list[tuple[int, float]]:
         """Of the classes around a kernel; they sum to 1."""
         count = len(self.intensities)
-        rows = [(row, 1 / count) for row in range(count)] if intensity is None else between(self.intensities, intensity)
-        along = product(rows, between(self.durations, seconds))
+        rows = (
+            [(row, 1 / count) for row in range(count)]
+            if intensity is None
+            else interpolation_weights(self.intensities, intensity)
+        )
+        along = product(rows, interpolation_weights(self.durations, seconds))
         return [(row * len(self.durations) + column, one * other) for (row, one), (column, other) in along]
 
     def __str__(self) -> str:

@@ -19,8 +19,8 @@ from deeppool.simulation.device.collocated import (
 )
 from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Interference
-from deeppool.simulation.plan.simulate import GpuActivity, work_of
-from deeppool.simulation.validation.fidelity import Fidelity
+from deeppool.simulation.plan.fidelity import Fidelity
+from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ def simulate_collocated_plan(
     """
     batch = background.batch_sizes[-1]
     found: dict[int, CollocatedSimulation] = {}
-    work, end = work_of(plan)
+    work, end = gpu_activities(plan)
     for one in work:
         if one.spans:
-            beside = simulate_beside(plan, one, end, background, batch, interference, sharing, iterations=iterations)
+            beside = simulate_gpu(plan, one, end, background, batch, interference, sharing, iterations=iterations)
             found.update(dict.fromkeys(one.gpus, beside))
     return CollocatedPlan(
         model=plan.model,
@@ -97,7 +97,7 @@ def simulate_collocated_plan(
     )
 
 
-def simulate_beside(
+def simulate_gpu(
     plan: Plan,
     work: GpuActivity,
     iteration_time: float,
@@ -112,7 +112,7 @@ def simulate_beside(
 
     Args:
         plan: of the foreground.
-        work: what the plan has it do, see :func:`deeppool.simulation.plan.simulate.work_of`.
+        work: what the plan has it do, see :func:`deeppool.simulation.plan.simulate.gpu_activities`.
         iteration_time: of the plan.
         background: profile of the background job, a layer a piece.
         batch: of the background.
@@ -129,7 +129,7 @@ def simulate_beside(
     preempts = plan.device == "cpu"
     device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
     stages = {layer.name: index for index, layer in enumerate(plan.layers)}
-    steps = _steps(work, stages, iteration_time, interference.waits_beside(sharing.priority))
+    steps = _steps(work, stages, iteration_time, interference.idle_harvest(sharing.priority))
     return simulate_collocated(steps, pieces, sharing, device, iterations=iterations)
 
 
@@ -150,7 +150,7 @@ def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHar
                 seconds=seconds,
                 # Sums of times differ in the last digit where nothing lies between.
                 idle=idle if idle > 1e-9 * end else 0.0,
-                idle_rate=(waits.harvest_of(gap) * gap + waits.in_transfers * pauses) / idle if idle else 1.0,
+                idle_rate=(waits.at(gap) * gap + waits.in_transfers * pauses) / idle if idle else 1.0,
                 intensity=0.0 if moves else None,
             )
         )

@@ -100,8 +100,8 @@ class Conditions:
             f"bandwidth in a node x {self.inside_bandwidth:g}": self.inside_bandwidth != 1,
             f"between nodes x {self.between_bandwidth:g}": self.between_bandwidth != 1,
         }
-        told = ", ".join(compress(parts, parts.values()))
-        return f"{told}; seed {self.seed}" if told and self.random else told or "as planned"
+        description = ", ".join(compress(parts, parts.values()))
+        return f"{description}; seed {self.seed}" if description and self.random else description or "as planned"
 
 
 def profiled_conditions(profile: Profile, gpus: int, *, seed: int = 0) -> Conditions:

@@ -30,8 +30,8 @@ from deeppool.planning.plan import Plan
 from deeppool.records.run_record import TimeSummary, summarise
 from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.simulation.plan.stragglers import VariedIterations, vary
-from deeppool.simulation.validation.fidelity import Fidelity
+from deeppool.simulation.plan.fidelity import Fidelity
+from deeppool.simulation.plan.stragglers import StragglingIterations, simulate_iterations
 from deeppool.units import format_percent, format_seconds
 
 
@@ -107,10 +107,10 @@ def simulate(
     """
     times: tuple[float, ...] = ()
     if conditions is None:
-        work, end = work_of(plan)
+        work, end = gpu_activities(plan)
     else:
-        work, times = work_under(plan, conditions, iterations)
-        end = _middle(times)[1]
+        work, times = median_activities(plan, conditions, iterations)
+        end = _median_iteration(times)[1]
     filled: dict[int, Sequence[Span]] = {}
     held = idle = 0.0
     kind: SpanKind = "idle" if background_sample_time is None else "background"
@@ -163,7 +163,7 @@ class GpuActivity:
         """
         inside = sum(span.duration - self.computed(span) for span in self.spans)
         lengths = [until - since for since, until in _gaps(self.spans, end)]
-        return waits.in_transfers * inside + sum(waits.harvest_of(length) * length for length in lengths)
+        return waits.in_transfers * inside + sum(waits.at(length) * length for length in lengths)
 
     def computed(self, span: Span) -> float:
         """Seconds of a span in which the GPU is not free."""
@@ -174,7 +174,7 @@ class GpuActivity:
         return tuple(Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
 
 
-def work_of(plan: Plan) -> tuple[list[GpuActivity], float]:
+def gpu_activities(plan: Plan) -> tuple[list[GpuActivity], float]:
     """What each GPU does, and the iteration time; GPUs that do the same together, those without work included."""
     layers, gpus = plan.layers, plan.gpu_sets
     times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
@@ -189,7 +189,7 @@ def work_of(plan: Plan) -> tuple[list[GpuActivity], float]:
 
 def replay(plan: Plan) -> tuple[GpuActivity, ...]:
     """As :func:`simulate`, but once for all GPUs that do the same, idle spans included: of many GPUs few kinds."""
-    work, end = work_of(plan)
+    work, end = gpu_activities(plan)
     return tuple(sorted((_filled(one, end, "idle") for one in work), key=lambda one: one.gpus[0]))
 
 
@@ -198,7 +198,9 @@ def planned_title(plan: Plan) -> str:
     return f"{plan.model}, planned"
 
 
-def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[list[GpuActivity], tuple[float, ...]]:
+def median_activities(
+    plan: Plan, conditions: Conditions, iterations: int
+) -> tuple[list[GpuActivity], tuple[float, ...]]:
     """What each GPU does in the iteration of median length, and the times of all iterations.
 
     Raises:
@@ -206,10 +208,10 @@ def work_under(plan: Plan, conditions: Conditions, iterations: int) -> tuple[lis
     """
     found = _varied(plan, conditions, iterations)
     times = tuple(found.iteration_times.tolist())
-    return _work_in(plan, found, _middle(times)[0]), times
+    return _work_in(plan, found, _median_iteration(times)[0]), times
 
 
-def works_under(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuActivity], float]]:
+def sampled_activities(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuActivity], float]]:
     """What each GPU does in every iteration, and how long that takes.
 
     Raises:
@@ -219,12 +221,12 @@ def works_under(plan: Plan, conditions: Conditions, iterations: int) -> list[tup
     return [(_work_in(plan, found, index), time) for index, time in enumerate(found.iteration_times.tolist())]
 
 
-def _varied(plan: Plan, conditions: Conditions, iterations: int) -> VariedIterations:
+def _varied(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
     _check(plan, conditions, iterations)
-    return vary(plan, conditions, iterations if conditions.random else 1)
+    return simulate_iterations(plan, conditions, iterations if conditions.random else 1)
 
 
-def _work_in(plan: Plan, found: VariedIterations, iteration: int) -> list[GpuActivity]:
+def _work_in(plan: Plan, found: StragglingIterations, iteration: int) -> list[GpuActivity]:
     names = [layer.name for layer in plan.layers]
     work = []
     for computed, same in group_identical_gpus(plan.gpu_sets).items():
@@ -244,7 +246,7 @@ def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
         raise InvalidValueError(f"the conditions have {len(conditions.speeds)} speeds, the plan has {plan.gpus} GPUs")
 
 
-def _middle(times: Sequence[float]) -> tuple[int, float]:
+def _median_iteration(times: Sequence[float]) -> tuple[int, float]:
     """The iteration of median length, the shorter of two, and that length."""
     index = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
     return index, times[index]

@@ -29,7 +29,7 @@ Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class VariedIterations:
+class StragglingIterations:
     """Iterations of a plan, side by side."""
 
     iteration_times: NDArray[np.float64]
@@ -69,11 +69,11 @@ class VariedIterations:
         return Schedule(whole, inputs, backward, gradients, all_reduce), tuple(seconds)
 
 
-def vary(plan: Plan, conditions: Conditions, iterations: int) -> VariedIterations:
+def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
     """Runs iterations under some conditions; complexity O(layers x GPUs x iterations)."""
     run = _Run(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
     whole = run.iterate(order_of(plan.tree, plan.gpu_sets))
-    return VariedIterations(
+    return StragglingIterations(
         whole, run.slow, run.network, *(tuple(times) for times in (run.inputs, run.backward, run.gradients, run.sync))
     )
 
@@ -92,7 +92,7 @@ def network_slowness(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Front:
+class _PassState:
     """Where a pass has got to."""
 
     gpus: GpuSet | None
@@ -114,52 +114,52 @@ class _Run:
         self.columns = {gpus: list(gpus) for gpus in set(plan.gpu_sets)}
 
     def iterate(self, order: Order) -> NDArray[np.float64]:
-        start = _Front(None, np.zeros((len(self.slow), 1)))
+        start = _PassState(None, np.zeros((len(self.slow), 1)))
         last = self._backward(order, self._forward(order, start)).ends
         latest: NDArray[np.float64] = np.hstack([last, *self.channels.values()]).max(axis=1)
         return latest
 
-    def _begin(self, index: int, front: _Front, *, moves: bool) -> Times:
+    def _begin(self, index: int, state: _PassState, *, moves: bool) -> Times:
         """When each GPU of a layer can start it."""
         gpus = self.plan.layers[index].gpus
-        if front.gpus == gpus and not moves:
-            return front.ends
-        arrived: Times = np.maximum(front.ends.max(axis=1, keepdims=True), self.free[:, self.columns[gpus]])
+        if state.gpus == gpus and not moves:
+            return state.ends
+        arrived: Times = np.maximum(state.ends.max(axis=1, keepdims=True), self.free[:, self.columns[gpus]])
         return arrived
 
-    def _ended(self, index: int, ends: Times) -> _Front:
+    def _ended(self, index: int, ends: Times) -> _PassState:
         gpus = self.plan.layers[index].gpus
         self.free[:, self.columns[gpus]] = ends
-        return _Front(gpus, ends)
+        return _PassState(gpus, ends)
 
-    def _forward(self, steps: Order, front: _Front) -> _Front:
+    def _forward(self, steps: Order, state: _PassState) -> _PassState:
         for step in steps:
             if isinstance(step, int):
                 layer = self.plan.layers[step]
-                begin = self._begin(step, front, moves=layer.reshard > 0)
+                begin = self._begin(step, state, moves=layer.reshard > 0)
                 self.inputs[step] = begin
                 computing = layer.forward * self.slow[:, self.columns[layer.gpus]]
-                front = self._ended(step, begin + layer.reshard / 2 * self.network[step] + computing)
+                state = self._ended(step, begin + layer.reshard / 2 * self.network[step] + computing)
             else:
-                front = _join([self._forward(lane, front) for lane in step])
-        return front
+                state = _join([self._forward(lane, state) for lane in step])
+        return state
 
-    def _backward(self, steps: Order, front: _Front) -> _Front:
+    def _backward(self, steps: Order, state: _PassState) -> _PassState:
         for step in reversed(steps):
             if isinstance(step, int):
                 layer = self.plan.layers[step]
-                begin = self._begin(step, front, moves=False)
+                begin = self._begin(step, state, moves=False)
                 self.backward[step] = begin
                 now = begin + layer.backward * self.slow[:, self.columns[layer.gpus]]
                 now = self._all_reduce(step, now)
                 self.gradients[step] = now
-                front = self._ended(step, now + layer.reshard / 2 * self.network[step])
+                state = self._ended(step, now + layer.reshard / 2 * self.network[step])
                 if layer.reshard > 0:
                     # Gradients come to the layer before it from all of its GPUs.
-                    front = _Front(None, front.ends)
+                    state = _PassState(None, state.ends)
             else:
-                front = _join([self._backward(lane, front) for lane in step])
-        return front
+                state = _join([self._backward(lane, state) for lane in step])
+        return state
 
     def _all_reduce(self, index: int, computed: Times) -> Times:
         """When each GPU may go on."""
@@ -177,5 +177,5 @@ class _Run:
         return computed if self.plan.overlap_sync else np.broadcast_to(end, computed.shape)
 
 
-def _join(fronts: list[_Front]) -> _Front:
-    return _Front(None, np.max([front.ends.max(axis=1, keepdims=True) for front in fronts], axis=0))
+def _join(states: list[_PassState]) -> _PassState:
+    return _PassState(None, np.max([state.ends.max(axis=1, keepdims=True) for state in states], axis=0))

@@ -9,12 +9,12 @@ from deeppool.errors import InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.records.run_record import RunRecord
-from deeppool.simulation.cluster.job_costs import InterferenceEffect, effect_beside
-from deeppool.simulation.device.idle_harvest import ALL, IdleHarvest
+from deeppool.simulation.cluster.job_costs import InterferenceEffect, interference_effect
+from deeppool.simulation.device.idle_harvest import FULL_HARVEST, IdleHarvest
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.simulation.plan.simulate import GpuActivity, work_of, works_under
-from deeppool.simulation.validation.fidelity import Fidelity, Quantity
+from deeppool.simulation.plan.fidelity import Fidelity, Quantity
+from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities, sampled_activities
 
 
 def compare_with_run(
@@ -41,9 +41,11 @@ def compare_with_run(
         InvalidValueError: the run was of another plan, or interference without the background's profile.
     """
     _check(plan, run, background, interference)
-    waits = ALL if interference is None or run.sharing is None else interference.waits_beside(run.sharing.priority)
-    planned, planned_time = work_of(plan)
-    draws = [(planned, planned_time)] if conditions is None else works_under(plan, conditions, iterations)
+    waits = (
+        FULL_HARVEST if interference is None or run.sharing is None else interference.idle_harvest(run.sharing.priority)
+    )
+    planned, planned_time = gpu_activities(plan)
+    draws = [(planned, planned_time)] if conditions is None else sampled_activities(plan, conditions, iterations)
     ranks = [run.emulated_rank] if run.emulated_rank is not None else list(range(plan.gpus))
     by_rank = {gpu: one for one in planned for gpu in one.gpus}
     means = {rank: _mean_of(rank, draws, waits) for rank in ranks}
@@ -65,7 +67,7 @@ def compare_with_run(
             busy = effect.stretch * means[rank].held
             gaps = passes + longer + update - busy - updates[rank]
             usable = gaps - means[rank].lost
-            harvest.append((effect.gaps * usable + effect.beside * busy) / (passes + longer + update))
+            harvest.append((effect.gaps * usable + effect.overlapped * busy) / (passes + longer + update))
         beside = run.foreground.iteration_time.p50 - update
         quantities += [
             Quantity("beside the background", "s", middle + longer, beside),
@@ -141,4 +143,4 @@ def _effect(
     batch = min(run.background.batch, background.batch_sizes[-1])
     # What the waits give is not a mean over the plan's here, but known of each iteration that is drawn.
     only_pairs = replace(interference, waits=None)
-    return effect_beside(plan, work, iteration_time, background, batch, only_pairs, run.sharing)
+    return interference_effect(plan, work, iteration_time, background, batch, only_pairs, run.sharing)

@@ -15,7 +15,7 @@ from deeppool.graph.capture import layer_records
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.capture.losses import classification_loss
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
@@ -74,12 +74,12 @@ def check_parameters(model):
         assert layer.parameter_bytes == sum(expected[name] for name in layer.parameters)
 
 
-def knots(part):
+def regions(part):
     """All parts that are neither series nor blocks."""
-    if isinstance(part, Irregular):
+    if isinstance(part, NonSeriesParallel):
         return [part]
     inner = part.branches if isinstance(part, ParallelBlock) else [b for b in (*part.blocks, part.tail) if b]
-    return [found for other in inner for found in knots(other)]
+    return [found for other in inner for found in regions(other)]
 
 
 @pytest.mark.parametrize("name", sampled([*TORCHVISION, EXAMPLE], "vgg16", "inception_v3", EXAMPLE))
@@ -89,7 +89,7 @@ def test_named_model_is_a_series_parallel_graph_of_its_modules(captured, name):
     check_ends_in_the_loss(model)
     check_order_and_sizes(model)
     check_parameters(model)
-    assert knots(decompose([layer.predecessors for layer in model.graph.layers])) == []
+    assert regions(decompose([layer.predecessors for layer in model.graph.layers])) == []
     if name == "vgg16":
         check_vgg16(model.graph)
     if name == "inception_v3":

@@ -64,7 +64,7 @@ def test_batch_norm_in_training_is_told_of_and_evaluation_mode_as_well():
 
 
 class Dense(nn.Module):
-    """Each layer reads all before it: no branches, but a knot."""
+    """Each layer reads all before it: no branches, but a non-series-parallel region."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +80,7 @@ class Dense(nn.Module):
 
 def test_what_is_no_series_of_branches_is_told_with_its_ends():
     found = coverage(capture(Dense(), (8,)))
-    assert found.structure.startswith("a knot of ")
+    assert found.structure.startswith("non-series-parallel region of ")
     (sentence,) = found.warnings
     assert "are no branches side by side" in sentence
     assert "granularity 'block'" in sentence
@@ -113,7 +113,7 @@ def test_operators_that_must_stay_together_are_told():
     [
         ([(), (0,), (1,)], "chain"),
         ([(), (0,), (0,), (1, 2)], "series-parallel"),
-        ([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)], "a knot of 3 layers"),
+        ([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)], "non-series-parallel region of 3 layers"),
     ],
 )
 def test_the_structure_has_a_name(predecessors, name):

@@ -169,7 +169,7 @@ def test_blocks_are_what_repeats_and_what_stands_beside_it():
         # 16 bottlenecks; the stem and its pooling before, pooling and the classifier after.
         ("resnet50", (3, 32, 32), 20, "layer3.5"),
         ("vgg16", (3, 32, 32), 22, "features.0"),
-        # 4 dense blocks, which are knots inside, and 3 transitions; two layers before, two after.
+        # 4 dense blocks, which are not series-parallel inside, and 3 transitions; two layers before, two after.
         pytest.param("densenet121", (3, 32, 32), 11, "features.denseblock3", marks=pytest.mark.stress),
     ],
 )

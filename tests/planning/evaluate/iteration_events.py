@@ -8,7 +8,7 @@ import heapq
 import math
 from collections import defaultdict, deque
 
-from deeppool.graph.series_parallel import Irregular, ParallelBlock
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock
 
 
 def iteration_with_overlap(definition, places):
@@ -59,7 +59,7 @@ class _Iteration:
 
             for branches in lanes.values():
                 self.one_by_one(branches[::direction], direction, lane_done)
-        elif isinstance(part, Irregular):
+        elif isinstance(part, NonSeriesParallel):
             self.one_by_one(part.layers[::direction], direction, done)
         else:
             steps = [step for pair in zip(part.blocks, part.layers, strict=True) for step in pair]

@@ -9,7 +9,7 @@ import pytest
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import Irregular, decompose
+from deeppool.graph.series_parallel import NonSeriesParallel, decompose
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.local_search import LocalSearch
 from tests.planning.random_problems import random_problem
@@ -24,7 +24,7 @@ def tangled(profile, cluster, batch, limit):
     definition = Definition(profile, cluster, batch)
     costs = price(profile, Network(cluster), batch, tuple(definition.gpu_counts))
     tree = definition.tree
-    position = next(index for index, part in enumerate(tree.blocks) if isinstance(part, Irregular))
+    position = next(index for index, part in enumerate(tree.blocks) if isinstance(part, NonSeriesParallel))
     knot, join = tree.blocks[position], tree.layers[position]
     fork = tree.layers[position - 1] if position else -1
     return definition, LocalSearch(
@@ -68,7 +68,7 @@ def knotted_problems(count):
         rng = random.Random(f"knot {number}")
         problem = random_problem(rng, rng.choice([5, 6]), 4, shape="knots")
         tree = decompose([layer.predecessors for layer in problem.profile.graph.layers])
-        if any(isinstance(part, Irregular) for part in tree.blocks) and problem.cluster.gpus > 1:
+        if any(isinstance(part, NonSeriesParallel) for part in tree.blocks) and problem.cluster.gpus > 1:
             count -= 1
             yield problem.profile, problem.cluster, problem.global_batch
 

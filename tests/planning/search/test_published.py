@@ -14,7 +14,7 @@ from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
-from deeppool.graph.series_parallel import Irregular, decompose
+from deeppool.graph.series_parallel import NonSeriesParallel, decompose
 from deeppool.planning.plan import Plan, PublishedClaim
 from deeppool.planning.planner import plan
 from deeppool.planning.request import gpu_counts_to_search
@@ -222,7 +222,7 @@ class Reduction:
             near, far = self.move(fork, g, join, h)
             return Transition(near, near, far - near, {}, 0)
         branches = []
-        knot = isinstance(block, Irregular)
+        knot = isinstance(block, NonSeriesParallel)
         for branch in [block] if knot else block.branches:
             states = {m: self.knot(block, fork, g, m) for m in self.counts} if knot else self.linear(branch, fork, g)
             ends = branch.layers if knot else branch.layers[-1:]

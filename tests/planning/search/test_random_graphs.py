@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, parts_of
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
 from deeppool.planning import planner
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan
@@ -153,7 +153,7 @@ def check_clock(made: Plan, result: Simulation) -> None:
 def is_exact(made: Plan) -> bool:
     """Whether a plan claims what it should: the optimum, unless it has a knot or a wide block."""
     assert 1.0 <= factor(made) < np.inf
-    tangled = any(isinstance(part, Irregular) or is_wide(part) for part in parts_of(made.tree))
+    tangled = any(isinstance(part, NonSeriesParallel) or is_wide(part) for part in parts_of(made.tree))
     return tangled or made.optimality == "exact"
 
 
@@ -189,7 +189,7 @@ def kinds_of(made: Plan) -> Counter:
     return Counter(
         {
             made.optimality.split()[0]: 1,
-            "knot": any(isinstance(part, Irregular) for part in parts),
+            "knot": any(isinstance(part, NonSeriesParallel) for part in parts),
             "tail": any(getattr(part, "tail", None) is not None for part in parts),
             "six branches": any(is_wide(part) for part in parts),
             "side by side": bool(beside),

@@ -14,7 +14,7 @@ from torch import nn
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.graph.capture.capture import capture
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose, parts_of
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.planning import planner
 from deeppool.planning.planner import plan
 from deeppool.simulation.plan.simulate import simulate
@@ -127,7 +127,7 @@ def depth(part) -> int:
         part.branches
         if isinstance(part, ParallelBlock)
         else ()
-        if isinstance(part, Irregular)
+        if isinstance(part, NonSeriesParallel)
         else (*part.blocks, part.tail)
     )
     return isinstance(part, ParallelBlock) + max((depth(other) for other in inner if other is not None), default=0)
@@ -136,7 +136,7 @@ def depth(part) -> int:
 def test_graph_of_a_real_model_is_made_of_what_its_author_drew(example):
     case, _, captured = example
     tree = decompose([layer.predecessors for layer in captured.graph.layers])
-    assert tuple(len(part.layers) for part in parts_of(tree) if isinstance(part, Irregular)) == case.knots
+    assert tuple(len(part.layers) for part in parts_of(tree) if isinstance(part, NonSeriesParallel)) == case.knots
     assert depth(tree) == case.deepest
 
 

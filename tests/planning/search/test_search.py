@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import Irregular, ParallelBlock, decompose
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose
 from deeppool.planning.planner import plan
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement
@@ -113,7 +113,7 @@ class Definition:
         """Every way to run a part of the model on ``room`` GPUs: sets of (layer, place)."""
         if part is None:
             return {frozenset()}
-        if isinstance(part, Irregular):
+        if isinstance(part, NonSeriesParallel):
             return {
                 frozenset(zip(part.layers, ((count, start) for count in counts), strict=True))
                 for counts in itertools.product(self._counts(room), repeat=len(part.layers))
@@ -166,7 +166,7 @@ class Definition:
     def _walk(self, part, places, seconds):
         if part is None:
             return 0.0
-        if isinstance(part, Irregular):
+        if isinstance(part, NonSeriesParallel):
             return sum(map(seconds, part.layers))
         if isinstance(part, ParallelBlock):
             lanes = Counter()
@@ -377,7 +377,7 @@ def dense_block(layers=6):
 @pytest.mark.parametrize("limit", LIMITS)
 def test_dense_block_is_planned_within_its_bound(limit):
     graph = dense_block()
-    assert isinstance(decompose([layer.predecessors for layer in graph.layers]).blocks[-1], Irregular)
+    assert isinstance(decompose([layer.predecessors for layer in graph.layers]).blocks[-1], NonSeriesParallel)
     problem = profile_from_times(graph, [lambda b: 1e-3 + 1e-3 * b] * 6), Cluster(8), 16
     definition = Definition(*problem)
     made = plan(*problem, limit)

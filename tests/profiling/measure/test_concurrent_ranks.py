@@ -34,14 +34,14 @@ def model():
 
 @pytest.mark.processes
 def test_another_core_does_the_same_iterations_meanwhile(model):
-    with ConcurrentRanks(model, "fp32", 1) as company:
-        (other,) = company._others
+    with ConcurrentRanks(model, "fp32", 1) as concurrent_ranks:
+        (other,) = concurrent_ranks._others
         used = []
         for batch in (1, 2048):
-            with company.iteration(batch):
+            with concurrent_ranks.iteration(batch):
                 assert os.sched_getaffinity(0) == {usable_cores()[0]}
             before = other.cpu_seconds()
-            with company.iteration(batch):
+            with concurrent_ranks.iteration(batch):
                 pass
             used.append(other.cpu_seconds() - before)
         assert sorted(os.sched_getaffinity(0)) == usable_cores()
@@ -65,14 +65,14 @@ def test_a_profile_of_a_core_among_others_says_so_and_leaves_nobody(model, tmp_p
     assert files.load(tmp_path / "small.json") == found
     # Two layered ones, two whole ones, and one that warms up, each beside the other core's.
     assert [batch for _, batch in begun] == [1] * 5 + [2] * 5
-    assert all(child.exit_code() is not None for company, _ in begun for child in company._others)
+    assert all(child.exit_code() is not None for concurrent_ranks, _ in begun for child in concurrent_ranks._others)
 
 
 @pytest.mark.processes
 def test_another_core_that_is_killed_ends_the_measurement_in_a_line(model):
-    with ConcurrentRanks(model, "fp32", 1) as company:
-        os.kill(company._others[0].process.pid, signal.SIGKILL)
-        with pytest.raises(RunError, match="rank 1 was killed by signal 9"), company.iteration(1):
+    with ConcurrentRanks(model, "fp32", 1) as concurrent_ranks:
+        os.kill(concurrent_ranks._others[0].process.pid, signal.SIGKILL)
+        with pytest.raises(RunError, match="rank 1 was killed by signal 9"), concurrent_ranks.iteration(1):
             pass
 
 

@@ -54,13 +54,13 @@ def timed_by(clock, captured):
 def run(captured, clock, stamped=True):
     """Seconds of each layer's forward and backward."""
     iteration = Iteration(captured, copy_weights(captured, CPU), stamped=stamped)
-    tape = TimestampLog(lambda: clock.now)
+    log = TimestampLog(lambda: clock.now)
     found = {}
     for _ in range(2):  # a tape can be used again
-        iteration.run(example_data(captured, 3, CPU), tape, "fp32")
+        iteration.run(example_data(captured, 3, CPU), log, "fp32")
         times = defaultdict(lambda: [0.0, 0.0])
-        before = tape.start
-        for direction, layer, now in tape.marks:
+        before = log.start
+        for direction, layer, now in log.marks:
             times[layer][direction == "backward"] += now - before
             before = now
         found = {layer: tuple(pair) for layer, pair in times.items()}

@@ -3,7 +3,7 @@
 import pytest
 
 from deeppool.profiling.measure import sampling as rules
-from deeppool.profiling.measure.sampling import enough, faster_half, progress, spread, typical
+from deeppool.profiling.measure.sampling import faster_half, is_sufficient, progress, spread, typical
 
 
 def test_the_mean_of_the_faster_half_counts_and_an_outlier_does_not():
@@ -38,14 +38,14 @@ def test_spread_is_half_the_middle_half_over_the_median():
     ],
 )
 def test_enough_is_when_both_are_steady_or_took_long(layered, whole, is_enough):
-    assert enough(layered, whole) == is_enough
+    assert is_sufficient(layered, whole) == is_enough
 
 
 def test_more_seconds_are_more_iterations():
     unsteady = [2.0, 3.0]
-    assert enough(unsteady, unsteady)
-    assert not enough(unsteady, unsteady, 30.0)
-    assert enough([2.0, 3.0] * 3, [2.0, 3.0] * 3, 30.0)
+    assert is_sufficient(unsteady, unsteady)
+    assert not is_sufficient(unsteady, unsteady, 30.0)
+    assert is_sufficient([2.0, 3.0] * 3, [2.0, 3.0] * 3, 30.0)
     assert progress(unsteady, unsteady, 30.0) == pytest.approx(2 / rules.MINIMUM_RUNS)
 
 

@@ -23,7 +23,7 @@ from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.device.common import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling.network import measure, patterns
-from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, RankSlot, group_sizes, is_known
+from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, RankContext, group_sizes, is_known
 from tests.processes.children import gone, in_order, runs
 from tests.strategies import make_graph, measured_network, profile_from_times
 
@@ -43,14 +43,14 @@ def not_under_torchrun(monkeypatch):
 
 
 def test_patterns_of_one_node_are_a_transfer_and_all_reduces():
-    found = RankSlot(0, 3, 3).patterns()
+    found = RankContext(0, 3, 3).patterns()
     assert found == [Pattern("transfer", (0, 1)), Pattern("all-reduce", (0, 1)), Pattern("all-reduce", (0, 1, 2))]
 
 
 def test_patterns_of_several_nodes_have_a_transfer_inside_and_one_between():
-    pairs = [x.ranks for x in RankSlot(5, 8, 4).patterns() if x.kind == "transfer"]
+    pairs = [x.ranks for x in RankContext(5, 8, 4).patterns() if x.kind == "transfer"]
     assert pairs == [(0, 1), (0, 4)]
-    assert [x.ranks for x in RankSlot(0, 2, 1).patterns()] == [(0, 1), (0, 1)]
+    assert [x.ranks for x in RankContext(0, 2, 1).patterns()] == [(0, 1), (0, 1)]
 
 
 def test_groups_are_few_and_hold_a_node_and_one_rank_more():
@@ -77,7 +77,7 @@ def test_a_transfer_counts_for_half_a_round_trip_and_the_warm_up_for_nothing(kin
     monkeypatch.setattr(patterns, "time", clocks)
     monkeypatch.setattr(patterns._Member, "_there_and_back", lambda *_: None)
     monkeypatch.setattr(patterns._Member, "_all_reduce", lambda *_: None)
-    member = patterns._Member(Pattern(kind, (0, 1)), RankSlot(0, 2, 2), None, find_device("cpu"), (4, 8))
+    member = patterns._Member(Pattern(kind, (0, 1)), RankContext(0, 2, 2), None, find_device("cpu"), (4, 8))
     # Other threads may add to what is used.
     assert member._run(1, 2) == [(seconds, 0.5), (seconds, 1.0)]
 

@@ -13,7 +13,7 @@ from deeppool.records import files
 from deeppool.simulation.cluster import job_costs
 from deeppool.simulation.cluster.comparison import compare_strategies
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import TraceJob, beside_one_foreground, poisson_trace
+from deeppool.simulation.cluster.workload import TraceJob, poisson_trace, single_foreground_trace
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.simulate import simulate
 from tests.sampling import examples
@@ -25,7 +25,7 @@ PROFILE = profile_from_times(
     make_graph([(), (0,)], [[], [4096]], [2**20, 2**20]), [lambda b: 1e-3 * b, lambda b: 8e-3 + 1e-5 * b]
 )
 SOURCES = {"net": PROFILE}
-STEADY = beside_one_foreground("net", 4, 16, iterations=10, amplification_limit=1.5)
+STEADY = single_foreground_trace("net", 4, 16, iterations=10, amplification_limit=1.5)
 
 
 def test_every_strategy_is_there_with_the_partitions_of_the_paper(tmp_path):
@@ -62,7 +62,7 @@ def test_static_partitions_are_those_of_the_analytic_model():
 def test_a_limit_for_all_is_as_if_the_trace_had_it():
     found = compare_strategies(STEADY, CLUSTER, sources=SOURCES, amplification_limits=(1.1,)).results[-1]
     alone = simulate_cluster(
-        beside_one_foreground("net", 4, 16, iterations=10, amplification_limit=1.1), CLUSTER, sources=SOURCES
+        single_foreground_trace("net", 4, 16, iterations=10, amplification_limit=1.1), CLUSTER, sources=SOURCES
     )
     assert found.completion_time == alone.mean_completion_time()
     assert found.background_throughput == alone.background_throughput

@@ -18,9 +18,9 @@ from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import (
     TraceJob,
     WorkloadTrace,
-    beside_one_foreground,
     load_sources,
     poisson_trace,
+    single_foreground_trace,
 )
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.collocated_plan import simulate_collocated_plan
@@ -406,7 +406,7 @@ def test_sources_are_found_beside_the_trace_and_by_their_names(tmp_path):
 
 
 def test_each_strategy_has_the_throughput_of_the_papers_scenario():
-    steady = beside_one_foreground("net", 4, 16, iterations=10, amplification_limit=1.5)
+    steady = single_foreground_trace("net", 4, 16, iterations=10, amplification_limit=1.5)
     found = {
         name: simulate_cluster(
             steady, CLUSTER, strategy=name, sources=SOURCES, foreground_gpus=2 if name == "partition" else None

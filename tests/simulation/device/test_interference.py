@@ -80,12 +80,10 @@ def test_measured_pairs_come_back_from_a_file(tmp_path):
 
 def test_of_a_wait_the_lowest_priority_gets_what_was_measured_and_the_others_all(tmp_path):
     found = measured(waits=IdleHarvest((1e-3, 1e-2), (0.5, 0.9), in_transfers=0.8))
-    waits = found.waits_beside("lowest")
-    assert [waits.harvest_of(wait) for wait in (1e-5, 1e-3, 10**-2.5, 1e-2, 1.0)] == pytest.approx(
-        [0.5, 0.5, 0.7, 0.9, 0.9]
-    )
-    for of_all in (found.waits_beside("normal"), measured().waits_beside("lowest")):
-        assert of_all.harvest_of(1e-5) == of_all.in_transfers == 1
+    waits = found.idle_harvest("lowest")
+    assert [waits.at(wait) for wait in (1e-5, 1e-3, 10**-2.5, 1e-2, 1.0)] == pytest.approx([0.5, 0.5, 0.7, 0.9, 0.9])
+    for of_all in (found.idle_harvest("normal"), measured().idle_harvest("lowest")):
+        assert of_all.at(1e-5) == of_all.in_transfers == 1
     assert "the lowest priority gets 50, 90 % of waits of 1, 10 ms, 80 % inside transfers" in str(found)
     assert files.load(files.save(found, tmp_path / "pairs.json")) == found
 

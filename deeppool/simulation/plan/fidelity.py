@@ -65,5 +65,5 @@ class Fidelity:
         known = [self.interference]
         if self.conditions is not None:
             known.append(str(self.conditions))
-        told = "; ".join([*map(str, self.quantities), *known])
-        return f"simulated against the run of {self.date} on {self.where}: {told}"
+        description = "; ".join([*map(str, self.quantities), *known])
+        return f"simulated against the run of {self.date} on {self.where}: {description}"
