@@ -1,7 +1,6 @@
 """Between a fork and its join, layers that no branches describe: DenseNet's, in which each reads all before it.
 
-The layers of a region that is not series-parallel run one after another, each on GPUs from the region's first one on, each on its own
-count. The best counts are not found exactly: a local search changes one layer at a time until nothing
+The layers of such a region run one after another, each on GPUs from the region's first one on, each on its own count. The best counts are not found exactly: a local search changes one layer at a time until nothing
 helps, from the best plan that gives all layers one count. What no plan can beat is the shortest path
 through the layers in their order when every transfer is free but those from the fork and from the layer
 just before: a plan with such a region states how far from that it is.
