@@ -102,8 +102,8 @@ def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
             f"{still.speedup:.2f}x",
             f"{still.throughput:.4g}",
             f"{burst.speedup:.2f}x, {burst.throughput:.4g}",
-            _gain(match.faster, "speedup", still),
-            _gain(match.fuller, "throughput", still),
+            _gain(match.fastest, "speedup", still),
+            _gain(match.highest_throughput, "throughput", still),
         )
 
 

@@ -1,5 +1,5 @@
-"""Plans from the times of a live run.
+"""Plans from the measured times of a run.
 
-profile_correction  live times to a corrected profile
-replan              a plan and live times to the better plan
+profile_correction  corrects a profile by measured times
+replan              the best plan at measured times, and its gain
 """

@@ -1,14 +1,14 @@
-"""Times of a live run → a profile corrected by them.
+"""Corrects a profile by the times that a run measured.
 
 DeepPool's runtime measures its layers too, so that the planner can be fed with them; there the loop is closed by
 hand (section 3). A run here measures *stages*, consecutive layers on the same GPUs, so something must be assumed:
 
 - The layers of a stage share its ratio, measured over profiled, forward and backward apart. A direction that
-  takes no time in the profile cannot be scaled: its live time is counted with the other one.
+  takes no time in the profile cannot be scaled: its measured time is counted with the other one.
 - At other per-GPU batches of the profile a layer keeps its ratio. Where equal layers ran at several batches the
   ratio is interpolated between them.
 - Layers of equal signature compute the same, and share one measurement: it gets the mean of their ratios.
-- Only computing is corrected; transfers and all-reduces stay as the cluster's links price them.
+- Only computing is corrected; transfers and all-reduces keep the costs of the cluster's links.
 """
 
 import math
@@ -29,12 +29,12 @@ NOISE = 0.03
 """Relative. Rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
 
 MeasuredTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
-"""A run or a training by the plan; or forward and backward seconds by layer, at the batches that the plan gives it."""
+"""Record of a run or training of the plan; or forward and backward seconds by layer, at the plan's per-GPU batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
-    """Layers that ran as one: seconds of one iteration on the slowest of their GPUs."""
+    """Measured seconds of a stage or layer in one iteration, on the slowest of its GPUs."""
 
     layers: tuple[int, ...]
     batch: int
@@ -45,7 +45,7 @@ class MeasuredTime:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A stage, or a layer, whose live time differs from the profile's by more than noise."""
+    """A stage or layer whose measured time differs from the profile's by more than noise."""
 
     layers: tuple[str, ...]
     batch: int
@@ -71,34 +71,34 @@ class Correction:
 
 @dataclass(frozen=True)
 class CorrectedProfile:
-    """A profile after a live run."""
+    """A profile corrected by a run."""
 
     profile: Profile
-    """Its ``method`` says what was corrected, by how much, and by which run."""
+    """Its ``method`` names the corrections and the run."""
     corrections: tuple[Correction, ...]
     layers: tuple[int, ...]
-    """All whose times changed: those that were corrected, and those of equal signature."""
+    """Layers whose times changed: those that were corrected, and those of equal signature."""
 
 
 def correct_profile(profile: Profile, plan: Plan, live: MeasuredTimes, *, noise: float = NOISE) -> CorrectedProfile:
-    """The profile with the times of a live run of a plan.
+    """Returns the profile with the times of a run of a plan.
 
     Args:
         profile: of the plan's graph and device; the one that the plan was made of, or an earlier one.
         plan: what ran.
-        live: what was measured; layers that it does not name keep their times.
-        noise: live times that differ less, as a share of the profile's, leave them as they are.
+        live: measured times; layers that it does not name keep the profile's.
+        noise: relative difference below which measured times do not change the profile's.
 
     Raises:
-        PlanError: profile, plan and run do not belong together, or the run says nothing about the plan's GPUs.
-        InvalidValueError: an unknown layer, or a time that is none.
+        PlanError: profile, plan and run do not match, or the run did not measure the plan's GPUs.
+        InvalidValueError: an unknown layer, or an invalid time.
     """
     check_profile_matches(plan, profile)
     if not 0 <= noise < math.inf:
-        raise InvalidValueError(f"noise must be a share of at least 0, got {noise:g}")
+        raise InvalidValueError(f"noise must be at least 0, got {noise:g}")
     corrections = []
     ratios: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for time in _layers(plan, live) if isinstance(live, Mapping) else _stages(plan, live):
+    for time in _layer_times(plan, live) if isinstance(live, Mapping) else _stage_times(plan, live):
         found = _compare(profile, time)
         pair = (1.0, 1.0)
         if abs(found.measured - found.profiled) > noise * found.profiled:
@@ -123,9 +123,9 @@ def correct_profile(profile: Profile, plan: Plan, live: MeasuredTimes, *, noise:
 
 
 def describe_source(live: MeasuredTimes) -> str:
-    """Where live times come from."""
+    """Returns the source of measured times in words."""
     if isinstance(live, Mapping):
-        return f"live times of {len(live)} layers"
+        return f"measured times of {len(live)} layers"
     if isinstance(live, TrainingRecord):
         return f"a training of {live.date} on {live.ranks} ranks of {live.device_name}"
     beside = "alone" if live.background is None else f"beside {live.background.model} at {live.background.priority}"
@@ -133,7 +133,7 @@ def describe_source(live: MeasuredTimes) -> str:
 
 
 def check_profile_matches(plan: Plan, profile: Profile) -> None:
-    """Refuses a profile that cannot be the plan's.
+    """Raises if a profile cannot be the one of a plan.
 
     Raises:
         PlanError: another graph, device or precision.
@@ -148,8 +148,8 @@ def check_profile_matches(plan: Plan, profile: Profile) -> None:
         )
 
 
-def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTime]:
-    """The stages of a run, found again among the layers of its plan."""
+def _stage_times(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTime]:
+    """Measured times of the stages of a run, matched with the layers of its plan."""
     if (run.model, run.global_batch, run.ranks) != (plan.model, plan.global_batch, plan.gpus):
         raise PlanError(
             f"the run is of {run.model}, batch {run.global_batch} on {run.ranks} ranks, the plan of {plan.model}, "
@@ -162,32 +162,32 @@ def _stages(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTime]:
         )
     if run.cores < run.ranks:
         raise PlanError(
-            f"the run's {run.ranks} ranks shared {run.cores} cores, so its times say nothing about {run.ranks} GPUs "
+            f"the run's {run.ranks} ranks shared {run.cores} cores, so its times are not those of {run.ranks} GPUs "
             f"(run on a machine with {run.ranks} cores, or plan for {run.cores})"
         )
-    waiting = list(layers_in_order(order_of(plan.tree, plan.gpu_sets)))
+    remaining = list(layers_in_order(order_of(plan.tree, plan.gpu_sets)))
     found = []
     for stage in run.stages:
-        layers = tuple(index for index in waiting if plan.layers[index].gpus == stage.gpus)[: stage.layers]
+        layers = tuple(index for index in remaining if plan.layers[index].gpus == stage.gpus)[: stage.layers]
         names = [plan.layers[index].name for index in layers]
         if len(names) != stage.layers or not (stage.name.startswith(names[0]) and stage.name.endswith(names[-1])):
             raise PlanError(
                 f"the run has a stage '{stage.name}' of {stage.layers} layers on GPUs {list(stage.gpus)}, the plan "
                 "has not (give the plan that was run)"
             )
-        waiting = [index for index in waiting if index not in layers]
+        remaining = [index for index in remaining if index not in layers]
         _check_times(f"stage '{stage.name}'", stage.forward, stage.backward)
         found.append(MeasuredTime(layers, -(-plan.global_batch // len(stage.gpus)), stage.forward, stage.backward))
-    if waiting:
+    if remaining:
         raise PlanError(
-            f"the run measured {len(plan.layers) - len(waiting)} of the plan's {len(plan.layers)} layers, not "
-            f"'{plan.layers[waiting[0]].name}' (give the plan that was run)"
+            f"the run measured {len(plan.layers) - len(remaining)} of the plan's {len(plan.layers)} layers, not "
+            f"'{plan.layers[remaining[0]].name}' (give the plan that was run)"
         )
     return found
 
 
-def _layers(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[MeasuredTime]:
-    """Layers by name."""
+def _layer_times(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[MeasuredTime]:
+    """Measured times by layer name."""
     places = {layer.name: index for index, layer in enumerate(plan.layers)}
     found = []
     for name, (forward, backward) in live.items():
@@ -205,7 +205,7 @@ def _layers(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[Measure
 def _check_times(what: str, forward: float, backward: float) -> None:
     if not (0 <= forward < math.inf and 0 <= backward < math.inf and forward + backward > 0):
         raise InvalidValueError(
-            f"{what} has live times of {forward:g} s forward and {backward:g} s backward "
+            f"{what} has measured times of {forward:g} s forward and {backward:g} s backward "
             "(both at least 0, and one of them more)"
         )
 
@@ -225,7 +225,7 @@ def _compare(profile: Profile, live: MeasuredTime) -> Correction:
 def _scale(
     times: Measurement, batch_sizes: tuple[int, ...], ratios: Mapping[int, list[tuple[float, float]]]
 ) -> Measurement:
-    """A measurement times its ratios, given by the per-GPU batches that ran; constant beyond them."""
+    """Scales a measurement by ratios at the per-GPU batches that ran; constant beyond them."""
     ran = sorted(ratios)
     forward, backward = (
         np.interp(batch_sizes, ran, [sum(pair[way] for pair in ratios[b]) / len(ratios[b]) for b in ran])

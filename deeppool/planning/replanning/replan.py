@@ -1,8 +1,8 @@
-"""A plan and live times of it → the plan that is best at those times, and what it would gain.
+"""``dp.replan``: the best plan for measured times of a run, and its gain over the plan that ran.
 
-The live times correct the profile (see ``live``), the old plan is priced again with the corrected times, and the
-search runs again: what both are told is what the old plan was told. Only layers whose times changed are priced
-again where the caller keeps the prices of the profile.
+The measured times correct the profile (see ``profile_correction``), the old plan is costed again with the corrected
+times, and the search runs again with the options of the old plan. With the costs of the old profile at hand, only
+layers whose times changed are costed again.
 """
 
 import time
@@ -30,56 +30,56 @@ from deeppool.planning.replanning.profile_correction import (
 )
 from deeppool.planning.report.diff import PlanDiff, diff
 from deeppool.planning.report.tables import render, table
-from deeppool.planning.search.search import certificate
+from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.profiling.table import LayerTime, Profile
 from deeppool.units import format_percent, format_seconds
 
 HYSTERESIS = 0.05
-"""Relative. Times that noise makes up to 2.5 % longer in the old plan and as much shorter in the new one promise a
-gain of 5 % that is none, and a new plan costs a restart of every rank."""
+"""Relative. If noise makes times 2.5 % longer in the old plan and as much shorter in the new one, the predicted gain of
+5 % is none, and a new plan costs a restart of every rank."""
 
 
 @dataclass(frozen=True)
 class Replan:
-    """What live times make of a plan."""
+    """A plan at the times of a run, beside the best plan at these times."""
 
     KIND: ClassVar[str] = "replan"
 
     source: str
-    """Where the live times come from."""
+    """The run that was measured."""
     corrections: tuple[Correction, ...]
-    """Stages or layers whose live times differ from the profile's by more than noise."""
+    """Stages or layers whose measured times differ from the profile's by more than noise."""
     changed_layers: tuple[str, ...]
-    """All whose times changed: those that were corrected, and those that compute the same."""
+    """Layers whose times changed: those that were corrected, and those of equal signature."""
     before: Plan
     """The old plan at the corrected times."""
     after: Plan
-    """The best plan at the corrected times. Neither plan holds prices of other GPU counts."""
+    """The best plan at the corrected times. Neither plan holds costs of other GPU counts."""
     over_limit: tuple[str, ...]
-    """Layers of the old plan that break the amplification limit at the corrected times."""
+    """Layers of the old plan that exceed the amplification limit at the corrected times."""
     gain: float
-    """Seconds of an iteration that the new plan is predicted to save; negative where the old one broke its limit."""
+    """Predicted seconds that an iteration of the new plan saves; negative where the old one exceeded its limit."""
     relative_gain: float
     """gain over the old plan's iteration time: 0.03 is 3 %."""
     hysteresis: float
-    """What ``relative_gain`` must exceed, or an amplification its limit, to recommend another plan."""
+    """The least ``relative_gain``, or excess of an amplification over its limit, to recommend another plan."""
     recommended: bool
-    """Whether the new plan is worth changing to."""
+    """Whether to change to the new plan."""
     search_time: float
-    """Seconds from the live times to the new plan: correcting, pricing, searching."""
+    """Seconds of correction, costs and search."""
     changes: PlanDiff
     """From ``before`` to ``after``."""
     profile: Profile
-    """The corrected one."""
+    """The corrected profile."""
 
     @property
     def plan(self) -> Plan:
-        """What to run from now on: the new plan if it is recommended, else the old one."""
+        """The plan to run from now on: the new one if it is recommended, else the old one."""
         return self.after if self.recommended else self.before
 
     def explain(self) -> str:
-        """What was corrected, and what changes, as tables."""
-        return explain(self)
+        """Returns tables of the corrections and of the changes."""
+        return _replan_text(self)
 
     def __str__(self) -> str:
         count, limit = len(self.before.layers), self.before.amplification_limit
@@ -91,8 +91,8 @@ class Replan:
         )
         if self.over_limit:
             text += f", and {', '.join(self.over_limit[:3])}{', …' * (len(self.over_limit) > 3)} over limit {limit:g}"
-        verdict = "change to the new plan" if self.recommended else "keep the plan"
-        return f"{text}; {verdict} (found in {format_seconds(self.search_time)})"
+        advice = "change to the new plan" if self.recommended else "keep the plan"
+        return f"{text}; {advice} (found in {format_seconds(self.search_time)})"
 
 
 def replan(
@@ -104,33 +104,34 @@ def replan(
     noise: float = NOISE,
     prices: CostTable | None = None,
 ) -> Replan:
-    """The best plan at the times of a live run, and whether it is worth changing to.
+    """Returns the best plan at the measured times of a run, and whether to change to it.
 
     Args:
         plan: what ran.
-        profile: layer times that it was made of; see :func:`deeppool.planning.replanning.profile_correction.correct_profile`.
+        profile: layer times that it was made of; see
+            :func:`deeppool.planning.replanning.profile_correction.correct_profile`.
         live: a run's record, or forward and backward seconds by layer.
-        hysteresis: the new plan is recommended if it saves more than this share of the iteration time, or if
-            the old one exceeds its amplification limit by more than this share.
-        noise: live times that differ less from the profile's, as a share, leave them as they are.
-        prices: :func:`costs_for_replan` the plan and the profile, where they are kept from one replan to the next.
+        hysteresis: the new plan is recommended if it saves more than this fraction of the iteration time, or if
+            the old one exceeds its amplification limit by more than this fraction.
+        noise: relative difference below which measured times do not change the profile's.
+        prices: the result of :func:`costs_for_replan`, to keep it from one replan to the next.
 
     Raises:
-        PlanError: profile, plan and run do not belong together, or the run says nothing about the plan's GPUs.
-        InvalidValueError: an unknown layer, a time that is none, a negative share, or foreign prices.
-        MissingProfileError: the profile cannot answer for a per-GPU batch.
+        PlanError: profile, plan and run do not match, or the run did not measure the plan's GPUs.
+        InvalidValueError: an unknown layer, an invalid time or fraction, or costs of another plan.
+        MissingProfileError: the profile has no time for a per-GPU batch.
     """
     if not 0 <= hysteresis < 1:
-        raise InvalidValueError(f"hysteresis must be a share from 0 up to 1, got {hysteresis:g}")
+        raise InvalidValueError(f"hysteresis must be a fraction from 0 up to 1, got {hysteresis:g}")
     if plan.overlap_sync:
         raise PlanError(
-            "the plan counts on all-reduces that overlap the backward pass, which runs do not do yet, so a run's times "
-            "say little about it (plan without overlap_sync)"
+            "the plan has all-reduces that overlap the backward pass, which runs do not do yet, so a run's times "
+            "do not apply to it (plan without overlap_sync)"
         )
     started = time.perf_counter()
     corrected = correct_profile(profile, plan, live, noise=noise)
     known = costs_for_replan(plan, profile) if prices is None else prices
-    _check_prices(known, plan, profile)
+    _check_costs(known, plan, profile)
     costs = reprice(known, corrected.profile, corrected.layers)
     after = plan_from_costs(corrected.profile, costs, plan.amplification_limit, plan.limit_scope, explained=False)
     before = _at_new_times(plan, corrected.profile, costs, after)
@@ -139,21 +140,21 @@ def replan(
 
 
 def costs_for_replan(plan: Plan, profile: Profile) -> CostTable:
-    """Every price that a search as the plan's needs; ``replan`` then asks only for what changed.
+    """Returns the costs of a search with the plan's options; ``replan`` then updates only what changed.
 
     Raises:
         PlanError: the profile is not of the plan's graph, device and precision.
-        MissingProfileError: the profile cannot answer for a per-GPU batch.
+        MissingProfileError: the profile has no time for a per-GPU batch.
     """
     check_profile_matches(plan, profile)
     return price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
 
 
-def _check_prices(prices: CostTable, plan: Plan, profile: Profile) -> None:
+def _check_costs(costs: CostTable, plan: Plan, profile: Profile) -> None:
     wanted = (Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
-    if prices.graph is not profile.graph or (prices.network, prices.global_batch, prices.gpu_counts) != wanted:
+    if costs.graph is not profile.graph or (costs.network, costs.global_batch, costs.gpu_counts) != wanted:
         raise InvalidValueError(
-            "prices are those of another plan or profile (make them by costs_for_replan(plan, profile))"
+            "prices are costs of another plan or profile (make them by costs_for_replan(plan, profile))"
         )
 
 
@@ -161,7 +162,7 @@ def _record(
     corrected: CorrectedProfile, source: str, before: Plan, after: Plan, hysteresis: float, search_time: float
 ) -> Replan:
     changes = diff(before, after)
-    # The same plan gains nothing, whatever the order of additions.
+    # Equal plans gain nothing, whatever the order of additions.
     moved = any(old.gpus != new.gpus for old, new in zip(before.layers, after.layers, strict=True))
     gain = before.iteration_time - after.iteration_time if moved else 0.0
     relative_gain = gain / before.iteration_time
@@ -184,27 +185,27 @@ def _record(
 
 
 def _over_limit(plan: Plan, excess: float) -> tuple[str, ...]:
-    """What exceeds the plan's limit by more than a share of it."""
+    """Layers that exceed the plan's limit by more than a fraction of it."""
     if plan.amplification_limit is None:
         return ()
     most = plan.amplification_limit * (1 + excess)
     if plan.limit_scope == "iteration":
         return (WHOLE_ITERATION,) if plan.amplification > most else ()
-    return tuple(x.name for x in plan.layers if x.amplification > most and x.name not in plan.exempt_layers)
+    return tuple(x.name for x in plan.layers if x.amplification > most)
 
 
 def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) -> Plan:
-    """The plan on the GPUs that it has, computing as long as another profile says."""
+    """The plan on the GPUs that it has, with the layer times of another profile."""
     known: dict[tuple[str, int], LayerTime] = {}
 
-    def ask(index: int, batch: int) -> LayerTime:
+    def time_of(index: int, batch: int) -> LayerTime:
         key = profile.graph.layers[index].signature, batch
         if key not in known:
             known[key] = profile.time(index, batch)
         return known[key]
 
-    alone = [ask(index, plan.global_batch) for index in range(len(plan.layers))]
-    shared = [ask(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
+    alone = [time_of(index, plan.global_batch) for index in range(len(plan.layers))]
+    shared = [time_of(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
     layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, strict=True))
     iteration_time = _iteration_time(plan, layers)
     gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
@@ -238,22 +239,21 @@ def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime) -> La
 
 
 def _bound(iteration_time: float, best: Plan) -> str:
-    """What is known of a plan that the search did not choose."""
-    slack = 1.0 if best.optimality == "exact" else float(best.optimality.removeprefix("bound "))
-    factor = slack * iteration_time / best.iteration_time
+    """Optimality of a plan that the search did not choose."""
+    factor = optimality_factor(best.optimality) * iteration_time / best.iteration_time
     return certificate(factor) if factor > 1 else "bound 1.000"
 
 
 def _iteration_time(plan: Plan, layers: Sequence[LayerAssignment]) -> float:
-    """Both passes of the plan's layers, with other times than it has."""
+    """Iteration time of the plan with other layer times."""
     tree, gpus = plan.tree, plan.gpu_sets
     return pass_duration(tree, gpus, lambda i: layers[i].reshard / 2 + layers[i].forward) + pass_duration(
         tree, gpus, lambda i: layers[i].backward + layers[i].sync + layers[i].reshard / 2
     )
 
 
-def explain(record: Replan) -> str:
-    """The verdict, the corrections and the changes, as tables."""
+def _replan_text(record: Replan) -> str:
+    """The recommendation, the corrections and the changes, as tables."""
     corrections = table(
         *("ran", "layers", "batch", "profiled", "measured", "forward", "backward"),
         title=f"corrected by {record.source}",

@@ -1,8 +1,8 @@
 """Plans as text and tables for people.
 
-explain       why each layer got its GPUs
-alternatives  the cost of every other GPU count of a layer
-diff          what changes from one plan to another
+explain       reasons for the GPU count of each layer
+alternatives  cost of every other GPU count of a layer, as a record
+diff          differences between two plans, as a record
 summary       a plan in three sentences
-tables        tables that fit the page
+tables        text tables that fit the page
 """

@@ -1,4 +1,4 @@
-"""What changes from one plan of a model to another, and which part of each layer's time makes the difference."""
+"""``dp.diff``: differences between two plans of a model, with the parts of each layer's time that changed."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ Value = int | float | str | tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
-    """Something that the two plans were asked differently."""
+    """One option in which the requests of the two plans differ."""
 
     name: str
     before: Value
@@ -26,7 +26,7 @@ class RequestChange:
 
 @dataclass(frozen=True, slots=True)
 class TotalChange:
-    """A total of the plan."""
+    """Change of one total of the plan."""
 
     before: float
     after: float
@@ -36,7 +36,7 @@ class TotalChange:
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """One layer in one of the plans. Times are seconds of one iteration, as in a plan's layers."""
+    """GPUs and times of one layer in one of the plans. Times are seconds of one iteration."""
 
     gpus: tuple[int, ...]
     time: float
@@ -49,7 +49,7 @@ class PlacedLayer:
 
 @dataclass(frozen=True, slots=True)
 class LayerChange:
-    """One layer that moved or whose time changed. Changes are seconds; positive is slower."""
+    """A layer whose GPUs or time changed. Changes are seconds; positive is slower."""
 
     name: str
     before: PlacedLayer
@@ -57,32 +57,32 @@ class LayerChange:
     change: float
     """Of the layer's time: compute + reshard + sync."""
     compute: float
-    """Of forward and backward: another shard of the batch, or other layer times."""
+    """Of forward and backward: another per-GPU batch, or other layer times."""
     reshard: float
-    """Of bringing its inputs to its GPUs and their gradients back: a layer that it reads moved, or it did."""
+    """Of transfers of its inputs and their gradients: this layer or one that it reads has other GPUs."""
     sync: float
     """Of the all-reduce of its gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """Two plans of one graph, compared."""
+    """Differences between two plans of one graph."""
 
     KIND: ClassVar[str] = "diff"
 
     model: str
     request: tuple[RequestChange, ...]
-    """What was asked differently; what was asked alike is left out."""
+    """Options in which the requests differ."""
     iteration_time: TotalChange
     gpu_seconds: TotalChange
     amplification: TotalChange
     layers: tuple[LayerChange, ...]
-    """Those that changed, in the model's order. Of branches that run side by side their changes do not add up."""
+    """Changed layers in the model's order. Changes of branches that run side by side do not add up."""
     unchanged_layers: int
 
     def explain(self) -> str:
-        """The changes as tables: what was asked, the totals, and a line for each layer that changed."""
-        return explain(self)
+        """Returns tables of the changes: the request, the totals, and a line for each changed layer."""
+        return _diff_text(self)
 
     def __str__(self) -> str:
         count = len(self.layers) + self.unchanged_layers
@@ -96,7 +96,7 @@ class PlanDiff:
 
 
 def diff(before: Plan, after: Plan) -> PlanDiff:
-    """What changes from ``before`` to ``after``.
+    """Returns the differences from ``before`` to ``after``.
 
     Raises:
         PlanError: the plans are of different graphs.
@@ -130,7 +130,7 @@ def _request_changes(before: Plan, after: Plan) -> tuple[RequestChange, ...]:
 
 
 def _request(plan: Plan) -> dict[str, Value]:
-    """All that the search was told."""
+    """Options of the request."""
     cluster = plan.cluster
     return {
         "gpus": plan.gpus,
@@ -165,8 +165,8 @@ def _differ(old: LayerAssignment, new: LayerAssignment) -> bool:
 def _layer_change(old: LayerAssignment, new: LayerAssignment) -> LayerChange:
     return LayerChange(
         name=new.name,
-        before=_place(old),
-        after=_place(new),
+        before=_placed(old),
+        after=_placed(new),
         change=new.time - old.time,
         compute=new.forward + new.backward - (old.forward + old.backward),
         reshard=new.reshard - old.reshard,
@@ -174,30 +174,30 @@ def _layer_change(old: LayerAssignment, new: LayerAssignment) -> LayerChange:
     )
 
 
-def _place(layer: LayerAssignment) -> PlacedLayer:
+def _placed(layer: LayerAssignment) -> PlacedLayer:
     return PlacedLayer(
         layer.gpus, layer.time, layer.forward, layer.backward, layer.reshard, layer.sync, layer.amplification
     )
 
 
-def explain(changes: PlanDiff) -> str:
-    """The changes as tables; of plans that are the same, one line."""
+def _diff_text(changes: PlanDiff) -> str:
+    """The changes as tables; one line if there are none."""
     if not changes.layers and not changes.request:
         return str(changes)
     parts = []
     if changes.request:
-        asked = table("asked", "before", "after")
+        request = table("request", "before", "after")
         for item in changes.request:
-            asked.add_row(item.name, _value(item.name, item.before), _value(item.name, item.after))
-        parts.append(asked)
+            request.add_row(item.name, _value(item.name, item.before), _value(item.name, item.after))
+        parts.append(request)
     totals = table("total", "before", "after", "change")
     for name, total, text in (
         ("iteration time", changes.iteration_time, format_seconds),
         ("GPU-seconds", changes.gpu_seconds, format_seconds),
         ("amplification", changes.amplification, lambda ratio: f"{ratio:.2f}"),
     ):
-        share = f" ({format_percent(total.change / total.before)})"
-        totals.add_row(name, text(total.before), text(total.after), _signed(total.change, text) + share)
+        relative = f" ({format_percent(total.change / total.before)})"
+        totals.add_row(name, text(total.before), text(total.after), _signed(total.change, text) + relative)
     parts.append(totals)
     if changes.layers:
         layers = table("layer", "GPUs", "time", "change", "= compute", "+ reshard", "+ sync")
@@ -230,7 +230,7 @@ def _signed(value: float, text: Callable[[float], str]) -> str:
 
 
 def _part(seconds: float, layer: LayerChange) -> str:
-    """A change in a layer's time; what only rounding makes is none."""
+    """A change in a layer's time, or a dash if it is within rounding."""
     if abs(seconds) <= TOLERANCE * max(layer.before.time, layer.after.time):
         return "–"
     return _signed(seconds, format_seconds)

@@ -1,4 +1,4 @@
-"""A plan in words: how fast, compared with what, which layers take which GPUs, and what is left."""
+"""Summary of a plan in three sentences: speed, GPUs per layer, idle GPU time."""
 
 from collections.abc import Iterable
 
@@ -7,12 +7,12 @@ from deeppool.planning.plan import Plan
 from deeppool.units import format_seconds
 
 MOST_GROUPS = 4
-"""GPU counts that are told one by one; a reader skips longer lists."""
+"""GPU counts listed one by one; a reader skips longer lists."""
 
 
 def summarise(plan: Plan) -> str:
-    """Three sentences; the layer-by-layer reasons are ``plan.explain()``."""
-    return " ".join((_speed(plan), _layers(plan), _left(plan)))
+    """Returns three sentences on a plan; ``plan.explain()`` has the reasons layer by layer."""
+    return " ".join((_speed(plan), _layers(plan), _idle(plan)))
 
 
 def _speed(plan: Plan) -> str:
@@ -38,14 +38,14 @@ def _layers(plan: Plan) -> str:
     ordered = sorted(groups, key=lambda count: -_time(groups[count]))
     shown, others = sorted(ordered[:MOST_GROUPS], reverse=True), ordered[MOST_GROUPS:]
     total = _time(plan.layers)
-    told = [f"{_share(groups[count], total)} on {_gpus(count)}" for count in shown]
+    listed = [f"{_count_and_time(groups[count], total)} on {_gpus(count)}" for count in shown]
     if others:
         rest = [layer for count in others for layer in groups[count]]
-        told.append(f"{_share(rest, total)} on {len(others)} other counts")
-    return f"Layers, and their share of the time: {', '.join(told)}."
+        listed.append(f"{_count_and_time(rest, total)} on {len(others)} other counts")
+    return f"Layers, and their share of the time: {', '.join(listed)}."
 
 
-def _left(plan: Plan) -> str:
+def _idle(plan: Plan) -> str:
     idle = 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time)
     limit = plan.amplification_limit
     if limit is None:
@@ -60,7 +60,7 @@ def _left(plan: Plan) -> str:
     )
 
 
-def _share(layers: list[LayerAssignment], total: float) -> str:
+def _count_and_time(layers: list[LayerAssignment], total: float) -> str:
     return f"{len(layers)} ({_percent(_time(layers) / total if total else 0.0)})"
 
 
@@ -72,9 +72,9 @@ def _gpus(count: int) -> str:
     return f"{count:,} GPU{'s' * (count > 1)}"
 
 
-def _percent(share: float) -> str:
+def _percent(fraction: float) -> str:
     """``41 %``, ``4.1 %``."""
-    return f"{round(100 * share, 1 if share < 0.1 else None):g} %"
+    return f"{round(100 * fraction, 1 if fraction < 0.1 else None):g} %"
 
 
 def _ratio(change: float) -> str:

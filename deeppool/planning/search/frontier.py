@@ -32,8 +32,9 @@ from deeppool.planning.search.gpu_partition import is_complete
 from deeppool.planning.search.labels import LabelSet, concatenate
 from deeppool.planning.search.lagrangian_bound import LagrangianBound
 from deeppool.planning.search.limited_costs import LimitedCosts
+from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.pareto import EMPTY_PLAN, Front, combine, pareto_indices, single
-from deeppool.planning.search.search import SearchResult, certificate, search
+from deeppool.planning.search.search import SearchResult, search
 from deeppool.planning.search.shortest_path import Choice, ExhaustedError
 from deeppool.units import format_bytes, format_seconds
 

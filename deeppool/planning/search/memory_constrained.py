@@ -35,7 +35,8 @@ from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
 from deeppool.planning.search.frontier import search_within
 from deeppool.planning.search.gpu_partition import Gpus
-from deeppool.planning.search.search import SearchResult, certificate, search
+from deeppool.planning.search.optimality import certificate, optimality_factor
+from deeppool.planning.search.search import SearchResult, search
 from deeppool.units import format_bytes
 
 MOST_STEPS = 60
@@ -84,7 +85,7 @@ def search_memory_constrained(
         )
     best = min(fitting, key=lambda plan: plan.iteration_time)
     bound = -math.inf if problem.may_divide else relaxation.bound
-    factor = best.iteration_time / max(bound, fastest.iteration_time / _factor(fastest))
+    factor = best.iteration_time / max(bound, fastest.iteration_time / optimality_factor(fastest.optimality))
     return replace(best, optimality=certificate(1.0 if factor <= 1 + TOLERANCE else factor))
 
 
@@ -181,7 +182,7 @@ class _Problem:
             value = middle.iteration_time + price * self.kept(middle)
             # Each addition of the search may be off by a rounding, and a bound must not be too high.
             rounding = 4 * len(middle.choices) * sys.float_info.epsilon * value
-            bound = max(bound, value / _factor(middle) - price * room - rounding)
+            bound = max(bound, value / optimality_factor(middle.optimality) - price * room - rounding)
             if value >= (large.iteration_time + price * self.kept(large)) * (1 - TOLERANCE):
                 break
             plans.append(middle)
@@ -220,11 +221,6 @@ class _Problem:
         """Longer than any plan takes."""
         edges = (self.costs.comm(size).max() for layer in self.costs.graph.layers for size in layer.input_bytes)
         return float(self.own.max(axis=1).sum() + sum(edges))
-
-
-def _factor(result: SearchResult) -> float:
-    """How many times the optimum a result may be."""
-    return 1.0 if result.optimality == "exact" else float(result.optimality.removeprefix("bound "))
 
 
 def _refusal(

@@ -30,8 +30,9 @@ from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, lay
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
+from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
-from deeppool.planning.search.search import SearchResult, certificate
+from deeppool.planning.search.search import SearchResult
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Of the seconds of all-reduces, for candidates."""

@@ -18,7 +18,6 @@ proof takes too long.
 Layers of equal signature cost the same, so equal parts of a model are priced once.
 """
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +26,7 @@ from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
+from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
 
 
@@ -91,8 +91,3 @@ def _search(prices: LimitedCosts, *, side_by_side: bool = True) -> SearchResult:
         iteration_time=best.time,
         optimality=certificate(best.time / best.lower),
     )
-
-
-def certificate(factor: float) -> str:
-    """What is claimed of a time that is at most ``factor`` times the least one; rounded up, or it would be no bound."""
-    return "exact" if factor <= 1 + ROUNDING else f"bound {math.ceil(1000 * factor) / 1000:.3f}"

@@ -1,5 +1,6 @@
-"""Two profiles and a cluster → :class:`SharedCluster`."""
+"""``dp.share``: foreground speed-up against cluster throughput of two profiled jobs on one cluster."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from deeppool.cluster.cluster import Cluster
@@ -9,11 +10,9 @@ from deeppool.planning.plan import GpuCounts, Plan
 from deeppool.planning.planner import frontier
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.frontier import Frontier
-from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, Strategy, optimality_factor
+from deeppool.planning.search.optimality import optimality_factor
+from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, Strategy
 from deeppool.profiling.table import Profile
-
-Plans = dict[int, Frontier]
-"""Per GPU count, every efficient plan of the foreground on that many GPUs."""
 
 
 def share(
@@ -27,14 +26,14 @@ def share(
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel | None = None,
 ) -> SharedCluster:
-    """Foreground speed-up against cluster throughput: burst parallel with collocation, beside static partitions.
+    """Returns foreground speed-up against cluster throughput: burst parallel with collocation, and static partitions.
 
-    Every GPU that the foreground leaves idle trains the background job by itself, as in DeepPool (section 1),
-    with ``deeppool.planning.studies.tradeoff_record``'s model. A static partition gives k GPUs to the foreground and the
-    others to the background for good, as in the paper's figure 10.
+    Every GPU that the foreground leaves idle trains the background job by itself, as in DeepPool (section 1), by the
+    model of :mod:`deeppool.planning.studies.tradeoff_record`. A static partition gives k GPUs to the foreground and
+    the others to the background for good, as in the paper's figure 10.
 
-        both = dp.share(profile, 8, 32, background=profile)
-        best = both.fastest(background_throughput=1000).point
+        shared = dp.share(profile, 8, 32, background=profile)
+        best = shared.fastest(background_throughput=1000).point
         plan = dp.plan(profile, best.gpus, 32, best.amplification_limit, limit_scope="iteration")
 
     Args:
@@ -43,14 +42,14 @@ def share(
         global_batch: of the foreground.
         background: profile of the background job, on the same kind of device.
         background_batch: its batch on each GPU; the profile's largest unless given.
-        harvest_of_idle: the share of the idle time between the foreground's layers that the background gets,
+        harvest_of_idle: the fraction of the idle time between the foreground's layers that the background uses,
             from 0 to 1; a run measures it (``run.background.harvest_of_idle``). Whole GPUs that the foreground
             never uses train the background at full speed whatever this is.
         gpu_counts: that layers and partitions may have.
         network_model: as for :func:`deeppool.plan`.
 
     Raises:
-        InvalidValueError: a share outside 0 … 1, a background batch above the profile's largest, or profiles of
+        InvalidValueError: harvest_of_idle outside 0 … 1, a background batch above the profile's largest, or profiles of
             different devices.
         PlanError, MissingProfileError: as for :func:`plan`, and where the background's batch is below its profile's.
     """
@@ -60,14 +59,14 @@ def share(
     sample_time = _sample_time(background, batch)
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts)
     plans = {
-        # The whole cluster comes first, so that an error speaks of what was asked for.
+        # The whole cluster comes first, so that an error names the GPU count that was asked for.
         count: frontier(
             profile, replace(cluster, gpus=count), global_batch, gpu_counts=gpu_counts, network_model=network_model
         )
         for count in reversed(counts)
     }
     alone = plans[cluster.gpus].single_gpu_iteration_time
-    pricing = _Pricing(cluster.gpus, global_batch, alone, sample_time, harvest_of_idle)
+    model = _ThroughputModel(cluster.gpus, global_batch, alone, sample_time, harvest_of_idle)
     return SharedCluster(
         model=profile.graph.model,
         background_model=background.graph.model,
@@ -81,12 +80,12 @@ def share(
         provenance="estimated" if "estimated" in (profile.provenance, background.provenance) else "measured",
         extrapolated_gpu_counts=tuple(k for k in counts if -(-global_batch // k) > profile.batch_sizes[-1]),
         single_gpu_iteration_time=alone,
-        points=_collocated(pricing, plans),
+        points=_collocated(model, plans),
         data_parallel_partitions=tuple(
-            pricing.partition("data parallel", k, plans[k].data_parallel_iteration_time) for k in counts
+            model.partition("data parallel", k, plans[k].data_parallel_iteration_time) for k in counts
         ),
         burst_parallel_partitions=tuple(
-            pricing.partition("burst parallel", k, plans[k].points[0].iteration_time, plans[k].points[0].gpu_seconds)
+            model.partition("burst parallel", k, plans[k].points[0].iteration_time, plans[k].points[0].gpu_seconds)
             for k in counts
         ),
         optimality=max((found.optimality for found in plans.values()), key=optimality_factor),
@@ -106,13 +105,13 @@ def _check(profile: Profile, background: Profile, harvest_of_idle: float) -> Non
     )
     if ours != theirs:
         raise InvalidValueError(
-            f"the foreground's profile is of {ours}, the background's of {theirs}: they share GPUs of one kind "
+            f"the foreground's profile is of {ours}, the background's of {theirs}: both must be of one kind of GPU "
             "(profile both on it)"
         )
 
 
 def _sample_time(background: Profile, batch: int) -> float:
-    """Seconds of one GPU per sample of the background."""
+    """GPU-seconds per sample of the background."""
     largest = background.batch_sizes[-1]
     if not 1 <= batch <= largest:
         raise InvalidValueError(
@@ -123,8 +122,8 @@ def _sample_time(background: Profile, batch: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pricing:
-    """From times to throughputs; the formulas are in ``shared_cluster``."""
+class _ThroughputModel:
+    """Computes throughputs from times, by the formulas of ``tradeoff_record``."""
 
     gpus: int
     global_batch: int
@@ -133,15 +132,15 @@ class _Pricing:
     harvest: float
 
     def collocated(self, gpus: int, iteration_time: float, gpu_seconds: float) -> OperatingPoint:
-        """The background has what an iteration does not take from it."""
-        lost = self.harvest * gpu_seconds + (1 - self.harvest) * gpus * iteration_time
-        left = max(0.0, self.gpus - lost / iteration_time)
+        """The point where the background uses the idle time of the foreground's GPUs."""
+        taken = self.harvest * gpu_seconds + (1 - self.harvest) * gpus * iteration_time
+        left = max(0.0, self.gpus - taken / iteration_time)
         return self._point("burst parallel", gpus, True, iteration_time, gpu_seconds, left)
 
     def partition(
         self, strategy: Strategy, gpus: int, iteration_time: float, gpu_seconds: float | None = None
     ) -> OperatingPoint:
-        """The foreground holds its GPUs to itself; all of them all the time unless ``gpu_seconds`` are given."""
+        """The point of a static partition; ``gpu_seconds`` of the foreground are all of its GPUs' unless given."""
         held = gpus * iteration_time if gpu_seconds is None else gpu_seconds
         return self._point(strategy, gpus, False, iteration_time, held, self.gpus - gpus)
 
@@ -170,14 +169,14 @@ class _Pricing:
         )
 
 
-def _collocated(pricing: _Pricing, plans: Plans) -> tuple[OperatingPoint, ...]:
-    """Of the plans on all GPU counts, those that none beats in speed-up and background throughput; fastest first."""
+def _collocated(model: _ThroughputModel, plans: Mapping[int, Frontier]) -> tuple[OperatingPoint, ...]:
+    """The plans, over all GPU counts, that none beats in speed-up and background throughput; fastest first."""
     found = [
-        pricing.collocated(gpus, plan.iteration_time, plan.gpu_seconds)
+        model.collocated(gpus, plan.iteration_time, plan.gpu_seconds)
         for gpus, front in plans.items()
         for plan in front.points
     ]
-    # Of equals the one on the fewest GPUs comes first, and stays.
+    # Of equal points the one on the fewest GPUs is kept.
     found.sort(key=lambda point: (point.iteration_time, -point.background_throughput, point.gpus))
     efficient: list[OperatingPoint] = []
     for point in found:
@@ -187,7 +186,7 @@ def _collocated(pricing: _Pricing, plans: Plans) -> tuple[OperatingPoint, ...]:
 
 
 def operating_point(shared: SharedCluster, plan: Plan) -> OperatingPoint:
-    """What a plan makes of the shared cluster: its speed-up, and what it leaves to the background.
+    """Returns the operating point of a plan on the shared cluster, with collocation.
 
     Raises:
         InvalidValueError: the plan is of another model or batch, or for more GPUs than the cluster has.
@@ -197,11 +196,11 @@ def operating_point(shared: SharedCluster, plan: Plan) -> OperatingPoint:
             f"the plan is of {plan.model}, batch {plan.global_batch} on {plan.gpus} GPUs, the cluster trains "
             f"{shared.model}, batch {shared.global_batch} on up to {shared.gpus} GPUs (share it anew: dp.share)"
         )
-    pricing = _Pricing(
+    model = _ThroughputModel(
         shared.gpus,
         shared.global_batch,
         shared.single_gpu_iteration_time,
         shared.background_sample_time,
         shared.harvest_of_idle,
     )
-    return pricing.collocated(plan.gpus, plan.iteration_time, plan.gpu_seconds)
+    return model.collocated(plan.gpus, plan.iteration_time, plan.gpu_seconds)

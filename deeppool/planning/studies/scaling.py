@@ -1,10 +1,10 @@
-"""Scaling studies: how soon a model reaches its accuracy on more GPUs and faster networks.
+"""``dp.scaling``: time to a target accuracy on more GPUs and faster networks.
 
 The experiment behind figures 1 to 3 of DeepPool (section 2). The time to accuracy is the time of an iteration
 times the steps that the global batch needs. *Weak scaling* keeps the per-GPU batch and loses steps to sample
 efficiency; *strong scaling* keeps the global batch and loses time to small batches and to the network;
 *batch-optimal scaling* takes the global batch that reaches the accuracy soonest at each GPU count. Each of
-them data parallel, as in the paper, and burst parallel, by the exact search.
+them is data parallel, as in the paper, and burst parallel, by the exact search.
 
 A network of some speed is a cluster with that bandwidth between any two GPUs: full bisection, as the paper
 assumes. Nothing overlaps, and the memory of a GPU is no limit here.
@@ -20,7 +20,7 @@ from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
 from deeppool.planning.planner import plan
-from deeppool.planning.request import gpu_counts_to_search
+from deeppool.planning.request import check_batch, check_limit, gpu_counts_to_search
 from deeppool.planning.search.search import search
 from deeppool.planning.studies.scaling_record import (
     PARALLELISMS,
@@ -43,12 +43,12 @@ BANDWIDTHS = tuple(bits / 8 for bits in (10e9, 200e9, 1e12, 4.8e12))
 LATENCY = 5e-6
 """Seconds before the first byte arrives; estimated, as for the links of ``cluster``: the paper gives none."""
 GLOBAL_BATCH = 256
-"""Of strong scaling, and of each GPU in weak scaling: DeepPool, figures 1 and 3."""
+"""Global batch of strong scaling, per-GPU batch of weak scaling: DeepPool, figures 1 and 3."""
 
 Progress = Callable[[str, float], None]
-"""What is being planned, and the share that is done."""
+"""Receives what is being planned and the fraction that is done."""
 UNKNOWN = (MissingProfileError, MissingStepsError, PlanError)
-"""What makes one point missing, not the study fail."""
+"""Errors that make one point missing instead of failing the study."""
 
 
 def scaling(
@@ -64,16 +64,16 @@ def scaling(
     latency: float = LATENCY,
     on_progress: Progress | None = None,
 ) -> ScalingStudy:
-    """Time to accuracy by weak, strong and batch-optimal scaling, data parallel and burst parallel.
+    """Returns the time to accuracy by weak, strong and batch-optimal scaling, data parallel and burst parallel.
 
-    Batch-optimal scaling looks at global batches of at least a sample per GPU, per-GPU batches up to the
+    Batch-optimal scaling tries global batches of at least a sample per GPU, per-GPU batches up to the
     profile's largest or weak scaling's, and the batches of weak and strong scaling. Data parallel it tries every
     per-GPU batch, which is exact where steps never rise with the batch; burst parallel, where each batch is a
     search of its own, the powers of two and the best data-parallel batch.
 
     Args:
-        profile: layer times; a point that leans on times above its largest batch is marked, one below its
-            smallest is missing.
+        profile: layer times; a point that uses times above its largest batch is marked, one that needs times
+            below its smallest is missing.
         steps: global batch → steps to the target accuracy; see ``deeppool.planning.studies.steps_to_accuracy``.
         gpu_counts: of the points.
         bandwidths: bytes per second of a GPU's link, each direction.
@@ -82,15 +82,15 @@ def scaling(
         amplification_limit: of every layer of the burst-parallel plans, as for :func:`deeppool.plan`.
         network_model: pattern of the all-reduces, see ``deeppool.costs.communication``; ``paper`` is DeepPool's.
         latency: of every link, seconds.
-        on_progress: told of every GPU count at every network speed.
+        on_progress: called for every GPU count at every network speed.
 
     Raises:
         InvalidValueError: an argument is out of its bounds.
-        MissingStepsError: no batch is known to reach the accuracy on one GPU, which speed-ups are over.
+        MissingStepsError: no batch is known to reach the accuracy on one GPU, the baseline of speed-ups.
     """
     started = time.perf_counter()
     if not gpu_counts or not bandwidths:
-        raise InvalidValueError("gpu_counts and bandwidths must name one at least (leave them out for the defaults)")
+        raise InvalidValueError("gpu_counts and bandwidths must each have a value (leave them out for the defaults)")
     counts, speeds = tuple(sorted(set(gpu_counts))), tuple(sorted(set(bandwidths)))
     per_gpu = global_batch if per_gpu_batch is None else per_gpu_batch
     compute = cache(profile.iteration_time)
@@ -135,18 +135,18 @@ def scaling(
 
 
 def full_bisection(gpus: int, bandwidth: float, latency: float = LATENCY) -> Cluster:
-    """GPUs any two of which have a link of so many bytes per second each direction."""
+    """Returns a cluster in which any two GPUs have a link of so many bytes per second each direction."""
     link = Link(bandwidth, latency, f"{format_bit_rate(bandwidth)} each direction, chosen for a scaling study")
     return Cluster(gpus, f"{format_bit_rate(bandwidth)} full bisection", gpus, link, link)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is trained, and how it may be scaled."""
+    """What is trained, and the limits of its scaling."""
 
     profile: Profile
     compute: Callable[[int], float]
-    """Per-GPU batch → seconds of forward and backward of all layers on one GPU."""
+    """Seconds of forward and backward of all layers on one GPU, by per-GPU batch."""
     steps: StepsToAccuracy
     global_batch: int
     per_gpu_batch: int
@@ -157,12 +157,11 @@ class _Job:
         for name in ("global_batch", "per_gpu_batch"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.amplification_limit is not None and not self.amplification_limit >= 1:
-            raise InvalidValueError(f"amplification_limit must be at least 1.0, got {self.amplification_limit:g}")
+        check_limit(self.amplification_limit)
 
 
 class _Site:
-    """One GPU count on one network."""
+    """Predictions for one GPU count on one network."""
 
     def __init__(self, job: _Job, gpus: int, bandwidth: float, latency: float) -> None:
         self.job, self.gpus, self.bandwidth = job, gpus, bandwidth
@@ -171,14 +170,13 @@ class _Site:
         self.sync = sum(self.network.all_reduce_time(gpus, x.parameter_bytes) for x in job.profile.graph.layers)
 
     def point(self, strategy: Strategy, parallelism: Parallelism, single_time: float) -> ScalingPoint:
-        """One way to scale here; ``single_time`` is what its speed-up is over."""
+        """Returns the point of one strategy; its speed-up is relative to ``single_time``."""
         batch = self._batch(strategy, parallelism)
         steps = self.job.steps.steps(batch)
         if parallelism == "data-parallel":
             iteration, optimality = self._iteration_time(batch, parallelism), "exact"
-            gpu_seconds, widest = iteration * self.gpus, self._share(batch)
+            gpu_seconds, widest = iteration * self.gpus, self._per_gpu_batch(batch)
         else:
-            self._share(batch)
             limit = self.job.amplification_limit
             found = plan(self.job.profile, self.network.cluster, batch, limit, network_model=self.job.network_model)
             iteration, optimality, gpu_seconds = found.iteration_time, found.optimality, found.gpu_seconds
@@ -191,7 +189,7 @@ class _Site:
             bandwidth=self.bandwidth,
             gpus=self.gpus,
             global_batch=batch,
-            per_gpu_batch=self._share(batch),
+            per_gpu_batch=self._per_gpu_batch(batch),
             iteration_time=iteration,
             steps=steps,
             time_to_accuracy=steps * iteration,
@@ -202,32 +200,32 @@ class _Site:
         )
 
     def best_batch(self, parallelism: Parallelism) -> int:
-        """The global batch that reaches the accuracy soonest, of those that are looked at.
+        """Returns the global batch that reaches the accuracy soonest, of those that are tried.
 
         Raises:
             MissingStepsError: none has both layer times and steps.
         """
         best: tuple[float, int] | None = None
-        refusals: list[str] = []
+        errors: list[str] = []
         for batch in self._candidates(parallelism):
             try:
                 reached = (self.time_to_accuracy(batch, parallelism), batch)
             except UNKNOWN as error:
-                refusals.append(str(error))
+                errors.append(str(error))
             else:
                 best = reached if best is None else min(best, reached)
         if best is None:
             raise MissingStepsError(
-                f"no global batch on {self.gpus} GPUs has both layer times and steps; the smallest: {refusals[0]}; "
-                f"the largest: {refusals[-1]}"
+                f"no global batch on {self.gpus} GPUs has both layer times and steps; the smallest: {errors[0]}; "
+                f"the largest: {errors[-1]}"
             )
         return best[1]
 
     def time_to_accuracy(self, batch: int, parallelism: Parallelism) -> float:
-        """Seconds with a global batch.
+        """Returns the seconds to accuracy with a global batch.
 
         Raises:
-            MissingProfileError, MissingStepsError, PlanError: there is no such point.
+            MissingProfileError, MissingStepsError, PlanError: the point cannot be predicted.
         """
         return self.job.steps.steps(batch) * self._iteration_time(batch, parallelism)
 
@@ -243,25 +241,21 @@ class _Site:
         the larger one, which needs the fewest steps.
         """
         largest = max(self.job.profile.batch_sizes[-1], self.job.per_gpu_batch)
-        shares: Iterable[int] = range(1, largest + 1)
+        per_gpu: Iterable[int] = range(1, largest + 1)
         also = {self.job.per_gpu_batch * self.gpus, self.job.global_batch}
         if parallelism == "burst-parallel":
-            shares = (2**exponent for exponent in range(largest.bit_length()))
+            per_gpu = (2**exponent for exponent in range(largest.bit_length()))
             also.add(self.best_batch("data-parallel"))
-        return sorted(also.union(share * self.gpus for share in shares))
+        return sorted(also.union(samples * self.gpus for samples in per_gpu))
 
     def _iteration_time(self, batch: int, parallelism: Parallelism) -> float:
-        share = self._share(batch)
         if parallelism == "data-parallel":
-            return self.job.compute(share) + self.sync
+            return self.job.compute(self._per_gpu_batch(batch)) + self.sync
+        check_batch(self.gpus, batch)
         costs = price(self.job.profile, self.network, batch, self.counts)
         return search(costs, self.job.amplification_limit).iteration_time
 
-    def _share(self, batch: int) -> int:
+    def _per_gpu_batch(self, batch: int) -> int:
         """Samples of the largest shard."""
-        if batch < self.gpus:
-            raise PlanError(
-                f"{self.gpus} GPUs cannot share a global batch of {batch}: each needs a sample "
-                f"(at most {batch} GPUs, or a larger batch)"
-            )
+        check_batch(self.gpus, batch)
         return -(-batch // self.gpus)

@@ -1,4 +1,4 @@
-"""ScalingStudy: time to a target accuracy over GPU counts, network speeds and ways to scale."""
+"""ScalingStudy: time to a target accuracy over GPU counts, network speeds and scaling strategies."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -18,7 +18,7 @@ PARALLELISMS: tuple[Parallelism, ...] = get_args(Parallelism)
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """A training run on some GPUs, as predicted."""
+    """Predicted time to accuracy of one strategy on some GPUs."""
 
     strategy: Strategy
     parallelism: Parallelism
@@ -36,16 +36,16 @@ class ScalingPoint:
     speedup: float
     """Of the time to accuracy, over one GPU with the global batch that suits one GPU best."""
     gpu_seconds: float
-    """To the target accuracy, held by the training; a burst-parallel iteration gives back GPUs within it."""
+    """Held by the training until the target accuracy; a burst-parallel iteration gives back GPUs within it."""
     extrapolated: bool
-    """A layer time that it leans on lies above the profile's largest batch."""
+    """Whether a layer time that it uses lies above the profile's largest batch."""
     optimality: str
-    """Of the plan of one iteration: ``exact``, or ``bound x``. Data parallelism leaves nothing to search."""
+    """Of the plan of one iteration: ``exact``, or ``bound x``. Always ``exact`` for data parallelism."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingPoint:
-    """A point that the profile, the steps to accuracy or the batch do not allow."""
+    """A point that cannot be predicted from the profile and the steps to accuracy, and why."""
 
     strategy: Strategy
     parallelism: Parallelism
@@ -82,21 +82,21 @@ class ScalingStudy:
     amplification_limit: float | None
     """Of the burst-parallel plans, per layer; None: no limit."""
     single_gpu_batch: int
-    """With which one GPU reaches the accuracy soonest."""
+    """The global batch with which one GPU reaches the accuracy soonest."""
     single_gpu_time: float
-    """Seconds to accuracy on one GPU with that batch: what speed-ups are over."""
+    """Seconds to accuracy on one GPU with that batch: the baseline of speed-ups."""
     points: tuple[ScalingPoint, ...]
     missing: tuple[MissingPoint, ...]
     study_time: float
     """Seconds that the study took."""
 
     def line(self, strategy: Strategy, parallelism: Parallelism, bandwidth: float) -> tuple[ScalingPoint, ...]:
-        """The points of one way to scale at one network speed, by GPUs."""
+        """Returns the points of one strategy at one network speed, by GPUs."""
         wanted = (strategy, parallelism, bandwidth)
         return tuple(x for x in self.points if (x.strategy, x.parallelism, x.bandwidth) == wanted)
 
     def table(self) -> str:
-        """The largest GPU count of every line, then what is missing, as text."""
+        """Returns the point of the largest GPU count of every line, then what is missing, as text."""
         return _table(self)
 
     def __str__(self) -> str:
@@ -161,9 +161,9 @@ def _notes(study: ScalingStudy) -> list[str]:
         f"{format_seconds(study.latency)} of latency a link, full bisection bandwidth, nothing overlapped.",
     ]
     if any(point.extrapolated for point in study.points):
-        notes.append(f"* leans on layer times above the profile's largest batch, {study.profile_batch_sizes[-1]}.")
+        notes.append(f"* uses layer times above the profile's largest batch, {study.profile_batch_sizes[-1]}.")
     if study.missing:
-        # The same reason returns at every network speed, with other numbers at every GPU count.
+        # The same reason recurs at every network speed, with other numbers at every GPU count.
         first = study.missing[0]
         notes.append(
             f"{len(study.missing)} of {len(study.missing) + len(study.points)} points are missing, the first one "

@@ -1,4 +1,4 @@
-"""Steps to a target accuracy as a function of the global batch: named, cited, replaceable.
+"""Steps to a target accuracy as a function of the global batch: named models with sources, and files of your own.
 
 Shallue et al., "Measuring the Effects of Data Parallelism on Neural Network Training" (JMLR 20(112), 2019),
 describe three regimes: *perfect scaling*, where a batch twice as large needs half the steps; *diminishing
@@ -19,21 +19,21 @@ from deeppool.errors import DocumentError, InvalidValueError, MissingStepsError
 
 
 class StepsToAccuracy(Protocol):
-    """Anything that knows how many steps a global batch needs to the target accuracy."""
+    """Protocol of a model of the steps that a global batch needs to the target accuracy."""
 
     @property
     def name(self) -> str:
-        """What a figure calls it: the workload and its target."""
+        """Name in figures: the workload and its target."""
 
     @property
     def source(self) -> str:
-        """Where its numbers come from: a paper and its section, or how they were measured."""
+        """Source of its numbers: a paper and its section, or how they were measured."""
 
     def steps(self, batch: int) -> int:
-        """Steps with so many samples each.
+        """Returns the number of steps at a global batch.
 
         Raises:
-            MissingStepsError: the source says nothing about this batch.
+            MissingStepsError: the source has no data for this batch.
         """
 
 
@@ -53,7 +53,7 @@ class CriticalBatch:
     name: str
     source: str
     least_steps: float
-    """However large the batch."""
+    """The least number of steps, however large the batch."""
     critical_batch: float
     """Samples."""
 
@@ -65,7 +65,7 @@ class CriticalBatch:
             )
 
     def steps(self, batch: int) -> int:
-        """Steps at any batch."""
+        """Returns the number of steps, at any batch."""
         return math.ceil(self.least_steps * (1 + self.critical_batch / _checked(batch)))
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class FixedSamples:
             )
 
     def steps(self, batch: int) -> int:
-        """Steps up to the largest batch.
+        """Returns the number of steps, up to the largest batch.
 
         Raises:
             MissingStepsError: above it.
@@ -112,7 +112,7 @@ class FixedSamples:
 
 @dataclass(frozen=True, slots=True)
 class StepsTable:
-    """Measured pairs of global batch and steps, in between a power law: a straight line in log-log."""
+    """Measured pairs of global batch and steps, interpolated by a power law (a straight line in log-log)."""
 
     KIND: ClassVar[str] = "steps-table"
 
@@ -129,10 +129,10 @@ class StepsTable:
             )
 
     def steps(self, batch: int) -> int:
-        """Steps between the smallest and the largest batch.
+        """Returns the number of steps, between the smallest and the largest batch.
 
         Raises:
-            MissingStepsError: outside, where a straight line would be a guess.
+            MissingStepsError: outside, where nothing was measured.
         """
         batches = [known for known, _ in self.pairs]
         if not batches[0] <= _checked(batch) <= batches[-1]:
@@ -142,9 +142,9 @@ class StepsTable:
             )
         upper = max(1, bisect_left(batches, batch))
         (low, most), (high, fewest) = self.pairs[upper - 1], self.pairs[upper]
-        share = math.log(batch / low) / math.log(high / low)
+        fraction = math.log(batch / low) / math.log(high / low)
         # A pair's own steps come back to within a few units in the last place, which must not round up.
-        return math.ceil(math.exp(math.log(most) + share * math.log(fewest / most)) * (1 - 1e-12))
+        return math.ceil(math.exp(math.log(most) + fraction * math.log(fewest / most)) * (1 - 1e-12))
 
     def __str__(self) -> str:
         (low, most), (high, fewest) = self.pairs[0], self.pairs[-1]
@@ -201,7 +201,7 @@ _KINDS: dict[str, type[KnownSteps]] = {kind.KIND: kind for kind in (CriticalBatc
 
 
 def find_steps(name_or_file: str) -> KnownSteps:
-    """A model by name, or one from a file.
+    """Returns a model by name, or one from a file.
 
     Raises:
         InvalidValueError: neither a name nor a file.

@@ -166,7 +166,7 @@ def test_the_corrected_profile_says_by_which_run_and_by_how_much():
     assert corrected.provenance == profile.provenance == "estimated"
     assert corrected.fingerprint != profile.fingerprint
     assert (
-        "corrected by live times of 1 layers: layer2 at batch 16"
+        "corrected by measured times of 1 layers: layer2 at batch 16"
         in correct_profile(profile, made, {"layer2": (1.0, 1.0)}).profile.method
     )
 
@@ -204,7 +204,7 @@ def test_stages_are_found_among_branches_that_run_side_by_side():
         ({"model": "other"}, "the run is of other, batch 16 on 4 ranks, the plan of drawn, batch 16 on 4 GPUs"),
         ({"global_batch": 8}, r"the run is of drawn, batch 8 on 4 ranks, .* \(give the plan that was run\)"),
         ({"ranks": 2}, "batch 16 on 2 ranks"),
-        ({"cores": 2}, r"the run's 4 ranks shared 2 cores, so its times say nothing about 4 GPUs"),
+        ({"cores": 2}, r"the run's 4 ranks shared 2 cores, so its times are not those of 4 GPUs"),
         ({"stages": ()}, "the run measured 0 of the plan's 3 layers, not 'layer0'"),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_profile_that_is_not_the_plans_is_refused(fields):
 @pytest.mark.parametrize("times", [(-1.0, 2.0), (0.0, 0.0), (math.nan, 1.0), (1.0, math.inf)])
 def test_a_time_that_is_none_is_refused(times):
     profile, made = two_stages()
-    with pytest.raises(InvalidValueError, match="layer 'layer1' has live times of"):
+    with pytest.raises(InvalidValueError, match="layer 'layer1' has measured times of"):
         correct_profile(profile, made, {"layer1": times})
 
 
@@ -248,7 +248,7 @@ def test_an_unknown_layer_is_refused():
 @pytest.mark.parametrize("noise", [-0.1, math.nan, math.inf])
 def test_noise_is_a_share(noise):
     profile, made = two_stages()
-    with pytest.raises(InvalidValueError, match="noise must be a share of at least 0"):
+    with pytest.raises(InvalidValueError, match="noise must be at least 0"):
         correct_profile(profile, made, {}, noise=noise)
 
 

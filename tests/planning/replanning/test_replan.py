@@ -193,14 +193,14 @@ def test_a_plan_that_breaks_its_limit_gives_way_to_a_slower_one(factor, recommen
 @pytest.mark.parametrize("hysteresis", [-0.1, 1.0, math.nan])
 def test_hysteresis_is_a_share(hysteresis):
     made, profile = one_layer(1e-3)
-    with pytest.raises(InvalidValueError, match="hysteresis must be a share from 0 up to 1"):
+    with pytest.raises(InvalidValueError, match="hysteresis must be a fraction from 0 up to 1"):
         replan(made, profile, {}, hysteresis=hysteresis)
 
 
 def test_prices_of_another_request_are_refused():
     made, profile = one_layer(1e-3)
     other = dataclasses.replace(made, network_model="paper")
-    with pytest.raises(InvalidValueError, match="prices are those of another plan or profile"):
+    with pytest.raises(InvalidValueError, match="prices are costs of another plan or profile"):
         replan(made, profile, {}, prices=costs_for_replan(other, profile))
 
 
@@ -218,7 +218,7 @@ def test_the_text_says_what_was_measured_and_what_changes():
     text = replan(made, profile, live_of(made, 2.0)).explain()
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    assert "corrected by live times of 1 layers" in lines
+    assert "corrected by measured times of 1 layers" in lines
     (row,) = [" ".join(line.split()) for line in lines if " x2.00 " in line]
     assert row == "layer0 1 16 1.8 ms 3.6 ms x2.00 x1.00"
     (moved,) = [" ".join(line.split()) for line in lines if "1 → 2" in line]

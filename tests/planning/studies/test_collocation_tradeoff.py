@@ -1,4 +1,4 @@
-"""Foreground speed-up against cluster throughput, against all assignments, paused or not, and by hand."""
+"""Foreground speed-up against cluster throughput, against all assignments and by hand."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -13,8 +13,9 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, MissingProfileError, PlanError
 from deeppool.planning.planner import frontier, plan
 from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
-from deeppool.planning.studies.tradeoff_record import SharedCluster, optimality_factor
+from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.records.files import load
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.search.test_search import Definition
@@ -53,19 +54,21 @@ class Everything:
     time: np.ndarray
     work: np.ndarray
 
-    def background_gpus(self, period):
-        """GPUs' worth of background with an iteration every ``period`` seconds, which is no less than ``time``.
+    def background_gpus(self):
+        """GPUs' worth of background, counted where it arises: the GPUs outside, and the gaps between layers."""
+        return self.gpus - self.place + self.harvest * (self.place - self.work / self.time)
 
-        Counted where it arises: the GPUs outside, the gaps between layers, and the pause, in which the
-        background has all GPUs.
-        """
-        outside = (self.gpus - self.place) * period
-        gaps = self.harvest * (self.place * self.time - self.work)
-        pause = self.place * (period - self.time)
-        return (outside + gaps + pause) / period
+    def throughput(self):
+        return self.batch / self.time + self.background_gpus() / self.sample_time
 
-    def throughput(self, period):
-        return self.batch / period + self.background_gpus(period) / self.sample_time
+    def efficient(self):
+        """The same of the plans that no other one on as many GPUs beats in iteration time and GPU-seconds."""
+        kept = []
+        for place, time, work in zip(self.place, self.time, self.work, strict=True):
+            no_worse = (self.time <= time * (1 + ROUNDING)) & (self.work <= work * (1 + ROUNDING))
+            better = (self.time < time * (1 - ROUNDING)) | (self.work < work * (1 - ROUNDING))
+            kept.append(not ((self.place == place) & no_worse & better).any())
+        return replace(self, place=self.place[kept], time=self.time[kept], work=self.work[kept])
 
 
 def everything(problem, shared):
@@ -84,87 +87,62 @@ def everything(problem, shared):
 
 @examples(60)
 @given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS)
-def test_points_of_a_chain_hold_all_plans_that_none_beats_even_with_a_pause(problem, job, harvest):
+def test_points_of_a_chain_are_the_efficient_plans_that_none_beats(problem, job, harvest):
     shared = share(*problem, job, harvest_of_idle=harvest)
-    all_plans = everything(problem, shared)
+    efficient = everything(problem, shared).efficient()
     assert shared.optimality == "exact"
     slack = ROUNDING * shared.gpus
     ours = np.array(
         [(p.iteration_time, p.background_throughput * shared.background_sample_time) for p in shared.points]
     )
-    exists = np.stack([all_plans.time, all_plans.background_gpus(all_plans.time)], axis=1)
+    exists = np.stack([efficient.time, efficient.background_gpus()], axis=1)
     for point in ours:
         assert np.isclose(exists, point, rtol=ROUNDING, atol=slack).all(axis=1).any(), "no plan is what the point says"
     for time, left in exists:
-        as_fast = all_plans.time <= time * (1 + ROUNDING)
-        faster = all_plans.time < time * (1 - ROUNDING)
-        # Pausing to this plan's speed, which only takes from the others.
-        others = all_plans.background_gpus(np.maximum(time, all_plans.time))
-        beaten = (others[as_fast] > left + slack).any() or (others[faster] >= left - slack).any()
+        as_fast, faster = exists[:, 0] <= time * (1 + ROUNDING), exists[:, 0] < time * (1 - ROUNDING)
+        beaten = (exists[as_fast, 1] > left + slack).any() or (exists[faster, 1] >= left - slack).any()
         if not beaten:
             near = np.isclose(ours, (time, left), rtol=10 * ROUNDING, atol=10 * slack).all(axis=1)
             assert near.any(), "an efficient plan is missing"
-        lost = (shared.gpus - ours[:, 1]) * ours[:, 0]
-        rivals = ours[:, 0] <= time * (1 + ROUNDING)
-        assert (shared.gpus - lost[rivals] / time).max() >= left - slack, "no point can be paused to match this plan"
-
-
-@examples(60)
-@given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0, 1))
-def test_fastest_plan_for_a_background_is_within_its_bound_of_all_plans_and_pauses(problem, job, harvest, part):
-    shared = share(*problem, job, harvest_of_idle=harvest)
-    all_plans = everything(problem, shared)
-    asked = part * shared.points[-1].background_throughput
-    answer = shared.fastest(asked)
-    assert answer.point.background_throughput >= asked * (1 - ROUNDING)
-    # Between running on and pausing for long what is left rises in a straight line over the rate.
-    alone = shared.gpus
-    lost = (alone - all_plans.background_gpus(all_plans.time)) * all_plans.time
-    rate = np.minimum(1 / all_plans.time, (alone - asked * shared.background_sample_time) / lost)
-    best = rate.max() * answer.point.iteration_time
-    assert best * (1 - ROUNDING) <= optimality_factor(answer.optimality) <= max(best + 1e-3, 1) * (1 + ROUNDING)
-    unpaused = all_plans.time[all_plans.background_gpus(all_plans.time) >= asked * shared.background_sample_time]
-    assert not len(unpaused) or unpaused.min() * optimality_factor(answer.optimality) >= answer.point.iteration_time * (
-        1 - ROUNDING
-    )
-
-
-@examples(60)
-@given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0.01, 1))
-def test_highest_throughput_is_within_its_bound_of_all_plans_and_pauses(problem, job, harvest, part):
-    shared = share(*problem, job, harvest_of_idle=harvest)
-    all_plans = everything(problem, shared)
-    asked = part * shared.points[0].speedup
-    answer = shared.highest_throughput(asked)
-    assert answer.point.speedup >= asked * (1 - ROUNDING)
-    slowest = shared.single_gpu_iteration_time / asked
-    fast = all_plans.time <= slowest * (1 + ROUNDING)
-    running = all_plans.throughput(all_plans.time)[fast].max()
-    pausing = max(
-        all_plans.throughput(np.maximum(all_plans.time, slowest * part_of_the_way))[fast].max()
-        for part_of_the_way in (0.3, 0.7, 1.0)
-    )
-    best = max(running, pausing) / answer.point.throughput
-    assert best * (1 - ROUNDING) <= optimality_factor(answer.optimality) <= max(best + 1e-3, 1) * (1 + ROUNDING)
 
 
 @examples(60)
 @given(
-    problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS, st.floats(0.01, 1)
+    st.one_of(problems(chain_graphs(max_layers=4)), problems(series_parallel_graphs(max_layers=5))),
+    profiles(chain_graphs(max_layers=2)),
+    HARVESTS,
+    st.floats(0, 1),
 )
-def test_answers_of_graphs_with_branches_keep_their_bounds(problem, job, harvest, part):
+def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
     shared = share(*problem, job, harvest_of_idle=harvest)
-    all_plans = everything(problem, shared)
+    efficient = everything(problem, shared).efficient()
     asked = part * shared.points[-1].background_throughput
     answer = shared.fastest(asked)
-    enough = all_plans.background_gpus(all_plans.time) / all_plans.sample_time >= asked
+    assert answer.point.background_throughput >= asked * (1 - ROUNDING)
+    assert answer.optimality == shared.optimality
+    enough = efficient.background_gpus() / efficient.sample_time >= asked
     if enough.any():
         factor = optimality_factor(answer.optimality)
-        assert all_plans.time[enough].min() * factor >= answer.point.iteration_time * (1 - ROUNDING)
-    answer = shared.highest_throughput(part * shared.points[0].speedup)
-    as_fast = all_plans.time <= shared.single_gpu_iteration_time / (part * shared.points[0].speedup)
+        assert efficient.time[enough].min() * factor >= answer.point.iteration_time * (1 - ROUNDING)
+
+
+@examples(60)
+@given(
+    st.one_of(problems(chain_graphs(max_layers=4)), problems(series_parallel_graphs(max_layers=5))),
+    profiles(chain_graphs(max_layers=2)),
+    HARVESTS,
+    st.floats(0.01, 1),
+)
+def test_highest_throughput_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
+    shared = share(*problem, job, harvest_of_idle=harvest)
+    efficient = everything(problem, shared).efficient()
+    asked = part * shared.points[0].speedup
+    answer = shared.highest_throughput(asked)
+    assert answer.point.speedup >= asked * (1 - ROUNDING)
+    assert (answer.optimality == "exact") == (shared.optimality == "exact")
+    as_fast = efficient.time <= shared.single_gpu_iteration_time / asked
     if as_fast.any():
-        most = all_plans.throughput(all_plans.time)[as_fast].max()
+        most = efficient.throughput()[as_fast].max()
         assert most <= answer.point.throughput * optimality_factor(answer.optimality) * (1 + ROUNDING)
 
 
@@ -224,7 +202,7 @@ def test_throughputs_add_up_and_slower_points_leave_more(problem, job, harvest):
 
 @examples(60)
 @given(problems(series_parallel_graphs(max_layers=5)), profiles(chain_graphs(max_layers=2)), HARVESTS)
-def test_every_partition_is_matched_by_a_point_that_does_not_pause(problem, job, harvest):
+def test_every_partition_is_matched_by_a_point(problem, job, harvest):
     shared = share(*problem, job, harvest_of_idle=harvest)
     assume(shared.optimality == "exact")
     for still in (*shared.data_parallel_partitions, *shared.burst_parallel_partitions):
@@ -240,7 +218,7 @@ def test_every_partition_is_matched_by_a_point_that_does_not_pause(problem, job,
 def test_the_most_left_to_the_background_is_all_gpus_but_one(problem, harvest):
     shared = share(*problem, background(), harvest_of_idle=harvest)
     all_plans = everything(problem, shared)
-    most = all_plans.background_gpus(all_plans.time).max() / shared.background_sample_time
+    most = all_plans.background_gpus().max() / shared.background_sample_time
     assert shared.points[-1].background_throughput == pytest.approx(most, abs=1e-6)
     assert most == pytest.approx((shared.gpus - 1) / shared.background_sample_time, abs=1e-6)
 
@@ -338,46 +316,41 @@ def superlinear():
     return profile_from_times(make_graph([()]), [lambda b: 10e-3 if b > 8 else 0.5e-3 * b], (8, 16))
 
 
-def test_a_plan_off_the_frontier_is_beaten_only_by_one_that_pauses():
+def test_points_come_from_the_frontier_of_every_gpu_count():
     """Of two GPUs, the plan on one leaves the other: 2000 samples/s of 0.5 ms. The plan on both leaves none.
 
-    Yet the second is faster with fewer GPU-seconds, so it alone is on the frontier. Pausing to 8 ms an iteration
-    it leaves 16 - 8 GPU-ms of them, one GPU as well, at 10 / 8 of the first one's speed.
+    The second is faster with fewer GPU-seconds, so it alone is on the frontier of two GPUs.
     """
     assert [point.gpu_counts for point in frontier(superlinear(), 2, 16).points] == [(2,)]
     shared = share(superlinear(), 2, 16, background())
     assert [point.gpus for point in shared.points] == [2, 1]
     assert [point.background_throughput for point in shared.points] == pytest.approx([0, 2000])
     answer = shared.fastest(2000)
-    assert (answer.point, answer.optimality) == (shared.points[1], "bound 1.250")
+    assert (answer.point, answer.optimality) == (shared.points[1], "exact")
     with pytest.raises(
         PlanError, match="no plan leaves 2001 samples/s to drawn: beside drawn on one GPU it trains 2000"
     ):
         shared.fastest(2001)
 
 
-def test_a_slow_foreground_beside_a_fast_background_would_pay_to_pause():
-    """As above with 0.1 ms a sample: 1600 + 10000 samples/s on one GPU.
-
-    The plan on both at 10 ms an iteration leaves 12 of 20 GPU-ms: 1600 + 12000, 1.1725 times as many.
-    """
-    shared = share(superlinear(), 2, 16, background(1e-4))
-    answer = shared.highest_throughput(1.0)
-    assert (answer.point, answer.optimality) == (shared.points[1], "bound 1.173")
-
-
 def test_comparisons_are_with_plans_that_match_the_partition():
     shared = share(*one_layer_scales(), background())
     for match in shared.comparisons():
-        assert match.faster.throughput >= match.partition.throughput * (1 - ROUNDING)
-        assert match.fuller.speedup >= match.partition.speedup * (1 - ROUNDING)
-        assert match.fuller.throughput >= match.partition.throughput * (1 - ROUNDING)
-        assert all(p.throughput < match.partition.throughput for p in shared.points if p.speedup > match.faster.speedup)
+        assert match.fastest.throughput >= match.partition.throughput * (1 - ROUNDING)
+        assert match.highest_throughput.speedup >= match.partition.speedup * (1 - ROUNDING)
+        assert match.highest_throughput.throughput >= match.partition.throughput * (1 - ROUNDING)
         assert all(
-            p.throughput <= match.fuller.throughput for p in shared.points if p.speedup >= match.partition.speedup
+            p.throughput < match.partition.throughput for p in shared.points if p.speedup > match.fastest.speedup
         )
-        assert (1 + match.speedup_gain) * match.partition.speedup == pytest.approx(match.faster.speedup)
-        assert (1 + match.throughput_gain) * match.partition.throughput == pytest.approx(match.fuller.throughput)
+        assert all(
+            p.throughput <= match.highest_throughput.throughput
+            for p in shared.points
+            if p.speedup >= match.partition.speedup
+        )
+        assert (1 + match.speedup_gain) * match.partition.speedup == pytest.approx(match.fastest.speedup)
+        assert (1 + match.throughput_gain) * match.partition.throughput == pytest.approx(
+            match.highest_throughput.throughput
+        )
 
 
 # -- edges ------------------------------------------------------------------------------------------
@@ -426,7 +399,7 @@ def test_a_bounded_frontier_hands_its_bound_on(monkeypatch):
     monkeypatch.setattr("deeppool.planning.studies.collocation_tradeoff.frontier", bounded)
     shared = share(perfect(), 4, 16, background())
     assert (exact.optimality, shared.optimality) == ("exact", "bound 1.250")
-    # No plan is better by more than the frontier's bound, or than a slower start times that bound.
+    # No efficient plan is better by more than the bound, or than a slower point times that bound.
     assert exact.fastest(0).optimality == "exact"
     assert shared.fastest(0).optimality == "bound 1.250"
     assert optimality_factor(shared.highest_throughput(2.0).optimality) >= 1.25
@@ -501,27 +474,6 @@ def test_a_plan_leaves_the_background_what_it_does_not_hold():
     assert point.background_throughput == pytest.approx(2.4 * 2000)
     assert point.throughput == pytest.approx(2.4 * 2000 + 16 / 10e-3)
     assert point in shared.points
-
-
-@examples(30)
-@given(problems(chain_graphs(4), gpus=(2, 4)), HARVESTS)
-def test_no_plan_is_better_than_an_efficient_one_that_pauses_until_it_is_as_slow(problem, harvest):
-    # Without the pause it would be false: deeppool.planning.studies.tradeoff_record says why.
-    profile, cluster, batch = problem
-    shared = share(profile, cluster, batch, background(), harvest_of_idle=harvest)
-    point = operating_point(shared, plan(profile, cluster, batch, 1.5))
-
-    def paused(other):
-        """Background samples per second, where it has every GPU during the pause."""
-        pause = point.iteration_time - other.iteration_time
-        samples = other.background_throughput * other.iteration_time + shared.background_alone_throughput * pause
-        return samples / point.iteration_time
-
-    assert any(
-        other.speedup >= point.speedup * (1 - ROUNDING)
-        and paused(other) >= point.background_throughput * (1 - ROUNDING)
-        for other in shared.points
-    )
 
 
 def test_a_plan_of_another_foreground_is_refused():

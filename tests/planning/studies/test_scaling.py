@@ -277,7 +277,7 @@ def test_the_table_shows_the_last_point_of_every_line_and_where_numbers_come_fro
     ]
     assert "Steps: example (made up)." in text
     assert f"one GPU at its best batch, {study.single_gpu_batch}" in text
-    assert "* leans on layer times above the profile's largest batch, 8." in text
+    assert "* uses layer times above the profile's largest batch, 8." in text
     assert "4 of 48 points are missing, the first one strong data-parallel on 8 GPUs" in text
 
 
@@ -304,8 +304,8 @@ def test_gpu_counts_and_speeds_are_put_in_order_once_each():
 @pytest.mark.parametrize(
     ("wrong", "phrase"),
     [
-        ({"gpu_counts": ()}, "gpu_counts and bandwidths must name one at least"),
-        ({"bandwidths": ()}, "gpu_counts and bandwidths must name one at least"),
+        ({"gpu_counts": ()}, "gpu_counts and bandwidths must each have a value"),
+        ({"bandwidths": ()}, "gpu_counts and bandwidths must each have a value"),
         ({"gpu_counts": (0, 1)}, "gpus must be at least 1, got 0"),
         ({"bandwidths": (0.0,)}, "bandwidth must be positive, got 0.0"),
         ({"global_batch": 0}, "global_batch must be at least 1, got 0"),
