@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from rattler import MatchSpec, Version, VersionSpec
 
 ROOT = Path(__file__).parents[2]
-CONDA_NAMES = {"torch": "pytorch"}
+CONDA_NAMES = {"torch": "pytorch", "lazy-loader": "lazy_loader"}
 """conda's names where they are not pip's."""
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
