@@ -7,17 +7,26 @@ frozen dataclass with ``KIND`` set; pydantic validates its fields by their annot
 import dataclasses
 import json
 import os
+import re
+import reprlib
+import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from deeppool.errors import DocumentError
+from deeppool.errors import DocumentError, InvalidValueError
+from deeppool.units import format_bytes
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
 
 VERSION = 1
+MAXIMUM_BYTES = 256 * 2**20
+"""Of a file: several hours of telemetry of a node, or a plan of thousands of layers on a thousand GPUs."""
+LARGEST: Mapping[type, float] = {bool: 1, int: 2**63 - 1, float: 1e30}
+"""Magnitude of a number in a file, by its type. Products of some floats stay finite, and integers fit numpy's."""
 
 
 class Record(Protocol):
@@ -28,6 +37,14 @@ class Record(Protocol):
 
 
 R = TypeVar("R", bound=Record)
+
+
+@runtime_checkable
+class HasTotals(Protocol):
+    """A record with totals that a file could contradict."""
+
+    def check_totals(self) -> None:
+        """Raises InvalidValueError where a total is not what its parts sum up to."""
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -53,9 +70,12 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
         DocumentError: the path cannot be written.
     """
     target = check_writable(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
+        # Readable by this user alone, as mkstemp makes it: paths and names of models are nobody else's business.
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        temporary = Path(name)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
@@ -63,7 +83,8 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise DocumentError(f"cannot write {target}: {error.strerror} (choose another path)") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary != target:
+            temporary.unlink(missing_ok=True)
     return target
 
 
@@ -107,31 +128,64 @@ def from_json(document: Mapping[str, Any], record_type: type[R], path: str | os.
         )
     fields = {name: value for name, value in document.items() if name not in ("format", "version")}
     try:
-        return _adapter(record_type).validate_python(fields)
+        record = _adapter(record_type).validate_python(fields)
+        if isinstance(record, HasTotals):
+            record.check_totals()
     except ValidationError as error:
         raise DocumentError(f"{path}: {_describe(error.errors()[0])}") from error
+    except InvalidValueError as error:
+        raise DocumentError(f"{path}: {error}") from error
+    return record
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Parses a file as one JSON object.
+    """Parses a file as one JSON object; every file that a user may have written is read by this function.
 
     Raises:
-        DocumentError: it cannot be read, is not JSON, or is not an object.
+        DocumentError: it cannot be read, is no regular file or too large, is not JSON (lone surrogates, ``NaN`` and
+            more than 200 levels of nesting included), is not an object, or holds a number out of range.
     """
+    from pydantic_core import from_json
+
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise DocumentError(f"cannot read {path}: {reason} (check the path)") from error
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DocumentError(
-            f"{path}: not JSON at line {error.lineno}, column {error.colno}: {error.msg} (truncated? make it again)"
-        ) from error
+        document = from_json(_read_bytes(path), allow_inf_nan=False)
+    except ValueError as error:
+        problem = re.sub(r"(.*) at (line \d+) column (\d+)", r"at \2, column \3: \1", str(error))
+        raise DocumentError(f"{path}: not JSON {problem} (truncated or edited? make it again)") from error
     if not isinstance(document, dict):
         raise DocumentError(f"{path}: holds a {type(document).__name__}, expected an object with a 'format' field")
+    _check_numbers(document, path)
     return document
+
+
+def _read_bytes(path: str | os.PathLike[str]) -> bytes:
+    try:
+        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise DocumentError(f"cannot read {path}: not a regular file (copy what it gives into a file first)")
+            content = stream.read(MAXIMUM_BYTES + 1)
+        content.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = "not a text file" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+        raise DocumentError(f"cannot read {path}: {reason} (check the path)") from error
+    if len(content) > MAXIMUM_BYTES:
+        raise DocumentError(
+            f"cannot read {path}: it has more than {format_bytes(MAXIMUM_BYTES)}, the most that a record may have "
+            "(is it a file of deeppool?)"
+        )
+    return content
+
+
+def _check_numbers(value: Any, path: str | os.PathLike[str], field: str = "") -> None:
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, dict | list):
+            _check_numbers(item, path, f"{field}{key}.")
+        elif isinstance(item, int | float) and not abs(item) <= LARGEST[type(item)]:
+            raise DocumentError(
+                f"{path}: field '{field}{key}' is {_shortened(item)}: numbers must be within "
+                f"±{LARGEST[type(item)]:.3g} (edited? make the file again)"
+            )
 
 
 def _holds_record(record: Record, name: str) -> bool:
@@ -150,5 +204,12 @@ def _describe(detail: "ErrorDetails") -> str:
     message = detail["msg"][0].lower() + detail["msg"][1:]
     if detail["type"] == "missing":
         return f"field '{field}' is missing (made by another version, or edited?)"
-    value = repr(detail["input"])
-    return f"field '{field}' is {value if len(value) <= 60 else value[:57] + '...'}: {message}"
+    if detail["type"] == "value_error":  # by the record itself: its message has the value
+        return f"field '{field}': {detail['ctx']['error']}" if field else str(detail["ctx"]["error"])
+    return f"field '{field}' is {_shortened(detail['input'])}: {message}"
+
+
+def _shortened(value: Any) -> str:
+    # repr() of a whole document would take seconds where a field as large as that is wrong.
+    text = reprlib.repr(value) if isinstance(value, dict | list) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -44,6 +44,9 @@ LOOPBACK = Link(
     "0.8 to 1.7 GB/s at 10 to 64 MB, 0.1 to 0.25 ms at 4 bytes; one-way transfers are faster, yours differ",
 )
 
+MAXIMUM_GPUS = 2**20
+"""Of a cluster, and of a node."""
+
 # Decimal gigabytes, as on the data sheets. A driver shows a few per cent more, which the CUDA context takes.
 A100_MEMORY = 40e9
 """DGX A100 320 GB data sheet: 8 GPUs of 40 GB, as in DeepPool's evaluation (table 2); there is one of 80 GB too."""
@@ -77,8 +80,10 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("gpus", "gpus_per_node"):
-            if getattr(self, name) < 1:
-                raise InvalidValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not 1 <= value <= MAXIMUM_GPUS:
+                bound = "at least 1" if value < 1 else f"at most {MAXIMUM_GPUS}"
+                raise InvalidValueError(f"{name} must be {bound}, got {value}")
         if self.memory is not None and not 0 < self.memory < math.inf:
             raise InvalidValueError(f"memory must be positive, got {self.memory:g} bytes (None: unknown)")
 

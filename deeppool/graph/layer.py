@@ -4,9 +4,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
+from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+MAXIMUM_LAYERS = 10_000
+"""Of a graph: more than any model has, operator by operator; a file with more would keep the planner busy for hours."""
 Granularity = Literal["operator", "module", "block"]
 """What is one layer: an operator, a module with what follows it, or a block of modules; see ``grouping``."""
 
@@ -68,6 +71,18 @@ class LayerGraph:
     def __post_init__(self) -> None:
         if not self.inputs:
             object.__setattr__(self, "inputs", (Input("", self.input_shape),))
+        if not 1 <= len(self.layers) <= MAXIMUM_LAYERS:
+            raise InvalidValueError(f"layers must be 1 to {MAXIMUM_LAYERS}, got {len(self.layers)} (capture again)")
+        for index, layer in enumerate(self.layers):
+            sources = layer.predecessors
+            if len(layer.input_bytes) != len(sources) or any(not 0 <= source < index for source in sources):
+                raise InvalidValueError(
+                    f"layer '{layer.name}', number {index}, has predecessors {list(sources)[:9]} and input_bytes "
+                    f"{list(layer.input_bytes)[:9]}, expected earlier layers with their bytes (capture again)"
+                )
+            sizes = (layer.parameter_bytes, layer.activation_bytes, layer.autocast_activation_bytes, *layer.input_bytes)
+            if any(size is not None and size < 0 for size in sizes):
+                raise InvalidValueError(f"layer '{layer.name}' has a size below 0 bytes (capture again)")
 
     @property
     def fingerprint(self) -> str:

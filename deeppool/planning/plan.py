@@ -1,5 +1,6 @@
 """Plan: the GPUs that compute each layer of one training iteration, with predicted times."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +18,10 @@ from deeppool.units import format_bytes, format_seconds
 LimitScope = Literal["layer", "iteration"]
 GpuCounts = Literal["powers", "all"]
 Search = Literal["exact", "published"]
+TOLERANCE = 1e-6
+"""Of totals, relative to what the layers sum up to."""
+ROUNDING = 1e-12
+"""Seconds that rounding may add where times are nearly zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,37 @@ class Plan:
     def tree(self) -> Series:
         """The layers as chains and branches; together with the GPU sets it determines what runs side by side."""
         return decompose([layer.predecessors for layer in self.layers])
+
+    def check_totals(self) -> None:
+        """Compares the totals with the layers, as the reader of files does: an edited plan would mislead in silence.
+
+        Raises:
+            InvalidValueError: a total is not what the layers sum up to.
+        """
+        if not self.layers or self.global_batch < 1 or not all(1 <= count <= self.gpus for count in self.gpu_counts):
+            raise InvalidValueError(
+                f"a plan needs layers, a global batch and gpu_counts within 1…{self.gpus}, got {len(self.layers)} "
+                f"layers, {self.global_batch} and {list(self.gpu_counts)[:9]}"
+            )
+        for layer in self.layers:
+            parts = (layer.reshard, layer.forward, layer.backward, layer.sync)
+            if min(parts) < 0 or not math.isclose(layer.time, sum(parts), rel_tol=TOLERANCE, abs_tol=ROUNDING):
+                raise InvalidValueError(
+                    f"layer '{layer.name}' has time {layer.time:g}, expected the sum of reshard, forward, backward and "
+                    f"sync, {' + '.join(f'{part:g}' for part in parts)} (make the plan again)"
+                )
+        alone = sum(layer.single_gpu_time for layer in self.layers)
+        whole = sum(layer.time for layer in self.layers)
+        for name, value, least, most in (
+            ("single_gpu_iteration_time", self.single_gpu_iteration_time, alone, alone),
+            ("iteration_time", self.iteration_time, max(x.forward + x.backward for x in self.layers), whole),
+            ("gpu_seconds", self.gpu_seconds, self.iteration_time, self.iteration_time * self.gpus),
+        ):
+            if not least * (1 - TOLERANCE) - ROUNDING <= value <= most * (1 + TOLERANCE) + ROUNDING:
+                bound = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+                raise InvalidValueError(
+                    f"{name} is {value:g}, the layers sum up to {bound} (make the plan again: was it edited?)"
+                )
 
     def explain(self) -> str:
         """Returns a table of the layers with the cost of the next smaller and next larger GPU count of each."""

@@ -93,7 +93,7 @@ class Profile:
                     f"measurements hold no times for layer '{layer.name}' (profile the model again)"
                 )
         for measurement in self.measurements:
-            for times in (measurement.forward, measurement.backward):
+            for times in (measurement.forward, measurement.backward, measurement.spread):
                 if len(times) != len(self.batch_sizes) or min(times) < 0:
                     raise InvalidValueError(
                         f"measurement {measurement.signature} needs {len(self.batch_sizes)} times >= 0, "

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
 
 
@@ -95,6 +96,14 @@ class Telemetry:
     cores: tuple[int, ...]
     """Numbers of the cores, in the order of a sample."""
     samples: tuple[Sample, ...]
+
+    def __post_init__(self) -> None:
+        for sample in self.samples:
+            if (len(sample.gpus), len(sample.cores)) != (len(self.gpus), len(self.cores)):
+                raise InvalidValueError(
+                    f"the sample at {sample.time:g} s has {len(sample.gpus)} GPUs and {len(sample.cores)} cores, "
+                    f"expected {len(self.gpus)} and {len(self.cores)}"
+                )
 
     def summary(self) -> tuple[DeviceSummary, ...]:
         """Each GPU, then each core."""

@@ -130,7 +130,7 @@ INSIDE = CLUSTER_DOCUMENT["inside"]
     ("text", "phrase"),
     [
         (json.dumps(CLUSTER_DOCUMENT)[:60], "not JSON at line 1, column .*truncated"),
-        ("", "not JSON at line 1, column 1"),
+        ("", "not JSON at line 1, column 0: EOF while parsing"),
         ("[1, 2]", "holds a list, expected an object with a 'format' field"),
         ('{"nbformat": 4}', "field 'format' is None, expected deeppool/ and one of cluster, .*, plan"),
         (changed(CLUSTER_DOCUMENT, format="deeppool/recipe"), "field 'format' is 'deeppool/recipe', expected"),

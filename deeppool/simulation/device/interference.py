@@ -18,6 +18,10 @@ Pairs = tuple[tuple[float, ...], ...]
 """Per class of the foreground (row) and of the background (column)."""
 
 
+SLOWEST, FASTEST = 1e-4, 100.0
+"""Rates that count as measured: beyond them a simulation would hardly end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arrangement:
     """All pairs in one arrangement of the two jobs; 1 is as fast as alone."""
@@ -57,9 +61,11 @@ class Interference:
                         f"arrangement {found.name} must have {classes} x {classes} rates of the {job}, "
                         f"for {len(self.intensities)} intensities and {len(self.durations)} durations"
                     )
-            if min(min(row) for row in found.foreground) <= 0 or min(min(row) for row in found.background) < 0:
+            slowest, fastest = min(map(min, found.foreground)), max(map(max, found.foreground + found.background))
+            if slowest < SLOWEST or fastest > FASTEST or min(map(min, found.background)) < 0:
                 raise InvalidValueError(
-                    f"arrangement {found.name} has a foreground that stands still, or rates below 0"
+                    f"arrangement {found.name} has a foreground that stands still, or rates below 0: foreground rates "
+                    f"must be {SLOWEST:g} to {FASTEST:g} and background rates 0 to {FASTEST:g} (1 is as fast as alone)"
                 )
 
     def arrangement(self, name: str) -> Arrangement:
