@@ -13,7 +13,7 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.units import format_bytes
@@ -37,14 +37,6 @@ class Record(Protocol):
 
 
 R = TypeVar("R", bound=Record)
-
-
-@runtime_checkable
-class HasTotals(Protocol):
-    """A record with totals that a file could contradict."""
-
-    def check_totals(self) -> None:
-        """Raises InvalidValueError where a total is not what its parts sum up to."""
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -129,7 +121,7 @@ def from_json(document: Mapping[str, Any], record_type: type[R], path: str | os.
     fields = {name: value for name, value in document.items() if name not in ("format", "version")}
     try:
         record = _adapter(record_type).validate_python(fields)
-        if isinstance(record, HasTotals):
+        if hasattr(record, "check_totals"):  # against their parts, where a file could contradict itself
             record.check_totals()
     except ValidationError as error:
         raise DocumentError(f"{path}: {_describe(error.errors()[0])}") from error
