@@ -28,7 +28,7 @@ class Machines(LocalLauncher):
     def __init__(self, count: int) -> None:
         super().__init__("cpu", count)
 
-    def slot(self, rank: int) -> WorkerSpec:
+    def worker_spec(self, rank: int) -> WorkerSpec:
         """Ranks meet at the first machine; each has its index as core, so that those of one core are neighbours."""
         return WorkerSpec(str(self._folder), f"tcp://{SUBNET}.1:{PORT}", INTERFACE, rank, None)
 

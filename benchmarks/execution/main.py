@@ -41,13 +41,13 @@ def data_parallel(plan: Plan) -> Plan:
     return replace(plan, layers=layers, iteration_time=time, gpu_seconds=plan.gpus * time)
 
 
-def compare(plan: Plan, place: Launcher, rounds: int, iterations: int) -> dict[str, object]:
-    """Both ways, by turns, on the ranks of a place."""
-    with private_folder() as folder, RankGroup(place) as group:
+def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dict[str, object]:
+    """Both ways, by turns, on the ranks of a launcher."""
+    with private_folder() as folder, RankGroup(launcher) as group:
         serialization.write(plan, folder / "plan.json")
-        place.hand_over(folder)
+        launcher.distribute_files(folder)
         for rank in range(plan.gpus):
-            group.start("rank").send("setup", rank=rank, ranks=plan.gpus, **asdict(place.slot(rank)))
+            group.start("rank").send("setup", rank=rank, ranks=plan.gpus, **asdict(launcher.worker_spec(rank)))
         group.collect("ready", 300, "while it started")
         group.send("compare", rounds=1, iterations=2)
         group.collect("done", 300, "while it warmed up")
@@ -109,12 +109,12 @@ def loopback(rounds: int, iterations: int) -> list[dict[str, object]]:
 def slow(rounds: int, iterations: int) -> list[dict[str, object]]:
     """A plan of what was measured on the machines: layers at one machine's speed, transfers over its link."""
     model, shape, batch = SLOW
-    with machines(RANKS, BITS_PER_SECOND, CORES) as place, private_folder() as folder:
+    with machines(RANKS, BITS_PER_SECOND, CORES) as launcher, private_folder() as folder:
         profile = measured_profile(model, shape, batch, folder)
         cluster = measured_cluster(folder)
         plan = dp.plan(profile, cluster, batch, gpu_counts="all")
         print(cluster.measured.table(), plan, plan.explain(), sep="\n", file=sys.stderr)
-        return [compare(plan, place, rounds, iterations)]
+        return [compare(plan, launcher, rounds, iterations)]
 
 
 def measured_profile(model: str, shape: tuple[int, ...], batch: int, folder: Path):

@@ -18,7 +18,7 @@ from deeppool.cli.options import (
     shape,
 )
 from deeppool.cli.output import progress, show
-from deeppool.cli.torchrun import crew
+from deeppool.cli.torchrun import torchrun_workers
 from deeppool.cli.training import find_own
 from deeppool.errors import InvalidValueError, RunError
 
@@ -70,7 +70,7 @@ def run(
     from deeppool.figures.trace import write_trace
     from deeppool.runs.launch import launch
 
-    with crew() as started:
+    with torchrun_workers() as started:
         if started and emulate_rank is not None:
             raise RunError("--emulate-rank runs one process on one machine (start it without torchrun)")
         for path in (output, trace):
@@ -90,7 +90,7 @@ def run(
                     steps=steps,
                     seconds=seconds,
                     emulate_rank=emulate_rank,
-                    launcher=started.place(chosen.device, chosen.gpus) if started else None,
+                    launcher=started.launcher(chosen.device, chosen.gpus) if started else None,
                     on_progress=report,
                 )
             except KeyboardInterrupt:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def crew() -> Iterator["WorkerGroup | None"]:
+def torchrun_workers() -> Iterator["WorkerGroup | None"]:
     """torchrun's processes, where it started this one: those that are not rank 0 serve it in here, and exit."""
     from deeppool.processes.torchrun import started_by_torchrun
 

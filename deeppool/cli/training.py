@@ -13,7 +13,7 @@ import typer
 
 from deeppool.cli.options import AsJson, PolicyOption, SlowdownOption
 from deeppool.cli.output import progress, show
-from deeppool.cli.torchrun import crew
+from deeppool.cli.torchrun import torchrun_workers
 from deeppool.errors import InvalidValueError, RunError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def train(
     from deeppool.planning.plan import Plan
     from deeppool.runs.train import train as run
 
-    with crew() as started:
+    with torchrun_workers() as started:
         if output is not None:
             serialization.check_writable(output)
         plan = serialization.read(plan_file, Plan)
@@ -96,7 +96,7 @@ def train(
                     checkpoint_every=checkpoint_every,
                     keep=keep,
                     restarts=restarts,
-                    launcher=started.place(plan.device, plan.gpus) if started else None,
+                    launcher=started.launcher(plan.device, plan.gpus) if started else None,
                     background=find_background(
                         background or [],
                         plan,

@@ -69,7 +69,7 @@ class HelperProcesses:
             for rank in range(ranks):
                 process = launcher.start(rank, module, f"{name} of rank {rank}")
                 self._processes[rank] = process
-                slot = launcher.slot(rank)
+                slot = launcher.worker_spec(rank)
                 process.send("setup", core=slot.core, rank=rank, **self._setup(slot))
         except BaseException:
             self.close()
@@ -158,7 +158,7 @@ class BackgroundGroup(HelperProcesses):
                 while True:
                     _, message = process.inbox.get_nowait()
                     if message is None:
-                        self._remove(rank, f"{process.name} {process.fate()}")
+                        self._remove(rank, f"{process.name} {process.exit_reason()}")
                         break
                     self._update_report(rank, message)
 

@@ -72,7 +72,7 @@ class CollocatedRank:
         return {**done, "began": done["began"] + message.get("clock", 0.0)}
 
     def _read_foreground(self) -> tuple[BackgroundLimits, Operator | None]:
-        return BackgroundLimits(*self._page.orders), self._phases.doing
+        return BackgroundLimits(*self._page.limits), self._phases.doing
 
     def _foreground_cpu_seconds(self) -> float:
         """CPU seconds of this process without those of the background."""

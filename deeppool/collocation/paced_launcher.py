@@ -72,7 +72,7 @@ class PacedLauncher:
         asked = now = self._clock()
         seconds = MIN_SLEEP
         self._collect()
-        while not self._gate.admits(now, BackgroundLimits(*self._page.orders), self._page.doing, expected):
+        while not self._gate.admits(now, BackgroundLimits(*self._page.limits), self._page.doing, expected):
             if self._must_stop():
                 break
             if not self._polls:

@@ -81,7 +81,7 @@ class Supervisor:
         """Clears the limits of ranks that have died: until new ranks start, the jobs run freely."""
         for rank in self._processes:
             page = SharedPage(self.folder, rank)
-            page.withdraw()
+            page.clear()
             page.close()
 
     @property
@@ -171,7 +171,7 @@ class Supervisor:
     # -- one process ----------------------------------------------------------------------------------
 
     def _start(self, rank: int, history: JobHistory) -> None:
-        job, slot = history.job, self._launcher.slot(rank)
+        job, slot = history.job, self._launcher.worker_spec(rank)
         name = f"background job {job.name}"
         try:
             process = self._launcher.start(rank, "deeppool.collocation.background_process", name, self._inbox)
@@ -211,7 +211,7 @@ class Supervisor:
     def _on_exit(self, rank: int, process: JobProcess) -> None:
         """Handles a process that has died."""
         failure = process.failure
-        reason = process.handle.fate() if failure is None else failure["text"]
+        reason = process.handle.exit_reason() if failure is None else failure["text"]
         if process.stop_reason is not None:
             self._end(rank, process, f"{process.stop_reason}; it {reason}")
         else:

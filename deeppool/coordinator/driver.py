@@ -77,14 +77,14 @@ class Driver:
         tempfile.tempdir = scratch
         os.chdir(work.folder)
         sys.path.insert(0, work.folder)
-        place = RayLauncher(number, seats, work.folder)
+        launcher = RayLauncher(number, seats, work.folder)
         if isinstance(work, Background):
-            self._train_background(work, place, seats)
+            self._train_background(work, launcher, seats)
             return self._progress, None
-        record = self._train(work, place) if work.job is not None else self._launch(work, place)
+        record = self._train(work, launcher) if work.job is not None else self._launch(work, launcher)
         return replace(self._progress, what="done"), record
 
-    def _train(self, work: Foreground, place: RayLauncher) -> Record:
+    def _train(self, work: Foreground, launcher: RayLauncher) -> Record:
         import cloudpickle
 
         from deeppool.runs.train import train
@@ -99,38 +99,40 @@ class Driver:
             cloudpickle.loads(work.job),
             steps=work.steps,
             checkpoints=work.checkpoints,
-            launcher=place,
+            launcher=launcher,
             on_metrics=on_metrics,
         )
 
-    def _launch(self, work: Foreground, place: RayLauncher) -> Record:
+    def _launch(self, work: Foreground, launcher: RayLauncher) -> Record:
         from deeppool.runs.launch import launch
 
         record = launch(
             work.plan,
             steps=work.steps,
-            launcher=place,
+            launcher=launcher,
             on_progress=lambda what, share: setattr(self, "_progress", replace(self._progress, what=what)),
         )
         front = record.foreground
         self._progress = JobProgress(work.steps, front.last_loss, front.iteration_time.p50)
         return record
 
-    def _train_background(self, work: Background, place: RayLauncher, seats: Sequence[RaySlot]) -> None:
+    def _train_background(self, work: Background, launcher: RayLauncher, seats: Sequence[RaySlot]) -> None:
         with private_folder() as folder:
-            place.hand_over(folder)
+            launcher.distribute_files(folder)
         inbox: Inbox = queue.SimpleQueue()
         done: dict[ProcessHandle, int] = {}
         for rank in range(len(seats)):
-            process = place.start(rank, "deeppool.collocation.background_process", "the background job", inbox)
+            process = launcher.start(rank, "deeppool.collocation.background_process", "the background job", inbox)
             done[process] = 0
-            slot = place.slot(rank)
+            slot = launcher.worker_spec(rank)
             process.send("setup", job=asdict(work.job), core=slot.core, folder=slot.folder, sharing=asdict(Sharing()))
         seconds = dict.fromkeys(done, CHUNK_SECONDS)
         while work.steps is None or min(done.values()) < work.steps:
             process, message = inbox.get()
             if message is None:
-                raise ProcessDiedError(f"{process.name} {process.fate()} (submit it again, or see its last words)")
+                raise ProcessDiedError(
+                    f"{process.name} {process.exit_reason()} (submit it again, or see its last words)"
+                )
             if message["event"] == "trained":
                 clocks, _, losses = zip(*message["log"], strict=True)
                 done[process] += len(losses) - 1

@@ -67,7 +67,7 @@ class RayLauncher:
                     f"memory; {format_bytes(memory)} are available there (wait for other jobs, or plan with fewer GPUs)"
                 )
 
-    def hand_over(self, folder: Path) -> None:
+    def distribute_files(self, folder: Path) -> None:
         """Sends the files to every seat, and lets the ranks meet: in a file on one machine, at a port on several."""
         files = self._ray.put({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
         prepared = self._ray.get([seat.runtime.prepare.remote(self._job, files) for seat in self._seats])
@@ -83,7 +83,7 @@ class RayLauncher:
         }
         self.cores = len(held)
 
-    def slot(self, rank: int) -> WorkerSpec:
+    def worker_spec(self, rank: int) -> WorkerSpec:
         """As its runtime prepared it."""
         return self._slots[rank]
 
@@ -143,9 +143,9 @@ class RayProcess:
         seconds: float | None = self._ask("cpu_seconds")
         return seconds
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """With the last words of the child, or the news that its machine does not answer."""
-        told: str | None = self._ask("fate")
+        told: str | None = self._ask("exit_reason")
         return "was lost: its machine does not answer" if told is None else told
 
     def kill(self) -> None:

@@ -84,7 +84,7 @@ class Runtime:
                 "(submit from a folder that all machines share)"
             )
         key = next(self._keys)
-        self._started[key] = _Started(job, ManagedProcess(module, name, folder=folder, nursery=fork_server()))
+        self._started[key] = _Started(job, ManagedProcess(module, name, folder=folder, fork_server=fork_server()))
         return key
 
     def answers(self, key: int) -> list[Message | None]:

@@ -113,7 +113,9 @@ class _Crew:
         return not self.running if measuring else len(self.running) < self.jobs
 
     def _start(self, task: Task) -> None:
-        child = ManagedProcess("deeppool.evaluation.worker", f"notebook {task.name}", self.inbox, nursery=fork_server())
+        child = ManagedProcess(
+            "deeppool.evaluation.worker", f"notebook {task.name}", self.inbox, fork_server=fork_server()
+        )
         self.running[child] = (task, time.monotonic())
         sockets = Path(tempfile.mkdtemp(dir=self.sockets))
         told = asdict(task) | {"path": str(task.path), "folder": str(task.folder), "sockets": str(sockets)}
@@ -129,7 +131,7 @@ class _Crew:
         self.over += 1
         took = time.monotonic() - started
         if message is None:
-            problem = f"the process of notebook {task.name} {child.fate()}"
+            problem = f"the process of notebook {task.name} {child.exit_reason()}"
         else:
             problem = message.get("problem", "")
         _end(child)

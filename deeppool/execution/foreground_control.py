@@ -68,7 +68,7 @@ class ForegroundControl:
         self._arriving: tuple[torch.Tensor, PendingWork] | None = None
         """What all ranks saw of those before, until it was learned."""
         self._clocked: Clocked | None = None
-        self._board.withdraw()
+        self._board.clear()
         self.start_over()
 
     def trust(self, clocked: Clocked) -> None:
@@ -104,7 +104,7 @@ class ForegroundControl:
         self._orders = self._governor.begin(self._iterations)
         self._iterations += 1
         if self._orders != self._ordered:
-            self._board.order(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
+            self._board.set_limits(open=self._orders.open, share=self._orders.share, banned=self._orders.banned)
             self._ordered = self._orders
 
     def _hold(self, number: int, bound: float | None) -> None:
@@ -163,7 +163,7 @@ class ForegroundControl:
             self._send()
             self._learn()
         trainer.watcher = None
-        self._board.withdraw()
+        self._board.clear()
         self._ordered = None
 
     def alone(self, seconds: Sequence[float]) -> None:

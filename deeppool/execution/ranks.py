@@ -13,7 +13,7 @@ from deeppool.errors import DocumentError
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher
-from deeppool.processes.managed_process import NOTE, Message
+from deeppool.processes.managed_process import CONTROL, Message
 from deeppool.processes.rank_group import RankGroup
 from deeppool.training.training_job import TrainingJob, save_job
 
@@ -48,7 +48,7 @@ class Ranks:
         plan: Plan,
         job: Job | TrainingJob,
         folder: Path,
-        place: Launcher,
+        launcher: Launcher,
         sharing: Sharing | None = None,
         boards: Path | None = None,
         emulate: int | None = None,
@@ -60,7 +60,7 @@ class Ranks:
             plan: what to run.
             job: the model and its training.
             folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
-            place: where the ranks shall be.
+            launcher: where the ranks shall be.
             sharing: how a background shares a device with each of them; None: there is none.
             boards: folder in which ranks and background meet, where that is not the one of the run: a background
                 that outlives a rank finds the next one there.
@@ -72,18 +72,18 @@ class Ranks:
         """
         # Weights, gradients and momentum.
         state = 3 * plan.parameter_bytes
-        place.check(plan.model, RUNTIME_BYTES + state)
+        launcher.check(plan.model, RUNTIME_BYTES + state)
         self._disk_seconds = DISK_SECONDS + state / SLOW_DISK
         self._slowest: float | None = None
         self._emulated = emulate is not None
-        self.group = RankGroup(place)
+        self.group = RankGroup(launcher)
         serialization.write(plan, folder / PLAN)
         work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         if isinstance(job, TrainingJob):
             save_job(job, folder)
         work["sharing"] = None if sharing is None else asdict(sharing)
         work["boards"] = None if boards is None else str(boards)
-        place.hand_over(folder)
+        launcher.distribute_files(folder)
         try:
             for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):
                 self.group.start(program).send(
@@ -93,7 +93,7 @@ class Ranks:
                     position=position,
                     emulated=emulate is not None,
                     **work,
-                    **asdict(place.slot(position)),
+                    **asdict(launcher.worker_spec(position)),
                 )
         except BaseException:
             self.group.close()
@@ -101,7 +101,7 @@ class Ranks:
 
     def wait_until_ready(self) -> None:
         """Returns when every rank has captured the model and met the others."""
-        self.group.collect("ready", START_SECONDS, "while it started", meeting=MEETING_SECONDS)
+        self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=MEETING_SECONDS)
 
     def train(
         self,
@@ -139,7 +139,7 @@ class Ranks:
             bound: on the foreground's mean slowdown.
             number: by which the ranks say under which bound they made an iteration; that of the start is 0.
         """
-        self.group.send(NOTE, bound=bound, number=number)
+        self.group.send(CONTROL, bound=bound, number=number)
 
     def _patience(self) -> float:
         """Seconds in which a training rank must get on."""

@@ -98,7 +98,7 @@ class Rank:
         """Of the trainer, where nobody governs a background."""
         self.used: Callable[[], float] = time.process_time
         """Seconds for which this rank has had its core or GPU."""
-        pulse.look = self.doing
+        pulse.probe = self.doing
 
     def doing(self) -> Activity | None:
         """What the trainer does; None outside of an update's parts."""
@@ -134,7 +134,7 @@ class Rank:
         for _ in range(message["steps"]):
             before = ended
             if governing is not None:
-                note = commands.note()
+                note = commands.control_message()
                 if note is not None:
                     governing.change_bound(note["bound"], note["number"])
                 governing.begin(self.trainer)

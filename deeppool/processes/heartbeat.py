@@ -41,7 +41,7 @@ class Heartbeat:
         """Starts telling."""
         self._commands = commands
         self._phase = Activity("its start", time.perf_counter(), waits=False)
-        self.look: Callable[[], Activity | None] = lambda: None
+        self.probe: Callable[[], Activity | None] = lambda: None
         """Knows it more exactly than the phase, where it knows it."""
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -52,7 +52,7 @@ class Heartbeat:
     @property
     def doing(self) -> Activity:
         """What the main thread does now."""
-        return self.look() or self._phase
+        return self.probe() or self._phase
 
     def _beat(self) -> None:
         while True:

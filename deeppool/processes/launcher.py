@@ -43,10 +43,10 @@ class Launcher(Protocol):
             needed: bytes of memory of each rank.
         """
 
-    def hand_over(self, folder: Path) -> None:
+    def distribute_files(self, folder: Path) -> None:
         """Brings the files of a private folder to every machine of the run, before a process starts."""
 
-    def slot(self, rank: int) -> WorkerSpec:
+    def worker_spec(self, rank: int) -> WorkerSpec:
         """Of one rank; known when the files were handed over."""
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
@@ -90,11 +90,11 @@ class LocalLauncher:
                 f"this machine has {format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
             )
 
-    def hand_over(self, folder: Path) -> None:
+    def distribute_files(self, folder: Path) -> None:
         """The ranks read where the launcher wrote."""
         self._folder = folder
 
-    def slot(self, rank: int) -> WorkerSpec:
+    def worker_spec(self, rank: int) -> WorkerSpec:
         """On the loopback interface: gloo would listen on the machine's public address."""
         return WorkerSpec(
             folder=str(self._folder),
@@ -106,4 +106,4 @@ class LocalLauncher:
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ManagedProcess:
         """A child of this process."""
-        return ManagedProcess(module, name, inbox, nursery=fork_server())
+        return ManagedProcess(module, name, inbox, fork_server=fork_server())

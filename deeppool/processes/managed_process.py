@@ -25,8 +25,8 @@ from deeppool.processes.fork_server import kill_group
 from deeppool.processes.fork_server_client import ForkServerClient
 
 Message = dict[str, Any]
-NOTE = "note"
-"""The command that is none: see :meth:`CommandChannel.note`."""
+CONTROL = "control"
+"""The command that is none: see :meth:`CommandChannel.control_message`."""
 
 
 class ProcessDiedError(RunError):
@@ -48,7 +48,7 @@ class ProcessHandle(Protocol):
     def cpu_seconds(self) -> float | None:
         """That it has used so far; None once it has ended."""
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """How the process ended, with the last thing it said on standard error."""
 
     def kill(self) -> None:
@@ -71,7 +71,7 @@ class ManagedProcess:
         inbox: Inbox | None = None,
         launcher: Sequence[str] = (),
         folder: str | os.PathLike[str] | None = None,
-        nursery: ForkServerClient | None = None,
+        fork_server: ForkServerClient | None = None,
     ) -> None:
         """Starts the process.
 
@@ -81,7 +81,7 @@ class ManagedProcess:
             inbox: where answers go; several children may share one. None as an answer: the child has died.
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
             folder: to run in, from which its modules are imported; the current one unless given.
-            nursery: forks it; None: it is a new process.
+            fork_server: forks it; None: it is a new process.
         """
         self.name = name
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
@@ -89,8 +89,8 @@ class ManagedProcess:
         try:
             self.process = (
                 _spawn([*launcher, sys.executable, "-m", module], self._errors, folder)
-                if nursery is None
-                else nursery.fork(module, name, self._errors.fileno(), folder)
+                if fork_server is None
+                else fork_server.fork(module, name, self._errors.fileno(), folder)
             )
         except BaseException:
             self._errors.close()
@@ -137,7 +137,7 @@ class ManagedProcess:
         except ProcessLookupError:
             return None
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """How the process ended, with the last thing it said on standard error."""
         code = self.exit_code()
         if code is None:
@@ -222,7 +222,7 @@ class CommandChannel:
                 break
             message = json.loads(line)
             told_to_exit = message["command"] == "exit"
-            (self._notes if message["command"] == NOTE else self._queue).put(message)
+            (self._notes if message["command"] == CONTROL else self._queue).put(message)
         if told_to_exit:
             # The process ends meanwhile, and this thread with it, unless it hangs.
             time.sleep(self.EXIT_SECONDS)
@@ -234,7 +234,7 @@ class CommandChannel:
         """Waits for a command."""
         return self._queue.get()
 
-    def note(self) -> Message | None:
+    def control_message(self) -> Message | None:
         """The newest note since the last call; a note is no command: it changes how the present one is obeyed."""
         newest = None
         while not self._notes.empty():
@@ -265,7 +265,7 @@ def receive(process: ProcessHandle, timeout: float) -> Message:
     except queue.Empty:
         raise ProcessDiedError(f"{process.name} said nothing for {timeout:.0f} s") from None
     if message is None:
-        raise ProcessDiedError(f"{process.name} {process.fate()}")
+        raise ProcessDiedError(f"{process.name} {process.exit_reason()}")
     return message
 
 

@@ -41,9 +41,9 @@ done
 class RankGroup:
     """The launcher's end. Leaving its ``with`` block ends every process, whatever happened."""
 
-    def __init__(self, place: Launcher) -> None:
-        """Starts with no rank; ``place`` is where they will be."""
-        self._place = place
+    def __init__(self, launcher: Launcher) -> None:
+        """Starts with no rank; ``launcher`` starts them."""
+        self._launcher = launcher
         self._inbox: Inbox = queue.SimpleQueue()
         self._ranks: list[ProcessHandle] = []
         self._vigil = HangDetector()
@@ -52,7 +52,7 @@ class RankGroup:
     def start(self, module: str) -> ProcessHandle:
         """Starts the next rank as ``python -m module``."""
         rank = len(self._ranks)
-        process = self._place.start(rank, module, f"rank {rank}", self._inbox)
+        process = self._launcher.start(rank, module, f"rank {rank}", self._inbox)
         self._ranks.append(process)
         self._vigil.ranks[process.name] = RankStatus(process.name)
         return process
@@ -65,20 +65,20 @@ class RankGroup:
     def collect(
         self,
         event: str,
-        patience: float | Callable[[], float],
+        timeout: float | Callable[[], float],
         when: str,
         on_message: Callable[[Message], None] | None = None,
         *,
-        meeting: float = math.inf,
+        rendezvous_timeout: float = math.inf,
     ) -> list[Message]:
         """One answer of each rank, in the order of ranks.
 
         Args:
             event: of the answers.
-            patience: seconds in which no rank may get on; asked again whenever it is a function.
+            timeout: seconds in which no rank may get on; asked again whenever it is a function.
             when: what the ranks do meanwhile, for the error.
             on_message: is given what else they say, but for signs of life.
-            meeting: the patience with ranks that all wait for one another, where it is shorter.
+            rendezvous_timeout: the timeout with ranks that all wait for one another, where it is shorter.
 
         Raises:
             RankFailedError: a rank died, or all stood still for too long; all are ended by then.
@@ -94,9 +94,9 @@ class RankGroup:
                     answers[child] = message
                 elif on_message is not None:
                     on_message(message)
-            allowed = patience() if callable(patience) else patience
+            allowed = timeout() if callable(timeout) else timeout
             finished = {child.name for child in answers}
-            hung = self._vigil.hung(allowed, min(meeting, allowed), finished, when)
+            hung = self._vigil.hung(allowed, min(rendezvous_timeout, allowed), finished, when)
             if hung is not None and self._inbox.empty():
                 self.close(grace=0)
                 raise RankFailedError(hung)
@@ -148,7 +148,7 @@ class RankGroup:
                 break
             with contextlib.suppress(queue.Empty):
                 child, message = self._inbox.get(timeout=0.05)
-        fate = next((process.fate() for process in self._ranks if first and process.name == first.name), "")
+        fate = next((process.exit_reason() for process in self._ranks if first and process.name == first.name), "")
         self.close(grace=0)
         raise failure_error(ranks, first, fate, when, processes_without_memory() - self._without_memory)
 

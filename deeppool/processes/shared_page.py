@@ -65,7 +65,7 @@ class SharedPage:
 
     # -- by the foreground ------------------------------------------------------------------------
 
-    def order(self, *, open: bool, share: float, banned: frozenset[Operator]) -> None:  # noqa: A002  as in Orders
+    def set_limits(self, *, open: bool, share: float, banned: frozenset[Operator]) -> None:  # noqa: A002  as in Orders
         """How the background shall behave until the next order.
 
         Args:
@@ -83,19 +83,19 @@ class SharedPage:
         self._numbers[_SHARE] = share
         self._whole_numbers[_OPEN] = open
         self._whole_numbers[_ORDERED] = 1
-        self._bell.ring()
+        self._bell.notify()
 
-    def withdraw(self) -> None:
+    def clear(self) -> None:
         """The foreground rests: the background may do as it likes."""
         self._whole_numbers[_ORDERED] = 0
         self._whole_numbers[_DOING] = 0
-        self._bell.ring()
+        self._bell.notify()
 
     def begin(self, kind: str, stage: int) -> None:
         """The foreground begins an operator."""
         self._whole_numbers[_DOING] = 1 + _CODES[kind] + len(KINDS) * stage
         if kind not in COMPUTING:
-            self._bell.ring()
+            self._bell.notify()
 
     def end(self) -> None:
         """And has ended it."""
@@ -110,8 +110,8 @@ class SharedPage:
     # -- by the background ------------------------------------------------------------------------
 
     @property
-    def orders(self) -> tuple[bool, float, frozenset[Operator]]:
-        """As :meth:`order` was given them; all is allowed before the first and after they were withdrawn."""
+    def limits(self) -> tuple[bool, float, frozenset[Operator]]:
+        """As :meth:`set_limits` was given them; all is allowed before the first and after they were withdrawn."""
         if not self._whole_numbers[_ORDERED]:
             return True, 1.0, frozenset()
         changes = self._whole_numbers[_CHANGES]

@@ -25,7 +25,7 @@ class WakeupPipe:
         # Both directions: to open one of them would wait for the other side.
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wakes who waits, or whoever waits next."""
         # Full of rings that nobody has heard: one more says nothing.
         with contextlib.suppress(BlockingIOError):

@@ -154,5 +154,5 @@ def _supervisor(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing
             "submit them to a cluster: deeppool cluster submit --background)"
         )
     # Background jobs may start before the ranks do, and a launcher has slots only once it was given a folder.
-    launcher.hand_over(folder)
+    launcher.distribute_files(folder)
     return Supervisor(jobs, launcher, ranks=plan.gpus, device=plan.device, sharing=sharing, folder=folder)

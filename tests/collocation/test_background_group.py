@@ -72,7 +72,7 @@ def test_steps_done_lies_between_those_finished_and_one_more(durations: list[flo
 
 def start_group(job: Job, launcher: LocalLauncher, sharing: Sharing) -> BackgroundGroup:
     setup = BackgroundSetup(BackgroundJob(job), sharing, PROCESS)
-    return BackgroundGroup(setup, launcher, 1, save_background_job(setup.job, Path(launcher.slot(0).folder)))
+    return BackgroundGroup(setup, launcher, 1, save_background_job(setup.job, Path(launcher.worker_spec(0).folder)))
 
 
 def background_processes() -> list[psutil.Process]:
@@ -98,7 +98,7 @@ def is_idle_class(thread: int) -> bool:
 @pytest.fixture
 def launcher(tmp_path: Path) -> LocalLauncher:
     local = LocalLauncher("cpu", 1)
-    local.hand_over(tmp_path)
+    local.distribute_files(tmp_path)
     return local
 
 

@@ -159,7 +159,7 @@ def test_a_record_with_background_jobs_is_read_back(record: TrainingRecord, tmp_
 def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     # It was given up then: the place, which knows its slots from the ranks, had none for it yet.
     asked = threading.Event()
-    slot, ranks = LocalLauncher.slot, restart_loop.Ranks
+    slot, ranks = LocalLauncher.worker_spec, restart_loop.Ranks
 
     def ask(place: LocalLauncher, rank: int) -> WorkerSpec:
         try:
@@ -171,7 +171,7 @@ def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.Monk
         assert asked.wait(60)
         return ranks(*arguments)
 
-    monkeypatch.setattr(LocalLauncher, "slot", ask)
+    monkeypatch.setattr(LocalLauncher, "worker_spec", ask)
     monkeypatch.setattr(restart_loop, "Ranks", late)
     found = dp.train(
         one_rank(), plain_training(), steps=1, background=[dp.BackgroundJob(plain_training(), batch=BATCH)]

@@ -54,7 +54,7 @@ class Machine:
         return self.polls_made == self.stop
 
     def order(self, open: bool = True, share: float = 1.0, banned=NOTHING) -> None:  # noqa: A002
-        self.foreground.order(open=open, share=share, banned=banned)
+        self.foreground.set_limits(open=open, share=share, banned=banned)
 
     def piece(self, kind: str, stage: int, seconds: float) -> None:
         self.launcher.begin(kind, stage)
@@ -73,7 +73,7 @@ def test_no_piece_is_delayed_before_the_first_limits_and_after_the_last(folder: 
     machine.piece("forward", 0, 0.01)
     machine.order(open=False)
     machine.foreground.begin("forward", 3)
-    machine.foreground.withdraw()
+    machine.foreground.clear()
     machine.piece("backward", 0, 0.01)
     assert machine.polls_made == 0
 

@@ -39,7 +39,7 @@ class FakeProcess:
     def cpu_seconds(self) -> float:
         return self.usage.cpu
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         return "was killed by signal 11"
 
     def kill(self) -> None:
@@ -62,7 +62,7 @@ class FakeLauncher:
     def __init__(self) -> None:
         self.started: list[FakeProcess] = []
 
-    def slot(self, rank: int) -> SimpleNamespace:
+    def worker_spec(self, rank: int) -> SimpleNamespace:
         return SimpleNamespace(core=rank, index=rank)
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox) -> FakeProcess:
@@ -242,8 +242,8 @@ def test_limits_are_cleared_when_the_ranks_are_lost(make_supervisor, tmp_path: P
     running = make_supervisor([job(), job()], ranks=2)
     pages = [SharedPage(tmp_path, rank) for rank in range(2)]
     for page in pages:
-        page.order(open=False, share=0.0, banned=frozenset({("forward", 0)}))
+        page.set_limits(open=False, share=0.0, banned=frozenset({("forward", 0)}))
         page.begin("forward", 0)
     running.foreground_lost()
-    assert [page.orders for page in pages] == 2 * [(True, 1.0, frozenset())]
+    assert [page.limits for page in pages] == 2 * [(True, 1.0, frozenset())]
     assert [page.doing for page in pages] == [None, None]

@@ -75,7 +75,7 @@ def learn(governing: ForegroundControl, background: SharedPage, trainer: Trainer
     shares = []
     for _ in range(DENSE):
         governing.begin(trainer)
-        may_run, share, _ = background.orders
+        may_run, share, _ = background.limits
         shares.append(share * may_run)
         governing.end(0.2 * (1 + cost * shares[-1]), [SPAN])
     return shares
@@ -90,10 +90,10 @@ def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -
     found = governing.found(trainer.stages)
     assert found["slowdown"] == pytest.approx(cost * fmean(share for share in shares if share))
     governing.begin(trainer)
-    assert (background.orders[1] < 1) is (cost > 0)
-    assert background.orders[1] == governing.found(trainer.stages)["share"]
+    assert (background.limits[1] < 1) is (cost > 0)
+    assert background.limits[1] == governing.found(trainer.stages)["share"]
     governing.rest(trainer)
-    assert background.orders == (True, 1.0, frozenset())
+    assert background.limits == (True, 1.0, frozenset())
 
 
 def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
     governing.start_over()
     assert governing.found(trainer.stages)["slowdown"] is None
     governing.begin(trainer)
-    assert background.orders == (not is_alone(0), 1.0, frozenset())
+    assert background.limits == (not is_alone(0), 1.0, frozenset())
 
 
 def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
     seen: Sequence[str] = ()
     for _ in range(2 * DENSE):
         governing.begin(trainer)
-        beside = background.orders[0] and not background.orders[2]
+        beside = background.limits[0] and not background.limits[2]
         governing.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
         seen = governing.found(trainer.stages)["banned"] or seen
     assert seen == ["sync of last"]
@@ -146,7 +146,7 @@ def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_we
     for _ in range(2 * DENSE):
         for _ in range(2):
             governing.begin(trainer)
-            assert not board.orders[2]
+            assert not board.limits[2]
             clock.iterate(0.1)
             governing.end(0.2, [])
         governing.rest(trainer)
@@ -159,15 +159,15 @@ def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: 
     governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
     learn(governing, background, trainer, 0.5)
     governing.begin(trainer)
-    before = background.orders[1]
+    before = background.limits[1]
     assert governing.told() == {"bound": 0.01, "share": before}
     governing.change_bound(0.05, 1)
     governing.end(0.2, [SPAN])
-    assert (background.orders[1], governing.number) == (before, 0)
+    assert (background.limits[1], governing.number) == (before, 0)
     assert governing.told() == {"bound": 0.01, "share": before}
     governing.begin(trainer)
     assert governing.number == 1
-    assert background.orders[1] == pytest.approx(5 * before)
+    assert background.limits[1] == pytest.approx(5 * before)
     assert governing.told() == {"bound": 0.05, "share": pytest.approx(5 * before)}
 
 
@@ -178,7 +178,7 @@ def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
     governing.start_over()
     learn(governing, background, trainer, 0.5)
     governing.begin(trainer)
-    assert background.orders[1] < 1
+    assert background.limits[1] < 1
     assert governing.told()["bound"] == 0.01
 
 
@@ -267,7 +267,7 @@ def train_two(
         shares = []
         for iteration in range(iterations):
             governing.begin(trainer)
-            may_run, share, _ = background.orders
+            may_run, share, _ = background.limits
             shares.append(share * may_run)
             governing.end(times(iteration, shares[-1])[rank], [SPAN])
         governing.rest(trainer)
@@ -336,7 +336,7 @@ def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(
             if iteration == heard[rank]:
                 governing.change_bound(0.05, 1)
             governing.begin(trainer)
-            may_run, share, _ = background.orders
+            may_run, share, _ = background.limits
             found.append((share, governing.number))
             governing.end(0.2 * (1 + 0.5 * share * may_run * noise[rank]), [SPAN])
         return found

@@ -28,8 +28,8 @@ class OnAnInterface(LocalLauncher):
 
     interface = "nowhere0"
 
-    def slot(self, rank: int) -> WorkerSpec:
-        return dataclasses.replace(super().slot(rank), interface=self.interface)
+    def worker_spec(self, rank: int) -> WorkerSpec:
+        return dataclasses.replace(super().worker_spec(rank), interface=self.interface)
 
 
 class InNamespaces(OnAnInterface):

@@ -11,7 +11,7 @@ def main() -> None:
     fork_own_server()
     commands = CommandChannel()
     with ManagedProcess(
-        "tests.processes.fork_server_child", "grandchild", nursery=fork_server(), folder=os.environ["HOME"]
+        "tests.processes.fork_server_child", "grandchild", fork_server=fork_server(), folder=os.environ["HOME"]
     ) as child:
         while commands.next()["command"] != "exit":
             child.send("tell")

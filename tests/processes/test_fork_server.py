@@ -35,8 +35,8 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ForkServerC
 def test_a_forked_child_is_as_good_as_a_new_process(own: ForkServerClient, tmp_path: Path) -> None:
     (tmp_path / "only_here.py").write_text("ANSWER = 42\n")
     with (
-        ManagedProcess(MODULE, "one", nursery=own, folder=tmp_path) as one,
-        ManagedProcess(MODULE, "two", nursery=own) as two,
+        ManagedProcess(MODULE, "one", fork_server=own, folder=tmp_path) as one,
+        ManagedProcess(MODULE, "two", fork_server=own) as two,
     ):
         first, second = (told(child) for child in (one, two))
         assert first["pid"] == one.process.pid
@@ -72,7 +72,7 @@ def told(child: ManagedProcess) -> dict[str, object]:
 
 
 def test_what_a_child_started_dies_with_it(own: ForkServerClient) -> None:
-    child = ManagedProcess(MODULE, "parent", nursery=own)
+    child = ManagedProcess(MODULE, "parent", fork_server=own)
     child.send("start")
     grandchild = psutil.Process(receive(child, SECONDS)["pid"])
     os.kill(child.process.pid, signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_what_a_child_started_dies_with_it(own: ForkServerClient) -> None:
 
 
 def test_children_do_not_outlive_a_nursery_that_was_killed(own: ForkServerClient) -> None:
-    child = ManagedProcess(MODULE, "child", nursery=own)
+    child = ManagedProcess(MODULE, "child", fork_server=own)
     process = psutil.Process(int(str(told(child)["pid"])))
     os.kill(own._process.pid, signal.SIGKILL)
     with pytest.raises(RunError, match="child was killed by signal 9"):
@@ -91,13 +91,13 @@ def test_children_do_not_outlive_a_nursery_that_was_killed(own: ForkServerClient
     child.close()
     assert ended(process)
     with pytest.raises(RunError, match="cannot start: the process that it is forked from is gone"):
-        ManagedProcess(MODULE, "late", nursery=own)
-    with ManagedProcess(MODULE, "next", nursery=fork_server()) as another:
+        ManagedProcess(MODULE, "late", fork_server=own)
+    with ManagedProcess(MODULE, "next", fork_server=fork_server()) as another:
         told(another)
 
 
 def test_a_child_may_have_a_nursery_with_its_modules_which_goes_with_it(own: ForkServerClient) -> None:
-    heir = ManagedProcess("tests.processes.fork_server_heir", "heir", nursery=own)
+    heir = ManagedProcess("tests.processes.fork_server_heir", "heir", fork_server=own)
     grandchild = told(heir)
     process = psutil.Process(int(str(grandchild["pid"])))
     nursery_of_heir = psutil.Process(int(str(grandchild["parent"])))
@@ -118,10 +118,10 @@ def test_a_child_may_have_a_nursery_with_its_modules_which_goes_with_it(own: For
 def test_libraries_that_read_their_environment_when_loaded_are_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     before = fork_server()
     assert before is not None
-    with ManagedProcess(MODULE, "old", nursery=before) as old:
+    with ManagedProcess(MODULE, "old", fork_server=before) as old:
         monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", "elsewhere")
         assert fork_server() is before
-        with ManagedProcess(MODULE, "new", nursery=before) as new:
+        with ManagedProcess(MODULE, "new", fork_server=before) as new:
             assert told(new)["environment"] == "elsewhere"
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
         after = fork_server()
@@ -134,7 +134,7 @@ def test_libraries_that_read_their_environment_when_loaded_are_loaded_anew(monke
 
 
 def test_a_module_that_cannot_be_imported_says_so_as_a_new_process_would(own: ForkServerClient) -> None:
-    child = ManagedProcess("tests.no_such_module", "it", nursery=own)
+    child = ManagedProcess("tests.no_such_module", "it", fork_server=own)
     with pytest.raises(RunError, match="it ended with exit code 1: ModuleNotFoundError"):
         receive(child, SECONDS)
     child.close()

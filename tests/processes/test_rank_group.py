@@ -27,7 +27,7 @@ class Ended:
     def exit_code(self) -> int:
         return self.code
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         return f"ended with exit code {self.code}"
 
     def send(self, command: str, **arguments: Any) -> None: ...

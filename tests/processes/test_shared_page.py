@@ -26,7 +26,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharedPage
 
 def test_a_blank_page_allows_all(tmp_path: Path) -> None:
     board = SharedPage(tmp_path, 0)
-    assert board.orders == (True, 1.0, frozenset())
+    assert board.limits == (True, 1.0, frozenset())
     assert board.doing is None
     assert board.done == (0, 0, 0.0, 0.0)
     board.close()
@@ -41,14 +41,14 @@ def test_the_background_reads_what_the_foreground_wrote(
     now: Operator,
 ) -> None:
     foreground, background = sides
-    foreground.order(open=open, share=share, banned=banned)
+    foreground.set_limits(open=open, share=share, banned=banned)
     foreground.begin(*now)
-    assert background.orders == (open, share, banned)
+    assert background.limits == (open, share, banned)
     assert background.doing == now
     foreground.end()
     assert background.doing is None
-    foreground.withdraw()
-    assert background.orders == (True, 1.0, frozenset())
+    foreground.clear()
+    assert background.limits == (True, 1.0, frozenset())
 
 
 def test_what_the_background_did_adds_up(tmp_path: Path) -> None:
@@ -56,20 +56,20 @@ def test_what_the_background_did_adds_up(tmp_path: Path) -> None:
     background.count(pieces=1, busy=0.25, held=0.5)
     background.count(steps=1, pieces=2, busy=0.5)
     assert foreground.done == (1, 3, 0.75, 0.5)
-    assert foreground.orders == (True, 1.0, frozenset())
+    assert foreground.limits == (True, 1.0, frozenset())
     foreground.close()
     background.close()
 
 
 def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> None:
     lost, background, restarted = SharedPage(tmp_path, 0), SharedPage(tmp_path, 0), SharedPage(tmp_path, 0)
-    lost.order(open=True, share=0.5, banned=frozenset({("sync", 1)}))
+    lost.set_limits(open=True, share=0.5, banned=frozenset({("sync", 1)}))
     lost.begin("sync", 1)
-    assert background.orders == (True, 0.5, {("sync", 1)})
-    restarted.withdraw()
-    assert (background.orders, background.doing) == ((True, 1.0, frozenset()), None)
-    restarted.order(open=True, share=0.5, banned=frozenset())
-    assert background.orders == (True, 0.5, frozenset())
+    assert background.limits == (True, 0.5, {("sync", 1)})
+    restarted.clear()
+    assert (background.limits, background.doing) == ((True, 1.0, frozenset()), None)
+    restarted.set_limits(open=True, share=0.5, banned=frozenset())
+    assert background.limits == (True, 0.5, frozenset())
     for board in (lost, background, restarted):
         board.close()
 
@@ -84,10 +84,10 @@ def test_each_rank_has_its_own_page(tmp_path: Path) -> None:
 
 def test_another_process_reads_it_and_it_outlives_its_folder(tmp_path: Path) -> None:
     board = SharedPage(tmp_path, 2)
-    board.order(open=False, share=0.5, banned=frozenset({("sync", 7)}))
+    board.set_limits(open=False, share=0.5, banned=frozenset({("sync", 7)}))
     read = (
         "import sys\nfrom deeppool.processes.shared_page import SharedPage\n"
-        "page = SharedPage(sys.argv[1], 2); page.count(steps=4); print(page.orders)"
+        "page = SharedPage(sys.argv[1], 2); page.count(steps=4); print(page.limits)"
     )
     told = subprocess.run([sys.executable, "-c", read, str(tmp_path)], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "(False, 0.5, frozenset({('sync', 7)}))"

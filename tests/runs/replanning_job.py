@@ -25,7 +25,7 @@ def main() -> None:
             checkpoints=kept,
             replan_after=2,
             profile=profile,
-            launcher=crew.place(cautious.device, cautious.gpus),
+            launcher=crew.launcher(cautious.device, cautious.gpus),
             on_proposal=lambda found: True,
         )
         print(json.dumps(serialization.to_json(record)))

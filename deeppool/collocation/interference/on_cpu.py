@@ -102,7 +102,7 @@ def _start(
 ) -> tuple[ManagedProcess, list[int]]:
     """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
     child = ending.enter_context(
-        ManagedProcess("deeppool.collocation.interference.worker", name, nursery=fork_server())
+        ManagedProcess("deeppool.collocation.interference.worker", name, fork_server=fork_server())
     )
     child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
     return child, receive(child, START_SECONDS)["sizes"]

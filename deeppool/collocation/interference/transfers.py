@@ -55,7 +55,7 @@ def _start_ranks(ending: contextlib.ExitStack) -> list[ManagedProcess]:
     folder = ending.enter_context(private_folder())
     ranks = [
         ending.enter_context(
-            ManagedProcess("deeppool.collocation.interference.rank", f"rank {rank}", nursery=fork_server())
+            ManagedProcess("deeppool.collocation.interference.rank", f"rank {rank}", fork_server=fork_server())
         )
         for rank in range(RANKS)
     ]

@@ -87,7 +87,7 @@ def _start(
     rests: Sequence[tuple[float, float]],
 ) -> ManagedProcess:
     child = ending.enter_context(
-        ManagedProcess("deeppool.collocation.interference.training", name, nursery=fork_server())
+        ManagedProcess("deeppool.collocation.interference.training", name, fork_server=fork_server())
     )
     child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
     receive(child, START_SECONDS)

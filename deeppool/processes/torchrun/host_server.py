@@ -112,7 +112,7 @@ class HostServer:
     def _on_start(self, message: Message) -> None:
         # It may say something before it has its number.
         with self._changing:
-            child = ManagedProcess(message["module"], message["name"], self._answers, nursery=fork_server())
+            child = ManagedProcess(message["module"], message["name"], self._answers, fork_server=fork_server())
             self._children[message["process"]] = child
             self._numbers[child] = message["process"]
 
@@ -156,7 +156,7 @@ class HostServer:
                 # Whoever closes a child forgets it first: its last words are gone then.
                 if process not in self._children:
                     continue
-                code, fate = child.exit_code(), child.fate()
+                code, fate = child.exit_code(), child.exit_reason()
             self._wire.send("ended", process=process, code=code, fate=fate)
 
     def _ping(self) -> None:

@@ -121,7 +121,7 @@ class TorchrunProcess:
         except queue.Empty:
             return None
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """How the process ended, with the last thing it said on standard error."""
         return self._fate
 
@@ -174,7 +174,7 @@ class TorchrunLauncher:
                     "(fewer ranks per node)"
                 )
 
-    def hand_over(self, folder: Path) -> None:
+    def distribute_files(self, folder: Path) -> None:
         """On one node the ranks read where the launcher wrote; to others the files are sent."""
         self._folder = folder
         if self.one_node:
@@ -185,7 +185,7 @@ class TorchrunLauncher:
                 agent.wire.send_file(path)
         self._store = _meeting_point(self._address)
 
-    def slot(self, rank: int) -> WorkerSpec:
+    def worker_spec(self, rank: int) -> WorkerSpec:
         """Between nodes, gloo finds the interface itself, or by ``GLOO_SOCKET_IFNAME``."""
         seat = self._seats[rank]
         own = rank == 0 or self.one_node
@@ -200,7 +200,7 @@ class TorchrunLauncher:
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """A child of this process, or of the rank's agent."""
         if rank == 0:
-            return ManagedProcess(module, name, inbox, nursery=fork_server())
+            return ManagedProcess(module, name, inbox, fork_server=fork_server())
         return self._agents[rank].start(module, name, inbox)
 
 

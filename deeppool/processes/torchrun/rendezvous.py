@@ -46,7 +46,7 @@ class WorkerGroup:
         self._agents, self._seat, self._address = agents, seat, address
         self.ranks = len(agents) + 1
 
-    def place(self, device: str, ranks: int) -> TorchrunLauncher:
+    def launcher(self, device: str, ranks: int) -> TorchrunLauncher:
         """For the ranks of a plan.
 
         Raises:
@@ -65,7 +65,7 @@ def rendezvous() -> Iterator[WorkerGroup]:
     """The crew, on rank 0; the other processes serve it for as long as the block lasts there, and exit.
 
         with gathered() as crew:
-            record = dp.train(plan, job, steps=1000, launcher=crew.place(plan.device, plan.gpus))
+            record = dp.train(plan, job, steps=1000, launcher=crew.launcher(plan.device, plan.gpus))
 
     Raises:
         RunError: some process does not come, or rank 0 is gone.

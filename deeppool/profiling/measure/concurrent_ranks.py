@@ -55,7 +55,9 @@ class ConcurrentRanks:
             model = save_model(captured.source, folder)
             self._others = [
                 ending.enter_context(
-                    ManagedProcess("deeppool.profiling.measure.concurrent_rank", f"rank {rank}", nursery=fork_server())
+                    ManagedProcess(
+                        "deeppool.profiling.measure.concurrent_rank", f"rank {rank}", fork_server=fork_server()
+                    )
                 )
                 for rank in range(1, others + 1)
             ]
