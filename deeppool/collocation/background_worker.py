@@ -15,9 +15,8 @@ from deeppool.device.common import Device, Stream, StreamPriority, find_device
 from deeppool.device.cpu import LOWEST
 from deeppool.device.heap import keep_memory
 from deeppool.device.sm_share import sm_share
-from deeppool.errors import InvalidValueError
 from deeppool.execution import checkpoint
-from deeppool.execution.checkpoint import Checkpoint
+from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.execution.communicator import Alone
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -163,10 +162,21 @@ class BackgroundWorker:
         Returns:
             ``why`` it is over: ``finished``, ``asked``, or what is wrong with its loss; and the fields of ``progress``.
         """
-        folder = None if goal["checkpoints"] is None else Path(goal["checkpoints"])
+        graph = self.task.captured.graph
+        checkpoints = CheckpointFolder(
+            path=None if goal["checkpoints"] is None else Path(goal["checkpoints"]),
+            every=goal["every"],
+            keep=KEPT_CHECKPOINTS,
+            model=graph.model,
+            graph_fingerprint=graph.fingerprint,
+            global_batch=self.batch,
+        )
         end = math.inf if goal["steps"] is None else goal["steps"]
         self._reports_progress = True
-        saved = self.updates = self._resume(folder)
+        if (found := checkpoints.find_resumable()) is not None:
+            checkpoint.load(self.trainer, found[0])
+            self.updates = found[1]
+        saved = self.updates
         self.report_progress()
         while self.updates < end and not self._commands.pending():
             before = time.process_time()
@@ -174,12 +184,12 @@ class BackgroundWorker:
             self._slowest = max(self._slowest, time.process_time() - before)
             if not math.isfinite(loss):
                 return {"why": f"its loss is {loss} after step {self.updates}", **self._progress()}
-            if folder is not None and self.updates % goal["every"] == 0:
-                self._save(folder)
+            if checkpoints.path is not None and self.updates % checkpoints.every == 0:
+                checkpoints.save(self._save_shard, self.updates, ranks=1)
                 saved = self.updates
             self.report_progress()
-        if folder is not None and saved < self.updates:
-            self._save(folder)
+        if checkpoints.path is not None and saved < self.updates:
+            checkpoints.save(self._save_shard, self.updates, ranks=1)
         return {"why": "finished" if self.updates >= end else "asked", **self._progress()}
 
     def report_progress(self) -> None:
@@ -200,35 +210,14 @@ class BackgroundWorker:
             "slowest": self._slowest,
         }
 
-    def _resume(self, folder: Path | None) -> int:
-        """Loads the latest checkpoint; returns the updates made before it."""
-        found = None if folder is None else checkpoint.latest(folder)
-        if found is None:
-            return 0
-        written, graph = checkpoint.read(found), self.task.captured.graph
-        if (written.graph_fingerprint, written.global_batch) != (graph.fingerprint, self.batch):
-            raise InvalidValueError(
-                f"{found} is of {written.model} at batch {written.global_batch}, this is {graph.model} at "
-                f"{self.batch} (choose another folder for checkpoints)"
-            )
-        checkpoint.load(self.trainer, found)
-        return written.updates
-
-    def _save(self, folder: Path) -> None:
-        partial = checkpoint.begin(folder, self.updates)
-        checkpoint.save_shard(self.trainer, partial)
-        graph, scale = self.task.captured.graph, self.trainer.update.scale
-        record = Checkpoint(
-            model=graph.model,
-            graph_fingerprint=graph.fingerprint,
-            updates=self.updates,
-            iterations=self.trainer.iterations,
-            global_batch=self.batch,
-            ranks=1,
-            loss_scale=scale.factor,
-            updates_since_scaled=scale.good,
-        )
-        checkpoint.seal(partial, record, KEPT_CHECKPOINTS)
+    def _save_shard(self, folder: Path) -> dict[str, Any]:
+        checkpoint.save_shard(self.trainer, folder)
+        scale = self.trainer.update.scale
+        return {
+            "iterations": self.trainer.iterations,
+            "loss_scale": scale.factor,
+            "updates_since_scaled": scale.good,
+        }
 
 
 def single_stage(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:

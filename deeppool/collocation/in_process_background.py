@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.background_placement import training_problem
 from deeppool.collocation.background_worker import create_stream, load_task
 from deeppool.collocation.captured_step import CapturedStep
 from deeppool.collocation.piece_launcher import ForegroundState, LaunchedPiece, PieceLauncher, time_pieces
@@ -22,7 +21,6 @@ from deeppool.device.common import Device
 from deeppool.errors import InvalidValueError
 from deeppool.processes.managed_process import Message
 from deeppool.scheduling.gate import Gate
-from deeppool.training.training_job import Training
 
 GPU_PIECE_SECONDS = 0.0005
 """Longest piece on a GPU, which does not preempt: half of what policy ``paced`` allows in flight."""
@@ -42,12 +40,11 @@ class InProcessBackground:
             foreground: reads the state of the foreground; called by the thread that launches the pieces.
 
         Raises:
-            InvalidValueError: the training cannot be split into pieces.
+            InvalidValueError: the optimizer reads from the GPU.
         """
         self._device, self._place = device, place
         sharing = Sharing(**setup["sharing"])
         self._task, self.batch = load_task(setup, place)
-        check_training(self._task.training)
         self._stream, granted, self._kept = create_stream(sharing, device)
         self.priority = granted or "the rank's own priority"
         self._iteration = 0
@@ -140,15 +137,6 @@ class InProcessBackground:
             self._stream.launch(piece.work)
         self._device.synchronize()
         return float(self._step.loss())
-
-
-def check_training(training: Training) -> None:
-    """Raises InvalidValueError where a training cannot be captured as pieces for a device to replay."""
-    problem = training_problem(training)
-    if problem is not None:
-        raise InvalidValueError(
-            f"a background in a thread of the rank cannot have {problem} (give it a process: Sharing(home='process'))"
-        )
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:

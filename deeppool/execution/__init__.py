@@ -17,6 +17,7 @@ update         clipping, loss scaling, the optimizer's step
 work           what a process trains: model, rule and samples
 data           which samples a rank reads
 checkpoint     a training's state on disk
+checkpoint_folder  checkpoints of a training: which one to resume from, when to write the next one
 governing      what a rank tells and orders the background beside it
 worker         the process of a rank
 failure        what a rank tells of the exception that ends it

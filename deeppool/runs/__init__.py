@@ -6,7 +6,6 @@ launch_record             builds the record of a measured run
 train                     dp.train: trains a model by a plan to the last update
 restart_loop              drives the ranks of a training and starts them again after a fault
 training_state            settings of a training, and its progress
-checkpoint_folder         checkpoints of a training: when to write, which to resume from
 train_record              builds the record of a training
 handle                    dp.start: a handle on a call that runs in a thread
 """

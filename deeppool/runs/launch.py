@@ -7,7 +7,6 @@ builds the record (:mod:`deeppool.runs.launch_record`).
 
 import math
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 from deeppool.base.live_sample import OnSample
 from deeppool.base.run_control import RunControl
@@ -18,11 +17,9 @@ from deeppool.collocation.collocated_processes import collocated_processes
 from deeppool.collocation.job_queue import BackgroundJob, measured_job
 from deeppool.collocation.sample_publisher import SamplePublisher
 from deeppool.errors import InvalidValueError
-from deeppool.graph.models.workloads import find_workload, save_model
 from deeppool.job import Job, Progress
 from deeppool.planning.plan import Plan
-from deeppool.processes.launcher import Launcher, LocalLauncher
-from deeppool.processes.rank_group import private_folder
+from deeppool.processes.launcher import Launcher
 from deeppool.records.run_record import RunRecord
 from deeppool.runs.interleaved_measurement import InterleavedMeasurement
 from deeppool.runs.launch_record import build_run_record, mark_emulated
@@ -78,35 +75,33 @@ def launch(
     _check(policy, background, background_batch, seconds, steps)
     _check_rank(emulate_rank, plan.gpus)
     report = on_progress or (lambda what, share: None)
-    launcher = launcher or LocalLauncher(plan.device, plan.gpus if emulate_rank is None else 1)
     setup = None
     if sharing is not None and background is not None:
-        background_job = measured_job(background, plan, background_batch)
-        setup = BackgroundSetup(background_job, sharing, *place_background(sharing, plan.device, background_job))
+        job = measured_job(background, plan, background_batch)
+        setup = BackgroundSetup(job, sharing, *place_background(sharing, plan.device, job))
 
     with ExitStack() as stack:
         run_control = stack.enter_context(closing(run_control or RunControl()))
         _open(run_control, setup)
-        folder = stack.enter_context(private_folder())
-        model = _save_model(plan, folder)
         report("starting", 0.0)
-        # An emulated rank receives noise; learning from it would drive the weights out of range.
-        rate = learning_rate if emulate_rank is None else 0.0
-        job = Job(model, plan.input_shape, plan.global_batch, rate, seed=seed)
         processes = stack.enter_context(
             collocated_processes(
-                plan, job, folder, launcher, setup, emulated_rank=emulate_rank, reports_progress=on_sample is not None
+                plan,
+                setup,
+                launcher=launcher,
+                # An emulated rank receives noise; learning from it would drive the weights out of range.
+                learning_rate=learning_rate if emulate_rank is None else 0.0,
+                seed=seed,
+                emulated_rank=emulate_rank,
+                reports_progress=on_sample is not None,
             )
         )
+        publisher = SamplePublisher(on_sample, processes.background)
         measurement = InterleavedMeasurement(
-            processes,
-            sharing=sharing,
-            publisher=SamplePublisher(on_sample, processes.background),
-            run_control=run_control,
-            report=report,
+            processes, sharing=sharing, publisher=publisher, run_control=run_control, report=report
         )
         results = measurement.measure(seconds, steps)
-    record = build_run_record(plan, launcher.cores, setup, processes.background, results)
+    record = build_run_record(plan, setup, processes, results)
     return record if emulate_rank is None else mark_emulated(record, emulate_rank)
 
 
@@ -143,11 +138,3 @@ def _open(run_control: RunControl, setup: BackgroundSetup | None) -> None:
         )
     else:
         run_control.open(None if setup is None else setup.sharing)
-
-
-def _save_model(plan: Plan, folder: Path) -> str:
-    """Makes the plan's model available to the ranks; returns its name."""
-    if plan.origin is not None:
-        return save_model(plan.origin.source, folder)
-    find_workload(plan.model)
-    return plan.model

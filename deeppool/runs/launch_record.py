@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from deeppool.base.sharing import policy_name
 from deeppool.collocation.background_placement import BackgroundSetup
-from deeppool.collocation.collocated_processes import BackgroundJobs
+from deeppool.collocation.collocated_processes import BackgroundJobs, CollocatedProcesses
 from deeppool.collocation.condition_results import harvest_margin, last_measured, slowdown_margin
 from deeppool.device.environment import package_versions
 from deeppool.execution.measurements import governor_results, stage_times, timeline
@@ -18,15 +18,14 @@ from deeppool.simulation.plan.simulate import simulate
 
 
 def build_run_record(
-    plan: Plan, cores: int, setup: BackgroundSetup | None, background: BackgroundJobs | None, results: RunResults
+    plan: Plan, setup: BackgroundSetup | None, processes: CollocatedProcesses, results: RunResults
 ) -> RunRecord:
     """Builds the record of a run.
 
     Args:
         plan: the plan that ran.
-        cores: cores or GPUs that the ranks had to themselves.
         setup: the background job; None: the foreground ran alone.
-        background: the background processes, after their last round.
+        processes: the processes that ran, after their last round.
         results: what was measured.
     """
     batch, block = plan.global_batch, results.rounds_per_block
@@ -45,13 +44,14 @@ def build_run_record(
         last_loss=_mean(results.losses[-window:]),
         slowdown_margin=None if setup is None else slowdown_margin(results.active_cores.rounds, measured.rounds, block),
     )
+    background = processes.background
     sharing, bounds = None if setup is None else setup.sharing, results.bounds
     return RunRecord(
         model=plan.model,
         plan_iteration_time=plan.iteration_time,
         global_batch=batch,
         ranks=plan.gpus,
-        cores=cores,
+        cores=processes.cores,
         device=plan.device,
         device_name=plan.device_name,
         backend="gloo" if plan.device == "cpu" else "nccl",
@@ -61,7 +61,7 @@ def build_run_record(
         stages=stage_times(plan, stages_of(plan), results.last),
         timeline=timeline(plan, results.last, -1, results.background_spans),
         plan_timeline=simulate(plan).timeline,
-        notes=_notes(plan.gpus, cores, setup, changes=len(bounds) - 1),
+        notes=_notes(plan.gpus, processes.cores, setup, changes=len(bounds) - 1),
         date=datetime.datetime.now().isoformat(timespec="seconds"),
         versions=package_versions("deeppool", "torch"),
         sharing=None if sharing is None else replace(sharing, max_slowdown=measured.bound),

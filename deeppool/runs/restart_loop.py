@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from deeppool.base.sharing import Sharing
-from deeppool.errors import RankFailedError, RankRefusedError, RunCancelledError
+from deeppool.errors import InvalidValueError, RankFailedError, RankRefusedError, RunCancelledError
 from deeppool.execution import checkpoint
 from deeppool.execution.ranks import Ranks
 from deeppool.planning.plan import Plan
@@ -77,11 +77,16 @@ class RestartLoop:
         settings, progress = self._settings, self._progress
         if settings.checkpoints.path is not None:
             ranks.share(settings.checkpoints.path)
-        found = settings.checkpoints.find_resumable(self._plan, settings.steps)
+        found = settings.checkpoints.find_resumable()
         if found is None:
             progress.resume(0)
             return
         path, updates = found
+        if updates >= settings.steps:
+            raise InvalidValueError(
+                f"{path} has made {updates} updates already, steps is {settings.steps} (ask for more steps, or "
+                "choose another folder for checkpoints)"
+            )
         ranks.load(path, updates)
         progress.resume(updates)
         if not progress.metrics:
@@ -111,7 +116,13 @@ class RestartLoop:
         progress.updates += count
         if settings.checkpoints.path is not None and progress.updates == due:
             settings.report("writing a checkpoint", progress.updates / settings.steps)
-            settings.checkpoints.save(ranks, self._plan, progress.updates)
+            self._save(ranks)
+
+    def _save(self, ranks: Ranks, temporary: Path | None = None) -> Path:
+        checkpoints = self._settings.checkpoints
+        return checkpoints.save(
+            lambda folder: ranks.save(folder)[0], self._progress.updates, self._plan.gpus, temporary
+        )
 
     def _replan(self, ranks: Ranks, trigger: ReplanTrigger, folder: Path) -> None:
         """Plans with the measured times; if the new plan is accepted, the ranks change to it without losing state."""
@@ -124,7 +135,7 @@ class RestartLoop:
         # In the folder of checkpoints, which all machines share, if there is one.
         state = settings.checkpoints.latest()
         if state is None or checkpoint.read(state).updates != progress.updates:
-            state = settings.checkpoints.save(ranks, self._plan, progress.updates, temporary=folder / "switch")
+            state = self._save(ranks, temporary=folder / "switch")
         ranks.switch(found.after, state)
         self._plan, progress.switched = found.after, True
         progress.times.clear()

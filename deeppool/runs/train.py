@@ -11,6 +11,7 @@ from deeppool.base.sharing import Policy, Sharing, find_sharing
 from deeppool.collocation.job_queue import Background, JobQueue, job_lists
 from deeppool.collocation.supervisor import Supervisor
 from deeppool.errors import InvalidValueError
+from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.job import Progress
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.replan import Replan
@@ -18,7 +19,6 @@ from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics, TrainingRecord
-from deeppool.runs.checkpoint_folder import CheckpointFolder
 from deeppool.runs.restart_loop import RestartLoop
 from deeppool.runs.training_state import ReplanTrigger, TrainingSettings
 from deeppool.training.training_job import TrainingJob
@@ -115,7 +115,14 @@ def train(
             job=job,
             steps=steps,
             launcher=launcher,
-            checkpoints=CheckpointFolder(None if checkpoints is None else Path(checkpoints), checkpoint_every, keep),
+            checkpoints=CheckpointFolder(
+                path=None if checkpoints is None else Path(checkpoints),
+                every=checkpoint_every,
+                keep=keep,
+                model=plan.model,
+                graph_fingerprint=plan.graph_fingerprint,
+                global_batch=plan.global_batch,
+            ),
             replan_trigger=(
                 None if replan_after is None or profile is None else ReplanTrigger(replan_after, profile, on_proposal)
             ),

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from deeppool.base.run_control import RunControl
 from deeppool.collocation.supervisor import Supervisor
 from deeppool.errors import RunError
+from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.job import Progress
 from deeppool.planning.replanning.replan import Replan
 from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Message
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics
-from deeppool.runs.checkpoint_folder import CheckpointFolder
 from deeppool.training.training_job import TrainingJob
 
 

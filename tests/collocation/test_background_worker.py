@@ -109,5 +109,7 @@ def test_progress_is_reported_at_intervals(tmp_path: Path, monkeypatch: pytest.M
 def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
     serve(start(training(), tmp_path), tmp_path / "kept", steps=1)
     other = start(training(), tmp_path, batch=BATCH + 1)
-    with pytest.raises(InvalidValueError, match=r"step-000001 is of .* at batch 4, this is .* at 5 \(choose another"):
+    with pytest.raises(
+        InvalidValueError, match=r"step-000001 is of .* at global batch 4, this is .* at 5 \(choose another"
+    ):
         serve(other, tmp_path / "kept")

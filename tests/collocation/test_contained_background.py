@@ -66,12 +66,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[str]:
+def reported() -> list[str]:
     return []
 
 
 @pytest.fixture(scope="module")
-def record(folder: Path, told: list[str]) -> TrainingRecord:
+def record(folder: Path, reported: list[str]) -> TrainingRecord:
     pids = folder / "pids"
     jobs = [
         dp.BackgroundJob(training(partial(NoNumbers, 3)), batch=BATCH, checkpoints=folder / "nan", checkpoint_every=1),
@@ -90,7 +90,7 @@ def record(folder: Path, told: list[str]) -> TrainingRecord:
     ]
     with pytest.MonkeyPatch.context() as patch:
         # To fill its memory takes a job up to one.
-        patch.setattr(containment, "CIRCLING_SECONDS", 3.0)
+        patch.setattr(containment, "BUSY_SECONDS", 3.0)
         # The foreground waits for the last job.
         patch.setattr(ranks_module, "LEAST_PATIENCE", 300.0)
         return dp.train(
@@ -100,7 +100,7 @@ def record(folder: Path, told: list[str]) -> TrainingRecord:
             background=jobs,
             # Equals: at the lowest priority they may get nothing for minutes where something else uses this core.
             policy="naive",
-            on_progress=lambda what, share: told.append(what),
+            on_progress=lambda what, share: reported.append(what),
         )
 
 
@@ -109,7 +109,7 @@ def test_the_foreground_does_not_notice(record: TrainingRecord) -> None:
     assert record.restarts == 0
 
 
-def test_each_fault_is_told(record: TrainingRecord, told: list[str]) -> None:
+def test_each_fault_is_told(record: TrainingRecord, reported: list[str]) -> None:
     no_number, full, circling, crashed, ignoring, waiting = record.background
     assert (no_number.ended, no_number.steps, no_number.last_loss) == ("its loss is nan after step 3", 3, None)
     assert re.fullmatch(
@@ -124,7 +124,7 @@ def test_each_fault_is_told(record: TrainingRecord, told: list[str]) -> None:
     assert {outcome.rank for outcome in record.background[:5]} == {0}
     for outcome in record.background:
         assert str(outcome) in str(record)
-    assert any("its loss is nan after step 3" in what for what in told)
+    assert any("its loss is nan after step 3" in what for what in reported)
 
 
 def test_a_restarted_job_is_the_same_training(record: TrainingRecord, folder: Path, tmp_path: Path) -> None:

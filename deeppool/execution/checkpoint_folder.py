@@ -1,18 +1,18 @@
-"""Checkpoints of a training: when to write the next one, which one to resume from."""
+"""Checkpoints of one training: which one to resume from, when to write the next one, how many to keep."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deeppool.errors import InvalidValueError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
-from deeppool.execution.ranks import Ranks
-from deeppool.planning.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFolder:
-    """Folder of a training's checkpoints."""
+    """Folder of the checkpoints of one training."""
 
     path: Path | None
     """None: the training writes no checkpoints."""
@@ -20,13 +20,16 @@ class CheckpointFolder:
     """Updates between two checkpoints."""
     keep: int
     """Checkpoints that are kept."""
+    model: str
+    graph_fingerprint: str
+    global_batch: int
 
     def latest(self) -> Path | None:
         """The checkpoint with the most updates."""
         return None if self.path is None else checkpoint.latest(self.path)
 
     def status(self) -> str:
-        """Says in an error message what a training can resume from."""
+        """Says in an error message what the training can resume from."""
         found = self.latest()
         return f"; the last checkpoint is {found}" if found else "; there is no checkpoint"
 
@@ -34,48 +37,45 @@ class CheckpointFolder:
         """The update after which the next checkpoint is due, ``steps`` at the latest."""
         return steps if self.path is None else min(steps, updates + self.every - updates % self.every)
 
-    def find_resumable(self, plan: Plan, steps: int) -> tuple[Path, int] | None:
-        """The latest checkpoint and its updates.
+    def find_resumable(self) -> tuple[Path, int] | None:
+        """The latest checkpoint and its updates; None: there is none.
 
         Raises:
-            InvalidValueError: it is of another training, or has made ``steps`` updates already.
+            InvalidValueError: it is of another training.
         """
         found = self.latest()
         if found is None:
             return None
         written = checkpoint.read(found)
-        if (written.graph_fingerprint, written.global_batch) != (plan.graph_fingerprint, plan.global_batch):
+        if (written.graph_fingerprint, written.global_batch) != (self.graph_fingerprint, self.global_batch):
             raise InvalidValueError(
-                f"{found} is of {written.model} at global batch {written.global_batch}, this is {plan.model} at "
-                f"{plan.global_batch} (choose another folder for checkpoints)"
-            )
-        if written.updates >= steps:
-            raise InvalidValueError(
-                f"{found} has made {written.updates} updates already, steps is {steps} (ask for more steps, or "
-                "choose another folder for checkpoints)"
+                f"{found} is of {written.model} at global batch {written.global_batch}, this is {self.model} at "
+                f"{self.global_batch} (choose another folder for checkpoints)"
             )
         return found, written.updates
 
-    def save(self, ranks: Ranks, plan: Plan, updates: int, temporary: Path | None = None) -> Path:
-        """Has the ranks write a checkpoint of their last update.
+    def save(
+        self, write: Callable[[Path], Mapping[str, Any]], updates: int, ranks: int, temporary: Path | None = None
+    ) -> Path:
+        """Writes a checkpoint.
 
         Args:
-            ranks: the ranks.
-            plan: their plan.
+            write: has every rank write its part to a folder, and returns what rank 0 reports of it.
             updates: updates made so far.
-            temporary: folder for it where :attr:`path` is None.
+            ranks: ranks that write.
+            temporary: where to write it if :attr:`path` is None.
         """
         folder = self.path or temporary
         assert folder is not None
         partial = checkpoint.begin(folder, updates)
-        (state, *_) = ranks.save(partial)
+        state = write(partial)
         record = Checkpoint(
-            model=plan.model,
-            graph_fingerprint=plan.graph_fingerprint,
+            model=self.model,
+            graph_fingerprint=self.graph_fingerprint,
             updates=updates,
             iterations=state["iterations"],
-            global_batch=plan.global_batch,
-            ranks=plan.gpus,
+            global_batch=self.global_batch,
+            ranks=ranks,
             loss_scale=state["loss_scale"],
             updates_since_scaled=state["updates_since_scaled"],
         )
