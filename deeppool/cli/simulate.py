@@ -71,16 +71,6 @@ def simulate(
     foreground_gpus: Annotated[
         int | None, typer.Option(help="Of a partition; the others are for backgrounds.", rich_help_panel=A_WORKLOAD)
     ] = None,
-    harvest_of_idle: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the gaps that backgrounds get, 0 to 1, where no --interference is given; 1 unless given.",
-            rich_help_panel=A_WORKLOAD,
-        ),
-    ] = None,
-    until: Annotated[
-        float | None, typer.Option(help="Seconds after which the simulation ends.", rich_help_panel=A_WORKLOAD)
-    ] = None,
     speed: Annotated[
         list[str] | None,
         typer.Option(metavar="GPU=FACTOR", help="Of a slow GPU: 3=0.5 is half as fast.", rich_help_panel=SLOW),
@@ -103,11 +93,7 @@ def simulate(
         float,
         typer.Option(help="By which a straggler is slower, on average: 1 is twice as long.", rich_help_panel=SLOW),
     ] = 1.0,
-    bandwidth: Annotated[float, typer.Option(help="Of links inside a node: 0.5 is half.", rich_help_panel=SLOW)] = 1.0,
-    between_bandwidth: Annotated[
-        float, typer.Option(help="Of links between nodes: 0.5 is half.", rich_help_panel=SLOW)
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of what is random.", rich_help_panel=SLOW)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", rich_help_panel=SLOW)] = 0,
     iterations: Annotated[
         int | None,
         typer.Option(
@@ -144,21 +130,8 @@ def simulate(
         "noise": noise,
         "iterations": iterations,
     }
-    of_workload = {
-        "gpus": gpus,
-        "foreground_gpus": foreground_gpus,
-        "harvest_of_idle": harvest_of_idle,
-        "until": until,
-    }
-    conditions = _conditions(
-        speed or [],
-        jitter=jitter,
-        straggling=straggling,
-        delay=delay,
-        inside_bandwidth=bandwidth,
-        between_bandwidth=between_bandwidth,
-        seed=seed,
-    )
+    of_workload = {"gpus": gpus, "foreground_gpus": foreground_gpus}
+    conditions = _conditions(speed or [], jitter=jitter, straggling=straggling, delay=delay, seed=seed)
     how = {"interference": _interference(interference), "policy": policy, "max_slowdown": max_slowdown}
     found: Record
     if serialization.read_object(what).get("format") == f"deeppool/{WorkloadTrace.KIND}":
@@ -302,9 +275,7 @@ def _simulate_workload(
         "interference": how["interference"],
         "policy": how["policy"] or "priority",
         "max_slowdown": how["max_slowdown"],
-        "harvest_of_idle": 1.0 if given["harvest_of_idle"] is None else given["harvest_of_idle"],
         "conditions": None if conditions.as_planned else conditions,
-        "until": given["until"],
     }
     machines = find_cluster(cluster, given["gpus"])
     with progress() as report:

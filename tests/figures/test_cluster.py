@@ -10,8 +10,9 @@ from deeppool.figures import theme
 from deeppool.figures.cluster import blocks_of
 from deeppool.simulation.cluster.comparison import compare_strategies
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, poisson_trace, single_foreground_trace
+from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, single_foreground_trace
 from tests.figures.records import layer, plan_of
+from tests.simulation.cluster.random_traces import random_trace
 from tests.strategies import make_graph, profile_from_times
 
 CLUSTER = Cluster(4, "by hand", 4, Link(1e12, 0.0, "by hand"), Link(1e12, 0.0, "by hand"), None)
@@ -60,7 +61,7 @@ def test_bars_lie_where_the_jobs_were():
 def test_blocks_cover_what_the_record_has_on_a_large_cluster():
     kinds = [TraceJob(name="f", role="foreground", source="half", iterations=50)]
     kinds.append(TraceJob(name="b", role="background", source="back", iterations=20, gpus=8))
-    trace = poisson_trace(kinds, jobs=60, interval=3.0, seed=2)
+    trace = random_trace(kinds, jobs=60, interval=3.0, seed=2)
     found = simulate_cluster(trace, Cluster(64), sources=SOURCES)
     blocks = blocks_of(found)
     own = {kind: sum(x.count * (x.end - x.start) * x.share for x in blocks if x.kind in kind) for kind in KINDS}

@@ -1,10 +1,8 @@
 """A workload trace: which jobs arrive at a cluster when, and what each of them wants."""
 
 import math
-import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -149,46 +147,4 @@ def single_foreground_trace(
     ]
     return WorkloadTrace(
         f"{foreground} and {background or foreground}", "made by hand: all jobs arrive at once", (front, *behind)
-    )
-
-
-def poisson_trace(
-    kinds: Mapping[TraceJob, float] | Sequence[TraceJob],
-    *,
-    jobs: int,
-    interval: float,
-    seed: int,
-    iterations_spread: float = 1.0,
-) -> WorkloadTrace:
-    """Jobs drawn at random: exponential times between arrivals, lengths that are log-normal around those given.
-
-    Args:
-        kinds: jobs to draw from, with their weights; equally likely unless weights are given. Names are numbered.
-        jobs: to draw.
-        interval: mean seconds between two arrivals.
-        seed: the same seed draws the same trace.
-        iterations_spread: standard deviation of the logarithm of a job's iterations around its kind's.
-
-    Raises:
-        InvalidValueError: nothing to draw from, or an interval that is not positive.
-    """
-    weights = dict(kinds) if isinstance(kinds, Mapping) else dict.fromkeys(kinds, 1.0)
-    if not weights or jobs < 1 or not interval > 0:
-        raise InvalidValueError(
-            f"a drawn trace needs kinds, jobs and a positive interval, got {len(weights)} kinds, {jobs} jobs and "
-            f"{interval:g} s"
-        )
-    draw = random.Random(seed)
-    now, drawn = 0.0, []
-    for number in range(jobs):
-        kind = draw.choices(list(weights), list(weights.values()))[0]
-        length = draw.lognormvariate(0, iterations_spread)
-        count = None if kind.iterations is None else max(1, round(kind.iterations * length))
-        drawn.append(replace(kind, name=f"{kind.name} {number}", arrival=now, iterations=count))
-        now += draw.expovariate(1 / interval)
-    return WorkloadTrace(
-        f"{jobs} jobs, seed {seed}",
-        f"drawn: exponential times between arrivals, {interval:g} s on average; iterations log-normal, spread "
-        f"{iterations_spread:g}; seed {seed}",
-        tuple(drawn),
     )

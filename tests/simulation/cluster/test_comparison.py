@@ -13,10 +13,11 @@ from deeppool.records import files
 from deeppool.simulation.cluster import job_costs
 from deeppool.simulation.cluster.comparison import compare_strategies
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import TraceJob, poisson_trace, single_foreground_trace
+from deeppool.simulation.cluster.workload import TraceJob, single_foreground_trace
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.simulate import simulate
 from tests.sampling import examples
+from tests.simulation.cluster.random_traces import random_trace
 from tests.strategies import contested_problems, make_graph, profile_from_times
 
 LINK = Link(1e9, 1e-5, "made by hand")
@@ -70,13 +71,13 @@ def test_a_limit_for_all_is_as_if_the_trace_had_it():
 
 def test_each_distinct_combination_is_simulated_once(monkeypatch):
     asked = []
-    real = job_costs.simulate_beside
+    real = job_costs.simulate_gpu
 
     def counting(plan, work, *rest, **options):
         asked.append((id(plan), work.gpus, id(rest[1]), rest[2]))
         return real(plan, work, *rest, **options)
 
-    monkeypatch.setattr(job_costs, "simulate_beside", counting)
+    monkeypatch.setattr(job_costs, "simulate_gpu", counting)
     pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     kinds = [
@@ -84,7 +85,7 @@ def test_each_distinct_combination_is_simulated_once(monkeypatch):
         TraceJob(name="b", role="background", source="net", iterations=30),
         TraceJob(name="c", role="background", source="net", iterations=30, batch=4),
     ]
-    drawn = poisson_trace(kinds, jobs=40, interval=0.05, seed=1)
+    drawn = random_trace(kinds, jobs=40, interval=0.05, seed=1)
     simulate_cluster(drawn, CLUSTER, sources=SOURCES, interference=measured)
     assert len(asked) == len(set(asked))
     assert 1 < len(asked) <= 2 * len({work for _, work, _, _ in asked})

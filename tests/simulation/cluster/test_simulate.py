@@ -19,7 +19,6 @@ from deeppool.simulation.cluster.workload import (
     TraceJob,
     WorkloadTrace,
     load_sources,
-    poisson_trace,
     single_foreground_trace,
 )
 from deeppool.simulation.device.interference import Arrangement, Interference
@@ -29,6 +28,7 @@ from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of
 from tests.sampling import examples
 from tests.simulation.cluster import small_cluster_steps
+from tests.simulation.cluster.random_traces import random_trace
 from tests.strategies import make_graph, profile_from_times
 
 LINK = Link(1e12, 0.0, "made by hand")
@@ -369,23 +369,12 @@ def test_jobs_start_in_the_order_in_which_they_came_and_end_with_all_they_wanted
 
 
 def test_the_same_call_gives_the_same_record_and_it_comes_back_from_a_file(tmp_path):
-    drawn = poisson_trace([foreground("f"), background("b", iterations=30)], jobs=12, interval=0.2, seed=5)
+    drawn = random_trace([foreground("f"), background("b", iterations=30)], jobs=12, interval=0.2, seed=5)
     options = {"sources": SOURCES, "conditions": Conditions(jitter=0.1, seed=2), "interference": MEASURED}
     first, again = (simulate_cluster(drawn, 8, **options) for _ in range(2))
     assert first == again
     assert files.load(files.save(first, tmp_path / "cluster.json")) == first
     assert files.load(files.save(drawn, tmp_path / "trace.json")) == drawn
-
-
-def test_a_drawn_trace_is_the_same_for_a_seed_and_has_the_interval_it_was_asked_for():
-    kinds = {foreground("f", iterations=100): 3.0, background("b"): 1.0}
-    drawn = poisson_trace(kinds, jobs=2000, interval=2.0, seed=1)
-    assert drawn == poisson_trace(kinds, jobs=2000, interval=2.0, seed=1)
-    assert drawn.jobs != poisson_trace(kinds, jobs=2000, interval=2.0, seed=2).jobs
-    assert drawn.jobs[-1].arrival / 2000 == pytest.approx(2.0, rel=0.1)
-    fronts = [job for job in drawn.jobs if job.role == "foreground"]
-    assert len(fronts) / 2000 == pytest.approx(0.75, abs=0.05)
-    assert sorted(job.iterations for job in fronts)[len(fronts) // 2] == pytest.approx(100, rel=0.15)
 
 
 def test_sources_are_found_beside_the_trace_and_by_their_names(tmp_path):
