@@ -29,7 +29,8 @@ from deeppool.base import serialization
 from deeppool.base.sharing import POLICIES
 from deeppool.collectives.layout import Layout
 from deeppool.collocation.foreground_phases import ForegroundPhases
-from deeppool.device.common import Device, find_device
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 from deeppool.execution.communicator import Alone
 from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.stages import Stage

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deeppool.base import serialization
 from deeppool.collectives.layout import Layout
-from deeppool.device.common import find_device
+from deeppool.device.find import find_device
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer

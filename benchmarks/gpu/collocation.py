@@ -20,7 +20,7 @@ import deeppool as dp
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collocation.captured_step import CapturedStep
 from deeppool.collocation.piece_launcher import LaunchedPiece, PieceLauncher, time_pieces
-from deeppool.device.common import Device, Launch, Precision, Stream
+from deeppool.device.protocol import Device, Launch, Precision, Stream
 from deeppool.device.sm_share import sm_share
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.graph.capture.capture import CapturedModel

@@ -8,7 +8,7 @@ import torch
 
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.piece_launcher import PieceLauncher, time_pieces
-from deeppool.device.common import Device, Stream
+from deeppool.device.protocol import Device, Stream
 from deeppool.scheduling.background_limits import FREE
 from deeppool.scheduling.gate import Gate
 

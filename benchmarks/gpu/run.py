@@ -23,7 +23,9 @@ import deeppool as dp
 from benchmarks.gpu import collocation, homes, kernels
 from benchmarks.held_out import held_out
 from deeppool.base import serialization
-from deeppool.device.common import Precision, find_device
+from deeppool.device.cuda import all_hardware_queues
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Precision
 from deeppool.errors import DeeppoolError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.table import Profile
@@ -57,6 +59,7 @@ ON_CUDA = (
 ON_CPU = (Mode("fp32", False),)
 
 
+@all_hardware_queues()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the JSON files")

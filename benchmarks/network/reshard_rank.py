@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.collectives.layout import Layout
-from deeppool.device.common import find_device
+from deeppool.device.find import find_device
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.exchange import Exchange, SampleCopy
 from deeppool.processes.managed_process import CommandChannel

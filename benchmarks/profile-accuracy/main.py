@@ -13,7 +13,7 @@ import torch
 
 import deeppool as dp
 from benchmarks.held_out import held_out
-from deeppool.device.common import find_device
+from deeppool.device.find import find_device
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import example_inputs, extract
 from deeppool.graph.capture.losses import classification_loss

@@ -11,9 +11,11 @@ import torch
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.paced_launcher import PacedLauncher
 from deeppool.collocation.pieces import PIECE_SECONDS, longest_piece, split_model, stage_of
-from deeppool.device.common import Device, Stream, StreamPriority, find_device
 from deeppool.device.cpu import LOWEST
+from deeppool.device.cuda import all_hardware_queues
+from deeppool.device.find import find_device
 from deeppool.device.heap import keep_memory
+from deeppool.device.protocol import Device, Stream, StreamPriority
 from deeppool.device.sm_share import sm_share
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint_folder import CheckpointFolder
@@ -45,14 +47,15 @@ class BackgroundWorker:
             commands: channel to the launcher.
         """
         self._commands = commands
-        device = find_device(setup.get("device", "cpu"))
-        place = device.torch_device(setup.get("index", 0))
-        if device.kind == "cpu":
-            keep_memory()
-            torch.set_num_threads(1)
-        else:
-            device.select(setup["index"])
-            _limit_gpu_memory(setup.get("memory"), place)
+        with all_hardware_queues():
+            device = find_device(setup.get("device", "cpu"))
+            place = device.torch_device(setup.get("index", 0))
+            if device.kind == "cpu":
+                keep_memory()
+                torch.set_num_threads(1)
+            else:
+                device.select(setup["index"])
+                _limit_gpu_memory(setup.get("memory"), place)
         self._device, self._place = device, place
         self.task, self.batch = load_task(setup, place)
         self._setup = setup

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import fx
 
-from deeppool.device.common import Device, Precision
+from deeppool.device.protocol import Device, Precision
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import extract
 from deeppool.training.precision import autocast

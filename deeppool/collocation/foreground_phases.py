@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deeppool.base.timeline import COMPUTING, SpanKind
-from deeppool.device.common import Device
+from deeppool.device.protocol import Device
 from deeppool.scheduling.background_limits import Operator
 
 POLL_SECONDS = 2e-5

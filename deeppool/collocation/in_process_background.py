@@ -17,7 +17,7 @@ from deeppool.collocation.background_worker import create_stream, load_task
 from deeppool.collocation.captured_step import CapturedStep
 from deeppool.collocation.piece_launcher import ForegroundState, LaunchedPiece, PieceLauncher, time_pieces
 from deeppool.collocation.pieces import PIECE_SECONDS, group_layers
-from deeppool.device.common import Device
+from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
 from deeppool.processes.managed_process import Message
 from deeppool.scheduling.gate import Gate

@@ -16,7 +16,7 @@ from typing import Any
 
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import SpanKind
-from deeppool.device.common import Device
+from deeppool.device.protocol import Device
 from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from deeppool.device.common import Device, Launch, Stream
+from deeppool.device.protocol import Device, Launch, Stream
 from deeppool.errors import RunError
 from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate

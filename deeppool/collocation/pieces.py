@@ -11,7 +11,7 @@ import torch
 from deeppool.base.sharing import Sharing
 from deeppool.collectives.layout import Layout
 from deeppool.collocation.foreground_phases import ForegroundPhases
-from deeppool.device.common import Device
+from deeppool.device.protocol import Device
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel

@@ -67,8 +67,8 @@ def _abilities(nvml: Nvml, handle: Any, name: str, seen: dict[str, int] | str) -
 
 def _seen_by_torch() -> dict[str, int] | str:
     """UUID → index of the GPUs that torch sees, or why it sees none."""
-    from deeppool.device.common import find_device
     from deeppool.device.cuda import cuda_problem
+    from deeppool.device.find import find_device
 
     if find_device("auto").kind != "cuda":
         return cuda_problem() or "torch does not see it"

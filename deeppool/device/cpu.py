@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deeppool.base.sharing import Priority
-from deeppool.device.common import Launch, StreamPriority
 from deeppool.device.heap import keep_memory
+from deeppool.device.protocol import Launch, Precision, StreamPriority
 from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
     import torch
-
-    from deeppool.device.common import Precision
 
 LOWEST = "SCHED_IDLE"
 """What :func:`lower_priority` calls the priority that takes no core from anybody."""
@@ -81,7 +79,7 @@ class CpuDevice:
         """The works themselves."""
         return works
 
-    def arithmetic(self, precision: "Precision") -> AbstractContextManager[None]:
+    def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:
         """There is one kind in 32 bits."""
         if precision == "tf32":
             raise InvalidValueError("precision tf32 needs an NVIDIA GPU, got device cpu (use fp32, bf16 or fp16)")

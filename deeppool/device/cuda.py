@@ -1,19 +1,38 @@
 """NVIDIA GPUs through torch."""
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from deeppool.device.common import Launch, StreamPriority
+from deeppool.device.protocol import Launch, Precision, StreamPriority
 
 if TYPE_CHECKING:
     import torch
 
-    from deeppool.device.common import Precision
-
 WARM_UPS = 3
 """Runs before a capture, as torch's documentation of CUDA graphs asks for."""
+
+
+HARDWARE_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Variable that says how many queues between host and GPU CUDA makes when it is initialised."""
+
+
+@contextmanager
+def all_hardware_queues() -> Iterator[None]:
+    """Has CUDA, where it is initialised in this block, make 32 hardware queues, unless the user chose a number.
+
+    With the 8 that CUDA makes by itself, two streams may share one, and the foreground's work then waits behind the
+    background's. CUDA takes the number from the environment, which is as it was when the block ends.
+    """
+    chosen = HARDWARE_QUEUES in os.environ
+    os.environ.setdefault(HARDWARE_QUEUES, "32")
+    try:
+        yield
+    finally:
+        if not chosen:
+            del os.environ[HARDWARE_QUEUES]
 
 
 def cuda_problem() -> str | None:
@@ -111,7 +130,7 @@ class CudaDevice:
         return tuple(captured)
 
     @contextmanager
-    def arithmetic(self, precision: "Precision") -> Iterator[None]:
+    def arithmetic(self, precision: Precision) -> Iterator[None]:
         """torch by itself uses TF32 for convolutions and not for products; fp32 here means neither, tf32 both."""
         import torch
 

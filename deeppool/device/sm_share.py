@@ -8,7 +8,7 @@ background captures a set of graphs for each share. Never run: no GPU was at han
 from dataclasses import dataclass
 from typing import Any
 
-from deeppool.device.common import Device, Stream
+from deeppool.device.protocol import Device, Stream
 from deeppool.errors import InvalidValueError
 
 

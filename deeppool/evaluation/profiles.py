@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from deeppool.device.common import Precision
+from deeppool.device.protocol import Precision
 from deeppool.profiling.estimate.estimate import estimate
 from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Profile

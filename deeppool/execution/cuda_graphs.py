@@ -18,8 +18,8 @@ from typing import cast
 import torch
 from torch import fx, nn
 
-from deeppool.device.common import Precision
 from deeppool.device.cuda import captures_as_current
+from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import BatchNormOfGroup
 from deeppool.graph.capture.extract import Segment
 from deeppool.training.dropout import SampleDropout

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from deeppool.base.timeline import SpanKind
-from deeppool.device.common import Precision
+from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.communicator import Communicator
 from deeppool.execution.cuda_graphs import forwards

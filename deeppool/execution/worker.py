@@ -23,9 +23,11 @@ import torch.distributed as dist
 
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
-from deeppool.device.common import Device, find_device
 from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
+from deeppool.device.cuda import all_hardware_queues
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.communicator import Communicator, ProcessGroup
@@ -78,12 +80,13 @@ class Rank:
         pulse.enter("making the model and the data")
         folder = Path(setup["folder"])
         plan = serialization.read(folder / PLAN, Plan)
-        device = self.device = find_device(plan.device)
-        device.select(setup["index"])
+        with all_hardware_queues():
+            device = self.device = find_device(plan.device)
+            device.select(setup["index"])
+            self.stream = device.stream("high")
         if setup["core"] is not None:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
-        self.stream = device.stream("high")
         device.arithmetic(plan.precision)  # refused before the model is captured
         work = self._work = _work(setup, folder, plan, self.place)
         if setup["emulated"]:

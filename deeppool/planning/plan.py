@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
-from deeppool.device.common import Precision
+from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.series_parallel import Series, decompose

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from deeppool.device.common import Precision
+from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.iteration_check import (

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from deeppool.device.common import Precision
+from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.export import EXAMPLE_BATCH
 from deeppool.graph.capture.extract import Segment

@@ -10,8 +10,8 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool import figures
-from deeppool.device.common import Precision
 from deeppool.device.datasheet import GPUS
+from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.figures.batch_curves import MOST
 from deeppool.graph.layer import LayerGraph

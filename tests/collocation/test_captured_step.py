@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from deeppool.collocation.captured_step import CapturedStep
-from deeppool.device.common import Device, find_device
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 from deeppool.graph.capture.capture import CapturedModel, capture
 from tests.execution.training_rank import Model, Rule
 

@@ -15,8 +15,8 @@ from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collocation.background_placement import PROCESS, PROCESS_UNDER_MPS, THREAD, place_background
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.collocation.job_queue import BackgroundJob, save_background_job
-from deeppool.device.common import find_device
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.job import Job

@@ -10,9 +10,10 @@ import torch
 
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.piece_launcher import MAX_QUEUED_SECONDS, LaunchedPiece, PieceLauncher, time_pieces
-from deeppool.device.common import Launch, find_device
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Launch
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 

@@ -10,9 +10,9 @@ import torch
 
 import deeppool as dp
 from deeppool.device.abilities import GpuAbilities, gpu_abilities, mps
-from deeppool.device.common import find_device
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.find import find_device
 from deeppool.device.nvml import Nvml
 from deeppool.device.sm_share import sm_share
 from deeppool.errors import InvalidValueError

@@ -5,9 +5,10 @@ import os
 import pytest
 import torch
 
-from deeppool.device.common import Device, find_device
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import cuda_problem
+from deeppool.device.cuda import HARDWARE_QUEUES, all_hardware_queues, cuda_problem
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 
 ON_A_GPU = (
     pytest.mark.gpu,
@@ -51,15 +52,23 @@ def test_on_a_cpu_a_launch_is_done_when_it_returns() -> None:
     assert done == ["work"]
 
 
-def test_looking_for_a_gpu_widens_the_way_to_it_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+def test_finding_a_device_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HARDWARE_QUEUES, raising=False)
+    before = dict(os.environ)
     find_device("cpu")
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
     find_device("auto")
-    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    find_device("auto")
-    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert dict(os.environ) == before
+
+
+def test_cuda_makes_all_hardware_queues_in_the_block_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HARDWARE_QUEUES, raising=False)
+    with all_hardware_queues():
+        assert os.environ[HARDWARE_QUEUES] == "32"
+    assert HARDWARE_QUEUES not in os.environ
+    monkeypatch.setenv(HARDWARE_QUEUES, "1")
+    with all_hardware_queues():
+        assert os.environ[HARDWARE_QUEUES] == "1"
+    assert os.environ[HARDWARE_QUEUES] == "1"
 
 
 @pytest.mark.gpu

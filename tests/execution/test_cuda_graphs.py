@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
-from deeppool.device.common import Precision
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.protocol import Precision
 from deeppool.execution import cuda_graphs
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage

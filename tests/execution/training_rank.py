@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
-from deeppool.device.common import Precision
+from deeppool.device.protocol import Precision
 from deeppool.execution import gradient_sync
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage

@@ -14,7 +14,8 @@ from deeppool.collocation.interference.rounds import measure_rates
 from deeppool.collocation.interference.synthetic_kernels import kinds
 from deeppool.collocation.interference.transfers import RANKS, measure_transfers
 from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
-from deeppool.device.common import find_device
+from deeppool.device.cuda import all_hardware_queues
+from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.device.idle_harvest import IdleHarvest
@@ -26,6 +27,7 @@ many pairs."""
 
 
 @registered
+@all_hardware_queues()
 def measure_interference(
     *,
     device: str = "auto",

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.device.common import AUTOCAST
+from deeppool.device.protocol import AUTOCAST
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import LayerGraph
 from deeppool.planning.search.gpu_partition import GpuSet

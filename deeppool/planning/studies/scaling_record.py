@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from deeppool.costs.communication import NetworkModel
-from deeppool.device.common import Precision
+from deeppool.device.protocol import Precision
 from deeppool.units import format_bit_rate, format_seconds, format_tables
 
 Strategy = Literal["weak", "strong", "batch-optimal"]

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from deeppool.base import serialization
-from deeppool.device.common import AUTOCAST, Precision
 from deeppool.device.datasheet import GpuSheet, find_gpu
 from deeppool.device.environment import package_versions
+from deeppool.device.protocol import AUTOCAST, Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.extract import extract

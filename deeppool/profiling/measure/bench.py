@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from deeppool.device.common import Device, Precision
+from deeppool.device.protocol import Device, Precision
 from deeppool.errors import ProfileError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks

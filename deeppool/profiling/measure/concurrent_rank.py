@@ -8,8 +8,8 @@ from functools import cache
 
 import torch
 
-from deeppool.device.common import find_device
 from deeppool.device.cpu import pin_to_core
+from deeppool.device.find import find_device
 from deeppool.device.heap import keep_memory
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.graph.capture.capture import capture

@@ -8,8 +8,8 @@ that is measured.
 import contextlib
 from collections.abc import Iterator
 
-from deeppool.device.common import Precision
 from deeppool.device.cpu import on_cores, usable_cores
+from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.models.workloads import save_model

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
-from deeppool.device.common import Device, Precision
+from deeppool.device.protocol import Device, Precision
 from deeppool.graph.capture.capture import CapturedModel
 
 Pass = Literal["forward", "backward"]

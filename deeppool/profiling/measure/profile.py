@@ -19,9 +19,10 @@ import torch
 
 from deeppool.base import serialization
 from deeppool.base.run_registry import registered
-from deeppool.device.common import AUTOCAST, Device, Precision, find_device
 from deeppool.device.environment import package_versions
+from deeppool.device.find import find_device
 from deeppool.device.heap import memory_kept
+from deeppool.device.protocol import AUTOCAST, Device, Precision
 from deeppool.errors import InvalidValueError, ProfileError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.layer import LayerGraph

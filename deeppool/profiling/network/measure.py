@@ -13,8 +13,9 @@ from typing import Any, Literal
 from deeppool.base.run_registry import registered
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork
-from deeppool.device.common import Device, find_device
 from deeppool.device.environment import package_versions
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder

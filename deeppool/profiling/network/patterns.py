@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.cluster.measured_network import Curve, curve_through, quartile_distance
-from deeppool.device.common import Device
+from deeppool.device.protocol import Device
 
 MINIMUM_RUNS = 9
 MAXIMUM_RUNS = 2000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from deeppool.device.common import find_device
+from deeppool.device.find import find_device
 from deeppool.errors import DeeppoolError
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel

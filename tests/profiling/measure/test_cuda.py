@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.device.common import find_device
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.find import find_device
 from deeppool.graph.capture.capture import capture
 from deeppool.profiling.measure.profile import profile
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.device.common import find_device
+from deeppool.device.find import find_device
 from deeppool.graph.capture.capture import capture
 from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
 

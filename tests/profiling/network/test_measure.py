@@ -20,7 +20,7 @@ import torch
 import deeppool as dp
 from deeppool.cli import main
 from deeppool.cluster.cluster import Cluster, find_cluster
-from deeppool.device.common import find_device
+from deeppool.device.find import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling.network import measure, patterns
 from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, RankContext, group_sizes, is_known

@@ -1,12 +1,9 @@
-"""Device: where layers run, when they are done, and how long they took."""
+"""Protocols of devices, streams and launches, which :mod:`deeppool.device.cpu` and ``cuda`` implement."""
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-from deeppool.errors import DeviceUnavailableError, InvalidValueError
 
 if TYPE_CHECKING:
     import torch
@@ -17,9 +14,6 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 AUTOCAST = ("bf16", "fp16")
 StreamPriority = Literal["high", "low"]
 """Whose waiting blocks a device places first; what runs is never stopped for it."""
-CONNECTIONS = 32
-"""Hardware queues between host and GPU, the most there can be. With the 8 that CUDA makes by itself, two streams may
-share one, and the foreground's work then waits behind the background's."""
 
 
 class Stream(Protocol):
@@ -125,24 +119,3 @@ class Device(Protocol):
     def memory_use(self) -> tuple[int, int] | None:
         """Bytes held now and at the highest point since the last call; None where the device does not count."""
         ...
-
-
-def find_device(kind: str = "auto") -> Device:
-    """``auto`` is CUDA where there is a GPU, else the CPU.
-
-    Raises:
-        DeviceUnavailableError: CUDA was asked for and is not there.
-        InvalidValueError: another word.
-    """
-    from deeppool.device.cpu import CpuDevice
-    from deeppool.device.cuda import CudaDevice, cuda_problem
-
-    if kind not in ("auto", "cpu", "cuda"):
-        raise InvalidValueError(f"device must be auto, cpu or cuda, got '{kind}'")
-    if kind != "cpu":
-        # Read when CUDA is initialised, which the next line does.
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(CONNECTIONS))
-    problem = cuda_problem() if kind != "cpu" else None
-    if kind == "cuda" and problem:
-        raise DeviceUnavailableError(f"cuda was asked for, {problem} (use --device cpu, or see: deeppool env)")
-    return CpuDevice() if kind == "cpu" or problem else CudaDevice()
