@@ -1,15 +1,15 @@
-"""What the branches of a block take at least, in every arrangement and for all GPU counts of fork and join at once.
+"""Lower bounds of a block for all GPU partitions and all GPU counts of fork and join at once.
 
-Side by side, lanes take max F + max (T - F) + sum X (see ``crossing``). No way can beat
+Side by side, GPU groups take max F + max (T - F) + sum X (see ``parallel_block``). No plan can beat
 
-    max T + sum X                         with each X at its least but for one lane's,
+    max T + sum X                         with each X at its least but for one group's,
 
-nor, since one lane's forward pass and another one's backward pass may be the longest,
+nor, since one group's forward pass and another one's backward pass may be the longest,
 
     max least F + max least (T - F) + sum X.
 
 The second bound is the better one where forward and backward scale differently, as measured layers do. It takes
-longer than the first one, and is found once that one did not suffice.
+longer to compute than the first one, and is computed only where that one does not suffice.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ NEVER = 1e30
 
 
 class BlockBounds:
-    """Lower bounds of one crossing."""
+    """Lower bounds of one block."""
 
     def __init__(
         self, division: PartitionSet, reaches: Sequence[BranchBounds], own: Floats, own_forward: Floats, slack: Floats

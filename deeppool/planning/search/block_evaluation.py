@@ -1,7 +1,7 @@
-"""The real price of a crossing, between one GPU count of its fork and one of its join.
+"""Exact cost of a block between one GPU count of its fork and one of its join.
 
-Of the arrangements whose bound is below the best time so far, first each branch's fastest ways are tried, and
-where that leaves a gap between bound and time, by sharper bounds, all ways that trade forward for backward.
+Of the partitions whose lower bound is below the best time so far, first each branch's fastest plans are tried. Where
+that leaves a gap between bound and time, sharper bounds follow, and all plans that trade forward for backward.
 """
 
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BlockEvaluation:
-    """One crossing between one GPU count of its fork and one of its join."""
+    """Evaluates one block between one GPU count of its fork and one of its join."""
 
     def __init__(self, crossing: "BlockStep", before: int, after: int) -> None:
         """Orders the arrangements by their bounds."""

@@ -1,4 +1,4 @@
-"""One branch of a block in every lane that it may have."""
+"""Bounds of one branch of a block on every GPU group that it may have."""
 
 import math
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BranchBounds:
-    """One branch in every slot: its ways, and the transfer of its results to the join."""
+    """Costs of one branch on every GPU group, with the transfer of its results to the join."""
 
     way: PathTable
     layers: int
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 def pareto_points(points: Iterable[tuple[float, float, T]]) -> list[tuple[float, float, T]]:
-    """The points that no other one beats in both numbers."""
+    """Returns the points that no other one beats in both numbers."""
     kept: list[tuple[float, float, T]] = []
     least = math.inf
     for point in sorted(points, key=lambda point: point[:2]):

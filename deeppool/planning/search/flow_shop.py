@@ -1,9 +1,9 @@
-"""Layers one after another, each followed by its all-reduce on a channel that all of them share.
+"""The fastest plan of layers in sequence whose all-reduces overlap the backward pass: a flow shop.
 
 Where no branches run side by side, every set of GPUs starts at the same GPU, whose channel all all-reduces
 pass in the order of the backward pass. Layers and all-reduces are then the two machines of a flow shop with
 a given order of jobs. From the last layer to the first, in the order of the backward pass, only two numbers
-of what was done so far matter: the seconds that its layers and transfers take, in both passes, and the
+so far matter: the seconds that its layers and transfers take, in both passes, and the
 *lag*, by which the end of its all-reduces comes after that of its backward.
 
     a layer        seconds + forward + backward      lag = max(lag - backward, 0) + sync

@@ -1,15 +1,15 @@
-"""Every efficient plan of a model at once: iteration time against GPU-seconds.
+"""Every efficient plan of a model: the frontier of iteration time against GPU-seconds.
 
 The same recursion as the exact search (see ``search``), over Pareto fronts instead of least times. A
 global amplification limit is then a point of the frontier: the fastest plan whose GPU-seconds are at most
 the limit times the single-GPU iteration time.
 
-A chain's frontier is exact (see ``pareto``). With branches, side by side in lanes or one after another,
-each part of the model gets a menu of its efficient ways (see ``fronts``). Where they are few enough the
-frontier is exact too; else seconds are rounded, ways that rounding makes equal are left out, and every way
-that stays knows the least seconds of those it stands for. So the frontier says how much faster, at most, a
-plan with no more GPU-seconds could be. Of regions, and of blocks whose lanes are not all tried, a bound that
-holds for all plans comes from prices for GPU-seconds (see ``relaxation``).
+A chain's frontier is exact (see ``pareto``). With branches, side by side or one after another, each part of the
+model gets the labels of its efficient plans (see ``frontier_dp``). Where they are few enough the frontier is
+exact too. Else seconds are rounded, labels that rounding makes equal are left out, and every label that is kept
+has the least seconds of those it stands for: the frontier states how much faster, at most, a plan with no more
+GPU-seconds could be. For regions that are not series-parallel, and blocks whose partitions are not all tried, a bound
+that holds for all plans comes from prices for GPU-seconds (see ``lagrangian_bound``).
 """
 
 import math
@@ -39,16 +39,16 @@ from deeppool.planning.search.shortest_path import Choice, ExhaustedError
 from deeppool.units import format_bytes, format_seconds
 
 CHAIN_POINTS = 20_000
-"""Of the frontier of a chain, which is exact below that."""
+"""Most points of the frontier of a chain, which is exact below that."""
 ATTEMPTS = ((0.0, 300_000), (0.004, 8_000_000), (0.05, math.inf))
-"""Ratios by which seconds are rounded, and how many ways may be tried with each before the next one."""
+"""Ratios by which seconds are rounded, and how many labels may be tried with each before the next one."""
 PRICES = 40
-"""Of a GPU-second, that the bound is computed for."""
+"""Number of prices of a GPU-second for which the bound is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """One efficient plan."""
+    """One efficient plan of a frontier."""
 
     iteration_time: float
     gpu_seconds: float
@@ -57,9 +57,9 @@ class FrontierPoint:
     gpu_counts: tuple[int, ...]
     """Per layer."""
     first_gpus: tuple[int, ...]
-    """Per layer; not 0 where branches run side by side."""
+    """Per layer its first GPU; not 0 where branches run side by side."""
     memory: int | None = None
-    """Bytes on the GPU that holds most; None: the profile does not say what layers keep."""
+    """Bytes on the GPU that holds most; None if the profile lacks activation sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +80,26 @@ class Frontier:
     """``exact``, or ``bound x``: an efficient plan may be up to x times faster than the point with its GPU-seconds."""
     search_time: float
     caveats: tuple[str, ...] = ()
-    """What is uncertain about the layer times, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
+    """Uncertainties of the layer times, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
     gpu_counts: tuple[int, ...] = ()
-    """That were searched, ascending."""
+    """Searched counts, ascending."""
     data_parallel_iteration_times: tuple[float, ...] = ()
     """Seconds, per GPU count: every layer on so many GPUs, as in a static partition of the cluster."""
 
     @property
     def data_parallel_gpu_seconds(self) -> tuple[float, ...]:
-        """Per GPU count: all of them are held all the time."""
+        """GPU-seconds of data parallelism per GPU count: all GPUs are held all the time."""
         times = self.data_parallel_iteration_times
         return tuple(count * seconds for count, seconds in zip(self.gpu_counts, times, strict=True))
 
     @property
     def fitting(self) -> tuple[FrontierPoint, ...]:
-        """The points whose plans fit into the GPUs' memory, as far as both are known."""
+        """The points whose plans fit into the GPUs' memory; all points if either is unknown."""
         capacity = math.inf if self.cluster.memory is None else self.cluster.memory
         return tuple(point for point in self.points if (point.memory or 0) <= capacity)
 
     def within(self, amplification_limit: float | None) -> FrontierPoint:
-        """The fastest plan under a limit on the whole iteration's amplification, whether or not it fits."""
+        """Returns the fastest plan under a limit on the iteration's amplification, fitting into memory or not."""
         if amplification_limit is None:
             return self.points[0]
         # Amplification descends along the points.
@@ -125,7 +125,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class EfficientPlans:
-    """A frontier as the search leaves it: points to be traced one by one."""
+    """The frontier of a cost table, whose points can be traced to plans one by one."""
 
     time: Floats
     """Seconds, ascending."""
@@ -133,16 +133,16 @@ class EfficientPlans:
     """GPU-seconds, descending."""
     optimality: str
     trace: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]
-    """Of a point, per layer the index of its GPU count and its first GPU."""
+    """Returns for a point, per layer, the index of its GPU count and its first GPU."""
 
     def within(self, work: float) -> int:
-        """The fastest point with at most so many GPU-seconds."""
+        """Returns the fastest point with at most so many GPU-seconds."""
         position = bisect_left(self.work, -work * (1 + TOLERANCE), key=lambda value: -value)
         return min(position, len(self.work) - 1)
 
 
 def efficient_plans(costs: CostTable) -> EfficientPlans:
-    """The frontier of a cost table."""
+    """Returns the frontier of a cost table."""
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     parts = list(parts_of(tree))
     return _chain(costs, tree) if len(parts) == 1 else _with_branches(costs, tree)
@@ -180,33 +180,33 @@ def _chain(costs: CostTable, tree: Series) -> EfficientPlans:
 
 
 def _with_branches(costs: CostTable, tree: Series) -> EfficientPlans:
-    menu = _menu(costs, tree)
-    # The fastest plan is known by itself, even where menus are rounded.
+    labels = _labels(costs, tree)
+    # The fastest plan is known exactly, even where labels are rounded.
     fastest = search(costs, None)
-    menu = concatenate([menu, _row(Placement(costs, fastest.choices, fastest.starts), fastest.iteration_time)])
-    kept = pareto_indices(menu.time, menu.work)
-    time, work = menu.time[kept], menu.work[kept]
+    labels = concatenate([labels, _label_of(Placement(costs, fastest.choices, fastest.starts), fastest.iteration_time)])
+    kept = pareto_indices(labels.time, labels.work)
+    time, work = labels.time[kept], labels.work[kept]
 
     def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        choices = sorted(menu.trace(int(kept[point])))
+        choices = sorted(labels.trace(int(kept[point])))
         return tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
 
     complete = all(map(_is_complete, parts_of(tree)))
-    factor = _left_out(menu) if complete else _distance(costs, tree, time, work)
+    factor = _label_gap(labels) if complete else _distance(costs, tree, time, work)
     return EfficientPlans(time, work, certificate(factor), trace)
 
 
-def _menu(costs: CostTable, tree: Series) -> LabelSet:
-    """All ways there are, or those that stand for them."""
-    prices = LimitedCosts(costs, None)
+def _labels(costs: CostTable, tree: Series) -> LabelSet:
+    """Labels of all plans, or of those that stand for them."""
+    limited = LimitedCosts(costs, None)
     for ratio, most in ATTEMPTS:
         with suppress(ExhaustedError):
-            return _whole(LabelSolver(prices, ratio, most), tree)
+            return _whole(LabelSolver(limited, ratio, most), tree)
     raise AssertionError("the last attempt has no end")
 
 
-def _row(placement: Placement, time: float) -> LabelSet:
-    """A plan as a menu."""
+def _label_of(placement: Placement, time: float) -> LabelSet:
+    """A plan as a label set."""
     placed = zip(placement.options, placement.starts, strict=True)
     choices = [Choice(layer, *place) for layer, place in enumerate(placed)]
     nothing, seconds = np.zeros(1, dtype=np.int64), np.array([time])
@@ -215,27 +215,27 @@ def _row(placement: Placement, time: float) -> LabelSet:
 
 
 def _is_complete(part: Series | ParallelBlock | NonSeriesParallel) -> bool:
-    """Whether a menu holds every way through it, or one that stands for it."""
+    """Whether its label set holds every plan, or one that stands for it."""
     return isinstance(part, Series) or (isinstance(part, ParallelBlock) and is_complete(len(part.branches)))
 
 
-def _left_out(menu: LabelSet) -> float:
-    """By how much a way that is not on the menu may be faster than the fastest one there with no more work."""
-    order = np.lexsort((menu.time, menu.work))
-    fastest = np.minimum.accumulate(menu.time[order])
-    return float((fastest / menu.lower[order]).max())
+def _label_gap(labels: LabelSet) -> float:
+    """The factor by which a plan without a label may be faster than the fastest label with no more work."""
+    order = np.lexsort((labels.time, labels.work))
+    fastest = np.minimum.accumulate(labels.time[order])
+    return float((fastest / labels.lower[order]).max())
 
 
 def _whole(fronts: LabelSolver, tree: Series) -> LabelSet:
-    """All layers of a model, between nothing and nothing."""
+    """Labels of all layers of a model."""
     slot = fronts.gpus, SAME_START
-    menu, fork = None, INPUT
+    labels, fork = None, INPUT
     for layer, block in zip(tree.layers, tree.blocks, strict=True):
         step = fronts.step(block, fork, layer, slot)
-        menu = step if menu is None else fronts.series(menu, step)
+        labels = step if labels is None else fronts.series(labels, step)
         fork = layer
-    assert menu is not None
-    return fronts.ended(menu)
+    assert labels is not None
+    return fronts.ended(labels)
 
 
 def search_within(costs: CostTable, limit: float | None) -> SearchResult:
@@ -247,7 +247,7 @@ def search_within(costs: CostTable, limit: float | None) -> SearchResult:
 
 
 def _distance(costs: CostTable, tree: Series, time: Floats, work: Floats) -> float:
-    """By how much a plan may be faster than the point with its GPU-seconds, at most.
+    """The factor by which a plan may be faster than the point with its GPU-seconds, at most.
 
     With a price p of a GPU-second no plan is better than ``least(p)``, so one with at most w GPU-seconds takes
     ``least(p) - p w`` at least. The prices lie between the least and the greatest slope of the front.

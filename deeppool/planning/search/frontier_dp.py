@@ -1,4 +1,7 @@
-"""Menus of every part of a model: a layer, a series, the branches of a block in all lanes (see ``menus``)."""
+"""Labels of the efficient plans of every part of a model: a layer, a series, the branches of a block.
+
+The branches of a block get labels on every GPU group that a partition of the GPUs may give them (see ``labels``).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,14 +31,14 @@ from deeppool.planning.search.shortest_path import Choice, ExhaustedError
 TOP = 0.35
 """Of the ratio, for the series of the whole model."""
 MOST_KEPT = 3_000
-"""Ways of the series of the whole model, where none is rounded."""
+"""Most labels of the series of the whole model, where none is rounded."""
 
 PLACES: tuple[Locality, ...] = (SAME_START, SAME_NODE, CROSS_NODE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupLabels:
-    """Branches in some lanes of a block."""
+    """Labels of branches on some GPU groups of a block."""
 
     menu: LabelSet
     least: Floats
@@ -47,7 +50,7 @@ class GroupLabels:
 
 
 class LabelSolver:
-    """The menus of one model; equal parts share them."""
+    """Computes the labels of the parts of one model; equal parts share them."""
 
     def __init__(self, prices: LimitedCosts, ratio: float, most: float) -> None:
         """Begins with none.

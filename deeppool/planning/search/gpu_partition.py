@@ -1,10 +1,10 @@
-"""How the branches of a block share the GPUs: which run side by side, which one after another.
+"""Partitions of the GPUs among the branches of a block: which run side by side, which one after another.
 
-A *lane* is a run of neighbouring GPUs that some branches have to themselves while the block runs, one
-branch after another. One lane over all GPUs is the block in sequence. Lanes are laid out widest first,
-from the GPUs' start; a lane that fits into a node lies in one, a wider one starts at a node's start, so
-that whatever runs inside it costs what it would cost on the first GPUs. A lane's width is one of the GPU
-counts that the search may use, a power of two where there are three lanes or more.
+A *GPU group* is a range of consecutive GPUs that some branches have to themselves while the block runs, one
+branch after another. One group over all GPUs is the block in sequence. Groups are laid out widest first, from the
+GPUs' start; a group that fits into a node lies in one, a wider one starts at a node's start, so that whatever
+runs inside it costs what it would cost on the first GPUs. The width of a group is one of the GPU counts that the
+search may use, a power of two where there are three groups or more.
 """
 
 import itertools
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
 
-MOST_BRANCHES = 5
-"""Blocks of more branches are not divided in every possible way (with 5 there are 52)."""
+MAX_BRANCHES = 5
+"""Of blocks with more branches not every partition is tried (with 5 there are 52 groupings)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuGroup:
-    """Neighbouring GPUs with the branches that run on them."""
+    """A range of GPUs with the branches that run on it."""
 
     branches: tuple[int, ...]
     """Positions in the block, in the order in which they run."""
@@ -33,40 +33,40 @@ class GpuGroup:
     start: int
     """First GPU, from the start of the block's GPUs."""
     place: Locality
-    """Where it starts, seen from the block's fork and join."""
+    """Of its GPUs, relative to those of the block's fork and join."""
 
 
 Partition = tuple[GpuGroup, ...]
 GroupShape = tuple[int, Locality]
-"""Width and place of a lane: all that its price depends on."""
+"""Width and locality of a group: all that its cost depends on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionSet:
-    """Every way to divide some GPUs among branches that no other way makes superfluous, ready for NumPy."""
+    """All partitions of some GPUs among branches that no other partition dominates, ready for NumPy."""
 
     arrangements: tuple[Partition, ...]
     """In sequence first."""
     slots: tuple[GroupShape, ...]
     lanes: tuple[tuple[tuple[int, ...], int], ...]
-    """Distinct lanes: their branches, and which of ``slots`` they are."""
+    """Distinct groups: their branches, and which of ``slots`` they are."""
     members: NDArray[np.intp]
-    """(lane, most branches) which branch in which slot: branch x slots + slot; filled up with the number behind."""
+    """(group, most branches) which branch in which slot: branch x slots + slot; padded with the number behind."""
     used: NDArray[np.intp]
-    """(arrangement, most lanes) which of ``lanes``; filled up with the number behind the last one."""
+    """(partition, most groups) which of ``lanes``; padded with the number behind the last one."""
 
 
 @lru_cache(maxsize=1024)
 def partition_set(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> PartitionSet:
-    """How ``width`` GPUs may be divided.
+    """Returns the partitions of ``width`` GPUs.
 
     Args:
-        branches: how many there are. Of more than ``MOST_BRANCHES`` only even divisions are tried.
-        gpu_counts: widths that a lane may have, ascending.
-        width: GPUs to divide.
+        branches: their number. Of more than ``MAX_BRANCHES`` only even partitions are tried.
+        gpu_counts: widths that a group may have, ascending.
+        width: GPUs to partition.
         gpus_per_node: of the cluster.
     """
-    found = tuple(_arrangements(branches, gpu_counts, width, gpus_per_node))
+    found = tuple(_all_partitions(branches, gpu_counts, width, gpus_per_node))
     slots = tuple(dict.fromkeys((lane.width, lane.place) for arrangement in found for lane in arrangement))
     numbers = {slot: number for number, slot in enumerate(slots)}
 
@@ -84,14 +84,14 @@ def partition_set(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_p
     return PartitionSet(found, slots, lanes, members, used)
 
 
-def _arrangements(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Iterator[Partition]:
+def _all_partitions(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Iterator[Partition]:
     yield (GpuGroup(tuple(range(branches)), width, 0, SAME_START),)
-    for groups in _divisions(branches):
+    for groups in _groupings(branches):
         for shape in _shapes(len(groups), gpu_counts, width, gpus_per_node):
             seen = set()
             for order in _orders(groups):
                 lanes = tuple(GpuGroup(group, *span) for group, span in zip(order, shape, strict=True))
-                # Two lanes of one width and place may change their branches; that is no other arrangement.
+                # Two groups of one width and locality may swap their branches; that is the same partition.
                 key = frozenset((lane.branches, lane.width, lane.place) for lane in lanes)
                 if key not in seen:
                     seen.add(key)
@@ -99,8 +99,8 @@ def _arrangements(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_p
 
 
 def is_complete(branches: int) -> bool:
-    """Whether :func:`partition_set` holds every way to divide GPUs among so many branches."""
-    return branches <= MOST_BRANCHES
+    """Returns whether :func:`partition_set` tries every partition of GPUs among so many branches."""
+    return branches <= MAX_BRANCHES
 
 
 GpuSet = tuple[int, ...] | range
@@ -110,11 +110,11 @@ Gpus = Sequence[GpuSet]
 
 
 def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
-    """The branches of a block that a plan runs in each lane: those that share a GPU, in their order.
+    """Returns groups of branches that a plan runs side by side; branches of one group share a GPU and run in order.
 
     Args:
         block: its branches are numbered.
-        gpus: where its layers run.
+        gpus: per layer its GPUs.
     """
     lanes: list[tuple[set[GpuSet], list[int]]] = []
     for position, branch in enumerate(block.branches):
@@ -132,29 +132,29 @@ def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
 
 
 def share_gpus(first: GpuSet, second: GpuSet) -> bool:
-    """Whether two sets of GPUs have one in common."""
+    """Returns whether two sets of GPUs have one in common."""
     if first[-1] < second[0] or second[-1] < first[0]:
         return False
-    neighbours = all(len(gpus) == gpus[-1] - gpus[0] + 1 for gpus in (first, second))
-    return neighbours or not set(first).isdisjoint(second)
+    contiguous = all(len(gpus) == gpus[-1] - gpus[0] + 1 for gpus in (first, second))
+    return contiguous or not set(first).isdisjoint(second)
 
 
-def _divisions(branches: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Ways to put the branches into two or more groups."""
+def _groupings(branches: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Partitions of the branches into two or more groups."""
     if is_complete(branches):
-        yield from (groups for groups in _partitions(tuple(range(branches))) if len(groups) > 1)
+        yield from (groups for groups in _set_partitions(tuple(range(branches))) if len(groups) > 1)
         return
     for count in (2, 4, 8):
         if count <= branches:
             yield tuple(tuple(range(branches))[first::count] for first in range(count))
 
 
-def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+def _set_partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
     if not items:
         yield ()
         return
     first, rest = items[0], items[1:]
-    for groups in _partitions(rest):
+    for groups in _set_partitions(rest):
         yield ((first,), *groups)
         for position, group in enumerate(groups):
             yield (*groups[:position], (first, *group), *groups[position + 1 :])
@@ -168,12 +168,12 @@ def _orders(groups: tuple[tuple[int, ...], ...]) -> Iterator[tuple[tuple[int, ..
 
 
 Span = tuple[int, int, Locality]
-"""Width, start and place of a lane."""
+"""Width, start and locality of a group."""
 
 
 @lru_cache(maxsize=1024)
 def _shapes(lanes: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> tuple[tuple[Span, ...], ...]:
-    """Widths of so many lanes that leave no room to widen one of them where it lies."""
+    """Widths of so many groups of which none could be wider where it lies."""
     widths = [count for count in gpu_counts if count < width and (lanes == 2 or count & (count - 1) == 0)]
     wider = dict(itertools.pairwise(widths))
     found = []
@@ -208,7 +208,7 @@ def _widened(chosen: tuple[int, ...], wider: dict[int, int]) -> Iterator[tuple[i
 
 
 def _covers(slots: tuple[Span, ...] | None, others: tuple[Span, ...]) -> bool:
-    """Whether each slot is as wide as the other one, and no farther away."""
+    """Whether each group is as wide as the other one, and no farther away."""
     if slots is None or slots == others:
         return False
     return all(a[0] >= b[0] and a[2] <= b[2] for a, b in zip(slots, others, strict=True))

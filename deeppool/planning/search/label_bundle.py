@@ -1,4 +1,4 @@
-"""Ways through several branches together, as arrays."""
+"""Labels of several branches together, as arrays."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ Parts = tuple[tuple[PartialPlan, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class LabelBundle:
-    """Ways through some branches, between one GPU count of the fork and one of the join."""
+    """Labels of some branches, between one GPU count of the fork and one of the join."""
 
     forward: Floats
     """Per way, seconds in the forward pass."""

@@ -1,8 +1,8 @@
-"""Ways through a part of a model, from each GPU count before it to each after it: arrays of times and GPU-seconds.
+"""Labels of the plans of a part of a model, as arrays, from each GPU count before it to each after it.
 
-A way takes ``forward`` + ``backward`` + ``moved`` seconds and ``work`` GPU-seconds. A menu leaves ways out, but
-not without trace: whatever way there is, some way of the menu has no more work and a ``lower`` that is no
-greater than the other's seconds. Where nothing was left out but what another way beats, ``lower`` is ``time``.
+A plan takes ``forward`` + ``backward`` + ``moved`` seconds and ``work`` GPU-seconds. A label set may leave plans out,
+but bounds them: for every plan there is a label with no more work and a ``lower`` no greater than the plan's seconds.
+Where only dominated plans were left out, ``lower`` is ``time``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ COLUMNS = ("before", "after", "forward", "backward", "moved", "work", "lower")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelSet:
-    """Ways as rows."""
+    """Labels as rows of arrays."""
 
     before: Integers
     """Index of the GPU count before it."""

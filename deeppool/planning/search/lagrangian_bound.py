@@ -1,7 +1,7 @@
-"""What no plan can beat when GPU-seconds have a price: seconds of an iteration + price x GPU-seconds.
+"""Lower bound of seconds of an iteration + price x GPU-seconds, over all plans.
 
-For a chain that is a shortest path. Between a fork and its join every branch is given all the GPUs to
-itself: the block then takes as long as its slowest branch, and the others only cost their GPU-seconds.
+For a chain that is a shortest path. Between a fork and its join every branch is given all the GPUs to itself: the block
+then takes as long as its slowest branch, and the others only cost their GPU-seconds.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlo
 
 
 class LagrangianBound:
-    """One cost table with one price of a GPU-second."""
+    """Lower bounds of a cost table at one price of a GPU-second."""
 
     def __init__(self, costs: CostTable, price: float) -> None:
         """Takes the price in seconds per GPU-second."""

@@ -1,4 +1,4 @@
-"""What the search asks of a cost table under one limit."""
+"""Costs of layers and transfers for a search under one limit, with edges over the limit left out."""
 
 from collections.abc import Iterable
 
@@ -14,18 +14,18 @@ ROUNDING = 1e-12
 
 
 class LimitedCosts:
-    """Seconds of layers and transfers, and what the limit permits."""
+    """Seconds of layers and transfers, inf where the limit forbids them."""
 
     def __init__(
         self, costs: CostTable, limit: float | None, extra: Floats | None = None, transfers: float = 1.0
     ) -> None:
-        """Takes the limit on each layer's amplification, and what counts beside it.
+        """Applies a limit on each layer's amplification to a cost table.
 
         Args:
             costs: seconds.
             limit: None: no limit.
             extra: (L, K) seconds to add to each layer, which the limit does not count.
-            transfers: what a second of transfers counts; it decides nothing about what the limit permits.
+            transfers: weight of a second of transfers; the limit does not depend on it.
         """
         self.costs = costs
         self.layers = costs.graph.layers
@@ -35,7 +35,7 @@ class LimitedCosts:
         counts = np.array(costs.gpu_counts, dtype=float)
         allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
         self.room: Floats = transfers * (allowed - own)
-        """(L, K) seconds that the limit leaves for transfers into a layer; negative where it leaves none."""
+        """(L, K) seconds that the limit leaves for transfers into a layer; negative if it leaves none."""
         self.own: Floats = own if extra is None else own + extra
         """(L, K) seconds of a layer without transfers."""
         self._transfers = transfers
@@ -53,7 +53,7 @@ class LimitedCosts:
         ]
 
     def move(self, source: int, layer: int, place: Locality = SAME_START) -> Floats:
-        """(from, to) seconds to bring one predecessor's samples to a layer; (1, to) zeros for data."""
+        """Returns (from, to) seconds of moving one predecessor's samples to a layer; (1, to) zeros for data."""
         if source == INPUT:
             return np.zeros((1, len(self.gpu_counts)))
         consumer = self.layers[layer]
@@ -63,7 +63,7 @@ class LimitedCosts:
         return self._moves[key]
 
     def edge(self, source: int, layer: int, place: Locality) -> tuple[Floats, Floats]:
-        """(from, to) seconds of a transfer and the layer after it, inf over the limit; and of their forward pass."""
+        """Returns (from, to) seconds of a transfer and its layer, inf over the limit; and of their forward pass."""
         key = (
             self._kinds[layer],
             layer - source if source == INPUT else self.layers[layer].predecessors.index(source),
@@ -76,7 +76,7 @@ class LimitedCosts:
         return self._edges[key]
 
     def shape(self, layers: Iterable[int]) -> tuple[object, ...]:
-        """Equal for layers of equal prices that read one another alike, wherever in the graph they are."""
+        """Returns a key that is equal for layers of equal costs and equal edges, wherever in the graph they are."""
         found = list(layers)
         first = found[0]
         return tuple((layer - first, self._shapes[layer]) for layer in found)

@@ -1,9 +1,9 @@
-"""Between a fork and its join, layers that no branches describe: DenseNet's, in which each reads all before it.
+"""Local search for regions between a fork and its join that are not series-parallel, as in DenseNet.
 
-The layers of such a region run one after another, each on GPUs from the region's first one on, each on its own count. The best counts are not found exactly: a local search changes one layer at a time until nothing
-helps, from the best plan that gives all layers one count. What no plan can beat is the shortest path
-through the layers in their order when every transfer is free but those from the fork and from the layer
-just before: a plan with such a region states how far from that it is.
+The layers of a region run one after another, each on GPUs from the region's first one on, each on its own count. The
+best counts are not found exactly: from the best plan that gives all layers one count, a local search changes one
+layer at a time until nothing helps. The lower bound is the shortest path through the layers in their order when every
+transfer is free but those from the fork and from the layer just before; a plan states how far from that it is.
 """
 
 import numpy as np

@@ -1,14 +1,13 @@
 """The fastest plan that fits into the memory of a GPU.
 
 While branches run one after another every layer computes on GPU 0, so GPU 0 holds most: all parameters, and
-of each layer the largest shard's activations a(i) x ceil(B / g). Charging lambda seconds a byte for those
-makes the exact search minimise
-time + lambda x memory. Whatever lambda, the least value of that minus lambda x the memory there is bounds
+of each layer the largest shard's activations a(i) x ceil(B / g). Charging lambda seconds a byte for those makes the
+exact search minimise time + lambda x memory. For any lambda, the least value of that minus lambda x capacity bounds
 the time of every plan that fits from below (Lagrangian duality); the best lambda lies where the fastest
 plan that is too large and the fastest that is small enough cost the same, and the search there finds
 either a new plan between them or that there is none (G. Y. Handler and I. Zang, "A dual algorithm for the
 constrained shortest path problem", Networks 10, 1980). Plans off the lower convex hull of (memory, time)
-are not seen: hence a bound and not always the optimum.
+are not found: hence a bound and not always the optimum.
 
 Blocks that are equal leave large GPU counts all at one lambda. Prices that differ a little along the layers
 then find plans which only some of the blocks leave; being plans, they need no argument.

@@ -1,12 +1,13 @@
-"""From a fork to its join: the branches between them in the best lanes.
+"""The step from a fork to its join, with the branches between them on the best partition of the GPUs.
 
 A branch that ends on GPU count m takes T(m) seconds, F(m) of them in the forward pass, and the join then
-pays X(m) to fetch its results. The backward pass starts again at the join, so side by side the lanes take
+pays X(m) for the transfer of its results. The backward pass starts again at the join, so GPU groups side by side take
 
-    max F + max (T - F) + sum X   over lanes, with sum X within what the join's limit leaves.
+    max F + max (T - F) + sum X   over groups, with sum X within what the join's limit leaves.
 
-Lower bounds of that come for all arrangements and all GPU counts of fork and join at once (see ``bounds``). A
-crossing is *settled* for one pair of counts when the search asks for it (see ``settling``).
+Lower bounds of that are computed for all partitions and all GPU counts of fork and join at once (see
+``block_bounds``). The exact cost for one pair of counts is computed when the search needs it (see
+``block_evaluation``).
 """
 
 import math
@@ -38,14 +39,14 @@ from deeppool.planning.search.shortest_path import (
 )
 
 MOST_PAIRS = 100_000
-"""Pairs of ways that a search tries to prove the last fraction of a per cent."""
+"""Pairs of plans that a search tries to prove the last fraction of a per cent."""
 
 
 class BlockSolver:
-    """All crossings and ways of one search; equal ones are built once."""
+    """Builds the steps and path tables of one search; equal ones are built once."""
 
     def __init__(self, prices: LimitedCosts, *, proving: bool = True, side_by_side: bool = True) -> None:
-        """Begins with none.
+        """Starts without any.
 
         Args:
             prices: of the layers.
@@ -63,7 +64,7 @@ class BlockSolver:
         self._fits: dict[tuple[GroupShape, ...], Floats] = {}
 
     def whole(self, series: Series) -> PartialPlan:
-        """The best way through a model."""
+        """Returns the best plan of a model."""
         slots = ((self.gpus, SAME_START),)
         way = PathTable(self._steps_of(series, INPUT, slots), self.fits(slots), self.budget)
         while True:
@@ -181,7 +182,7 @@ class BatchedStep:
 
 
 class BlockStep:
-    """The branches between a fork and its join, and the join itself if it belongs to the same series."""
+    """Branches between a fork and its join, and the join itself if it belongs to the same series."""
 
     def __init__(
         self,

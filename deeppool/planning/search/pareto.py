@@ -1,9 +1,9 @@
-"""Pareto fronts of (iteration time, GPU-seconds) that remember how each of their points came about.
+"""Pareto fronts of (iteration time, GPU-seconds) whose points can be traced to the choices behind them.
 
 A front is built from smaller ones by two operations: *either* (union) and *then* (every pair of points
-added up). Dominated points are dropped at once. A front that outgrows its bound is thinned: of points
-whose times lie within a factor of each other the one with the fewest GPU-seconds stays, and the front's
-``factor`` says by how much a lost point's time may be exceeded, never its GPU-seconds.
+added up). Dominated points are dropped at once. A front that outgrows its limit is thinned: of points
+whose times lie within a factor of each other the one with the fewest GPU-seconds is kept, and the front's
+``factor`` states by how much a lost point's time may be exceeded, never its GPU-seconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ Choice = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Front:
-    """Points that no other point beats in both; time ascends, work descends."""
+    """Points that no other point beats in both time and GPU-seconds; time ascends, ``work`` descends."""
 
     time: Floats
     """Seconds."""

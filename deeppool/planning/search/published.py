@@ -1,6 +1,6 @@
-"""The published search: DeepPool's Algorithm 1 and its graph reduction (section 4.2), faults included.
+"""The published search: DeepPool's Algorithm 1 and its graph reduction (section 4.2), with their faults.
 
-For comparison with the exact search (see ``search``) on the same prices. What the paper prints:
+For comparison with the exact search (see ``search``) on the same costs. What the paper prints:
 
 - Algorithm 1, per layer and GPU count g: of the GPU counts h of the layer before, in ascending order, take
   over h if ``Amp(i-1, h) <= max(bestAmp, AmpLimit) and S[i-1][h] + comm <= bestS``. So one GPU is always
@@ -51,7 +51,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class PublishedResult:
-    """Choices of the published search, and what it believes of them."""
+    """Choices of the published search, and its own prediction for them."""
 
     choices: tuple[int, ...]
     """Per layer the index into ``gpu_counts``."""

@@ -1,21 +1,21 @@
 """The exact search: the least iteration time among the plans that keep the amplification limit.
 
-DeepPool's Algorithm 1 fixes the best predecessor before it looks at the limit, so it can miss the
-optimum and break the limit. But the amplification of a layer depends only on the edge into it,
+DeepPool's Algorithm 1 fixes the best predecessor before it checks the limit, so it can miss the
+optimum and exceed the limit. But the amplification of a layer depends only on the edge into it,
 
     Amp(i, h -> g) = (comm(h -> g) + comp(i, g) + sync(i, g)) x g / comp(i, 1),
 
 so dropping the edges over the limit leaves a plain shortest path: exact, at the same complexity,
 O(layers x counts^2). Everything on one GPU has amplification 1, so a plan always exists.
 
-Branches run side by side in lanes (see ``lanes``) or one after another, whichever is faster. What lies
-between a fork and its join is a step of that path too, of whose price only a lower bound is known at
-first (see ``crossing``). The search takes the shortest path, prices the steps on it, and repeats until
-all steps on the shortest path are priced: no other path can then be shorter. Regions that are not series-parallel
-(see ``local_search``) are priced by local search; a plan with one states how far from its lower bound it is, and so does one whose
-proof takes too long.
+Branches run side by side on a partition of the GPUs (see ``gpu_partition``) or one after another, whichever is
+faster. Fork-to-join blocks start with a lower-bound cost, refined when the path uses them (see ``parallel_block``).
+The search takes the shortest path, evaluates the blocks on it, and repeats until all blocks on the shortest path
+are evaluated: no other path can then be shorter. Regions that are not series-parallel are solved by local search
+(see ``local_search``); a plan with such a region states how far from its lower bound it is, and so does one whose
+proof of optimality takes too long.
 
-Layers of equal signature cost the same, so equal parts of a model are priced once.
+Layers of equal signature cost the same, so equal parts of a model are solved once.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from deeppool.planning.search.parallel_block import BlockSolver
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Choices of one search."""
+    """GPU count and first GPU of every layer, with the time and the claim of optimality."""
 
     choices: tuple[int, ...]
     """Per layer the index into ``gpu_counts``."""
@@ -46,14 +46,14 @@ class SearchResult:
 def search(
     costs: CostTable, limit: float | None, extra: Floats | None = None, *, side_by_side: bool = True
 ) -> SearchResult:
-    """The least iteration time under a per-layer amplification limit.
+    """Returns the plan of least iteration time under a per-layer amplification limit.
 
     Args:
-        costs: prices.
+        costs: of layers and transfers.
         limit: on the amplification of each layer; None: no limit.
         extra: (L, K) seconds that the search adds to each layer's time when it compares plans; neither the
             limit nor ``SearchResult.iteration_time`` counts them, and optimality is claimed of the sum.
-        side_by_side: whether branches may have lanes of their own.
+        side_by_side: whether branches may run on GPU groups of their own.
     """
     found = _search(LimitedCosts(costs, limit, extra), side_by_side=side_by_side)
     if extra is None:
@@ -62,9 +62,9 @@ def search(
 
 
 def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float | None) -> SearchResult:
-    """The fastest lanes for GPU counts that are given; nothing is claimed of the counts.
+    """Returns the fastest GPU partitions for given GPU counts; the counts themselves may be far from the optimum.
 
-    Lanes bring no layer over the limit that would keep it on the first GPUs, and none further over it.
+    A partition brings no layer over the limit that would keep it on the first GPUs, and none further over it.
     """
     others = np.ones(costs.compute.shape, dtype=bool)
     others[np.arange(len(choices)), choices] = False
@@ -80,7 +80,7 @@ def _search(prices: LimitedCosts, *, side_by_side: bool = True) -> SearchResult:
     crossings = BlockSolver(prices, side_by_side=side_by_side)
     best = crossings.whole(tree)
     if crossings.budget.exhausted:
-        # Where bounds lead, but are not proved, a better way than those that they lead to may lie aside.
+        # Without a proof, the plans that bounds lead to may not be the best ones.
         other = BlockSolver(prices, proving=False, side_by_side=side_by_side).whole(tree)
         lower = max(best.lower, other.lower)
         best = min(best, other, key=lambda way: way.time)._replace(lower=lower)

@@ -1,4 +1,4 @@
-"""Shortest ways through a series of layers, on several sets of GPUs at once."""
+"""Shortest paths through a series of layers, on several sets of GPUs at once."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from deeppool.planning.search.limited_costs import LimitedCosts
 
 
 class Choice(NamedTuple):
-    """Where one layer runs."""
+    """GPU count and first GPU of one layer."""
 
     layer: int
     option: int
@@ -24,7 +24,7 @@ class Choice(NamedTuple):
 
 
 class PartialPlan(NamedTuple):
-    """One way through some layers."""
+    """A plan of some layers, with its seconds."""
 
     time: float
     """Seconds, forward and backward."""
@@ -86,7 +86,7 @@ class Step(Protocol):
 
 
 class Edge:
-    """A layer after the one that it reads."""
+    """Step to a layer from the one that it reads."""
 
     version = 0
 
@@ -118,7 +118,7 @@ class Edge:
 
 
 class ExhaustedError(Exception):
-    """A proof of optimality would take too long."""
+    """Raised where a proof of optimality would take too long."""
 
 
 class Budget:
@@ -145,7 +145,7 @@ class Budget:
 
 
 class PathTable:
-    """The best ways through a series, from each GPU count before it to each of its last layer.
+    """Best plans of a series, from each GPU count before it to each of its last layer.
 
     S sets of GPUs at once: each is a slot.
     """
