@@ -1,8 +1,7 @@
-"""``deeppool``: the command line.
+"""The ``deeppool`` command line.
 
-Every command takes ``--json`` and then prints one JSON object and nothing else on standard output; text
-for people about work under way goes to standard error. Exit codes: 0, 1 for an error or an interrupt told
-in one line, 2 for bad usage.
+With ``--json``, a command prints exactly one JSON object to standard output; progress and messages go to
+standard error. Exit codes: 0 for success, 1 for an error or interrupt, reported in one line, 2 for bad usage.
 """
 
 import atexit
@@ -15,7 +14,7 @@ from deeppool.cli.diff import diff
 from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
 from deeppool.cli.interference import interference
-from deeppool.cli.interrupts import heed_interrupts, ignore_interrupts
+from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
 from deeppool.cli.network import network
 from deeppool.cli.nightly import nightly
 from deeppool.cli.notebooks import evaluate, lab
@@ -30,19 +29,19 @@ from deeppool.cli.training import train
 from deeppool.errors import DeeppoolError
 
 INTERRUPTED = 130
-"""With which typer ends where nothing else caught an interrupt."""
+"""Exit code of typer for an interrupt that a command did not handle."""
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     help="See where GPU time is lost when training is strong-scaled, plan a better use of the GPUs, and run that plan "
     "with a background job in the gaps.\n\n"
     "From a model to a live run:\n\n"
-    "  [bold]deeppool profile vgg16 --input-shape 3,64,64 --batch-sizes 1,2,4,8,16 -o vgg16.json[/bold]\n\n"
-    "  [bold]deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json[/bold]\n\n"
-    "  [bold]deeppool run plan.json --background resnet18 --seconds 30[/bold]",
+    "`deeppool profile vgg16 --input-shape 3,64,64 --batch-sizes 1,2,4,8,16 -o vgg16.json`\n\n"
+    "`deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json`\n\n"
+    "`deeppool run plan.json --background resnet18 --seconds 30`",
 )
 for command in (
     env,
@@ -69,8 +68,8 @@ app.add_typer(cluster, name="cluster")
 
 
 def main() -> None:
-    """Runs a command; an error of ours, or an interrupt, becomes one line and exit code 1."""
-    heed_interrupts()
+    """Runs a command; a DeeppoolError or an interrupt is reported in one line, with exit code 1."""
+    handle_interrupts()
     try:
         app()
     except DeeppoolError as error:
@@ -82,5 +81,5 @@ def main() -> None:
         print("error: interrupted", file=sys.stderr)
         sys.exit(1)
     finally:
-        # What is still open is closed at Python's end, last opened first, where an interrupt would be a traceback.
+        # Registered last, so it runs first at exit: an interrupt during the remaining clean-up would be a traceback.
         atexit.register(ignore_interrupts)

@@ -1,4 +1,4 @@
-"""``python -m deeppool.cli``."""
+"""Entry point of ``python -m deeppool.cli``."""
 
 from deeppool.cli import main
 

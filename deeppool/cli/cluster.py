@@ -1,4 +1,4 @@
-"""``deeppool cluster``: jobs on the GPUs of a cluster."""
+"""The ``deeppool cluster`` commands: jobs on the GPUs of a cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,39 +12,39 @@ from deeppool.cli.training import find_job
 
 cluster = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Run jobs on the GPUs of a cluster: a queue, one foreground and one background job a GPU, a history.\n\n"
-    "Ray does the work (pip install 'deeppool\\[cluster]'). One machine is a cluster too; its cores count as GPUs "
-    "where it has none.\n\n"
-    "  [bold]deeppool cluster start[/bold]\n\n"
-    "  [bold]deeppool cluster submit plan.json examples.own_training:job --steps 500[/bold]\n\n"
-    "  [bold]deeppool cluster submit --background resnet18 --gpus 2[/bold]\n\n"
-    "  [bold]deeppool cluster status[/bold]\n\n"
-    "  [bold]deeppool cluster cancel 2[/bold]\n\n"
-    "  [bold]deeppool cluster stop[/bold]",
+    rich_markup_mode="markdown",
+    help="Run jobs on the GPUs of a cluster, with a queue and one foreground and one background job per GPU.\n\n"
+    "Requires Ray: `pip install 'deeppool[cluster]'`. A single machine works, too; without GPUs, its cores count as "
+    "GPUs.\n\n"
+    "`deeppool cluster start`\n\n"
+    "`deeppool cluster submit plan.json examples.own_training:job --steps 500`\n\n"
+    "`deeppool cluster submit --background resnet18 --gpus 2`\n\n"
+    "`deeppool cluster status`\n\n"
+    "`deeppool cluster cancel 2`\n\n"
+    "`deeppool cluster stop`",
 )
-JobNumber = Annotated[int, typer.Argument(help="The job's number, as submit and status print it.")]
+JobNumber = Annotated[int, typer.Argument(help="Job number, as printed by submit and status.")]
 
 
 @cluster.command()
 def start(
     address: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Of a Ray that runs, with this machine as a node. Default: a new one."),
+        typer.Option(metavar="HOST:PORT", help="Address of a running Ray cluster that includes this machine. Default: start a new one."),
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(help="Cores of this machine that count as GPUs, where it has none. Default: all of them."),
+        typer.Option(help="Number of cores that count as GPUs on a machine without GPUs. Default: all."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a coordinator, and a Ray on this machine for it unless there is one at --address.
+    """Start a coordinator, and Ray on this machine unless --address is given.
 
-    A Ray of this machine listens on the loopback interface only. On several machines, start Ray as its manual says
-    (ray start --head on one, ray start --address HOST:PORT on the others), then this command on one of them. All of
-    them need deeppool, and the folder that jobs are submitted from.
+    Ray started by this command listens on the loopback interface only. On several machines, start Ray as described in
+    its manual (`ray start --head` on one, `ray start --address HOST:PORT` on the others), then run this command on one
+    of them. All machines need deeppool and the folder from which jobs are submitted.
 
-    Example: deeppool cluster start --gpus 2
+    Example: `deeppool cluster start --gpus 2`
     """
     from deeppool.coordinator.client import Coordinator
 
@@ -55,36 +55,36 @@ def start(
 @cluster.command()
 def submit(
     plan_file: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="Of a foreground job; it gets the GPUs that its layers use.")
+        Path | None, typer.Argument(metavar="PLAN", help="Plan of a foreground job, which gets the GPUs that its layers use.")
     ] = None,
     job: Annotated[
         str | None,
         typer.Argument(
             metavar="JOB",
-            help="package.module:callable that returns a deeppool.TrainingJob. Default: the plan's model by its name, "
-            "measured as by deeppool run.",
+            help="package.module:callable that returns a deeppool.TrainingJob. Default: the plan's model, as in "
+            "`deeppool run`.",
         ),
     ] = None,
     background: Annotated[
-        str | None, typer.Option(help="Model of a background job, instead of a plan: it fills the time left idle.")
+        str | None, typer.Option(help="Model of a background job for idle time, instead of a plan.")
     ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs of a background job; it trains on each of them independently.")] = 1,
+    gpus: Annotated[int, typer.Option(help="Number of GPUs of a background job, which trains independently on each.")] = 1,
     input_shape: ShapeOption = None,
     steps: Annotated[
-        int | None, typer.Option(help="Updates to make. A background trains until it is cancelled unless given.")
+        int | None, typer.Option(help="Number of updates. Default for a background job: until it is cancelled.")
     ] = None,
     checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder for checkpoints, on a disk that all machines share.")
+        Path | None, typer.Option(help="Folder for checkpoints, shared by all machines.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a job into the queue. It starts, without stopping any other, when its turn has come and GPUs are free.
+    """Queue a job. It starts when it is first in the queue and its GPUs are free, without stopping other jobs.
 
-    First come, first served: no job passes another, except that foregrounds and backgrounds wait for different places.
+    Foreground and background jobs have separate queues, each first come, first served.
 
-    Example: deeppool cluster submit plan.json examples.own_training:job --steps 500 --checkpoints checkpoints
+    Example: `deeppool cluster submit plan.json examples.own_training:job --steps 500 --checkpoints checkpoints`
 
-    In the background: deeppool cluster submit --background resnet18 --input-shape 3,64,64 --gpus 2
+    A background job: `deeppool cluster submit --background resnet18 --input-shape 3,64,64 --gpus 2`
     """
     from deeppool.coordinator.client import BACKGROUND_BATCH, Coordinator
     from deeppool.job import Job
@@ -112,9 +112,9 @@ def submit(
 
 @cluster.command()
 def status(as_json: AsJson = False) -> None:
-    """Say what every GPU and every job does; of ended jobs the last ten, all of them with --json.
+    """Show the state of all GPUs and jobs, including the last ten ended jobs (with --json, all of them).
 
-    Example: deeppool cluster status
+    Example: `deeppool cluster status`
     """
     from deeppool.coordinator.client import Coordinator
 
@@ -124,9 +124,9 @@ def status(as_json: AsJson = False) -> None:
 
 @cluster.command()
 def cancel(job: JobNumber, as_json: AsJson = False) -> None:
-    """End a job, whether it runs or waits; its processes are gone when the command returns.
+    """Cancel a running or queued job; its processes have ended when the command returns.
 
-    Example: deeppool cluster cancel 3
+    Example: `deeppool cluster cancel 3`
     """
     from deeppool.coordinator.client import Coordinator
 
@@ -136,9 +136,9 @@ def cancel(job: JobNumber, as_json: AsJson = False) -> None:
 
 @cluster.command()
 def stop(as_json: AsJson = False) -> None:
-    """End every job and the coordinator, and its Ray where deeppool cluster start started it. The history stays.
+    """End all jobs and the coordinator, and Ray if `deeppool cluster start` started it. The history is kept.
 
-    Example: deeppool cluster stop
+    Example: `deeppool cluster stop`
     """
     from deeppool.coordinator.client import Coordinator
 

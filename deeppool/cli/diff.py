@@ -1,4 +1,4 @@
-"""``deeppool diff``."""
+"""The ``deeppool diff`` command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,16 +10,15 @@ from deeppool.cli.output import show
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A plan, made by: deeppool plan -o FILE.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another plan of the same model and input shape.")],
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Plan file written by `deeppool plan -o FILE`.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another plan for the same model and input shape.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say what changes from one plan to another: what was asked, the totals, and each layer that moved.
+    """Compare two plans: parameters, totals, and each layer whose GPUs changed.
 
-    A layer's change in time is the sum of three: computing another shard of the batch, bringing its inputs from
-    where they are, and summing its gradients.
+    A layer's change in time is the sum of three parts: compute, transfer of its inputs, and gradient synchronisation.
 
-    Example: deeppool diff limit2.json limit4.json
+    Example: `deeppool diff limit2.json limit4.json`
     """
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan

@@ -1,4 +1,4 @@
-"""``deeppool estimate``."""
+"""The ``deeppool estimate`` command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from deeppool.cli.output import progress, show
 
 
 def _list_gpus(name: str) -> str:
-    """``--gpu list`` prints what is known of each and ends."""
+    """Prints the data sheets of all GPUs for ``--gpu list``."""
     from deeppool.device.datasheet import GPUS
 
     if name == "list":
@@ -25,28 +25,28 @@ def estimate(
         str,
         typer.Option(
             metavar="NAME",
-            help="a100-40, a100-80, h100 or h200; list shows their peaks.",
+            help="a100-40, a100-80, h100 or h200; list prints their peak rates.",
             callback=_list_gpus,
             is_eager=True,
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to save the profile (JSON).")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the profile (JSON).")],
     input_shape: ShapeOption = None,
     batch_sizes: Annotated[
-        str, typer.Option(help="Per-GPU batch sizes to estimate; a plan interpolates.")
+        str, typer.Option(help="Per-GPU batch sizes to estimate; plans interpolate.")
     ] = "1,2,4,8,16,32,64",
     precision: Annotated[
-        Precision, typer.Option(help="tf32, as PyTorch does convolutions; fp32 without; bf16 and fp16 under autocast.")
+        Precision, typer.Option(help="tf32 is PyTorch's default for convolutions; bf16 and fp16 use autocast.")
     ] = "tf32",
     as_json: AsJson = False,
 ) -> None:
-    """Estimate every distinct layer of MODEL on a GPU that is not here, from its data sheet.
+    """Estimate the layer times of MODEL on a GPU from its data sheet, without that GPU.
 
-    Nothing is run. On A100 layers over 100 us of models not fitted on, half of the estimates are within 7 % and nine in
-    ten within 17 % (benchmarks/estimates); on other GPUs and in 16 bits the error is not known. The profile, and every
-    plan made of it, say that they are estimated.
+    On A100 layers above 100 us, half of the estimates are within 7 % and nine in ten within 17 %
+    (benchmarks/estimates); the error on other GPUs and in 16-bit precisions is unknown. The profile and its plans are
+    marked as estimated.
 
-    Example: deeppool estimate vgg16 --gpu h100 --precision bf16 -o vgg16-h100.json
+    Example: `deeppool estimate vgg16 --gpu h100 --precision bf16 -o vgg16-h100.json`
     """
     from deeppool.profiling.estimate.estimate import estimate as compute
 

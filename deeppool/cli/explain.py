@@ -1,4 +1,4 @@
-"""``deeppool explain``."""
+"""The ``deeppool explain`` command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from deeppool.cli.output import show
 
 
 def explain(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Made by: deeppool plan -o FILE.")],
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="File written by `deeppool plan -o FILE`.")],
     layer: Annotated[
         str | None, typer.Argument(metavar="[LAYER]", help="A layer, to show the cost of every GPU count for it.")
     ] = None,

@@ -1,4 +1,4 @@
-"""What commands read: records from files, and on standard error what is uncertain about them."""
+"""Input files of commands; their caveats are printed to standard error."""
 
 import sys
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def read_profile(name_or_file: str | Path) -> "Profile":
-    """A profile for a command whose result does not carry its caveats."""
+    """Reads a profile and prints its caveats, for commands whose result does not include them."""
     from deeppool.profiling.shipped import find_profile
 
     found = find_profile(name_or_file)
@@ -20,7 +20,7 @@ def read_profile(name_or_file: str | Path) -> "Profile":
 
 
 def read_plan(path: str | Path) -> "Plan":
-    """A plan for a command whose result does not carry its caveats."""
+    """Reads a plan and prints its caveats, for commands whose result does not include them."""
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan
 
@@ -30,6 +30,6 @@ def read_plan(path: str | Path) -> "Plan":
 
 
 def warn(sentences: Iterable[str]) -> None:
-    """Caveats, a line each."""
+    """Prints caveats to standard error, one per line."""
     for sentence in sentences:
         print("caution:", sentence, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``deeppool interference``."""
+"""The ``deeppool interference`` command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,23 +11,23 @@ from deeppool.errors import RunError
 
 
 def interference(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to save it (JSON).")],
-    device: Annotated[Device, typer.Option(help="auto is CUDA where there is a GPU.")] = "auto",
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the measurements (JSON).")],
+    device: Annotated[Device, typer.Option(help="auto selects CUDA if there is a GPU.")] = "auto",
     seconds: Annotated[float, typer.Option(help="Of each pair in each round.")] = 0.2,
     rounds: Annotated[int, typer.Option(help="Whose median counts.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what two jobs on one device cost each other, for simulations of a background beside a plan.
+    """Measure how two jobs on one device slow each other down, for simulations with a background job.
 
-    Synthetic kernels by arithmetic intensity and duration, each beside each, by the background's priority: figure 12 of
-    DeepPool's paper. On a CPU also what a background at the lowest priority gets done while a foreground waits, by
-    the length of the wait, and inside transfers. Some minutes, on a machine that does nothing else.
+    Measures pairs of synthetic kernels by arithmetic intensity, duration and background priority (DeepPool, figure 12).
+    On a CPU it also measures a background at the lowest priority during waits of a foreground, by their length, and
+    during transfers. Takes some minutes, and needs an otherwise idle machine.
 
-    Example: deeppool interference -o pairs.json
+    Example: `deeppool interference -o pairs.json`
 
-    Simulate with it: deeppool simulate plan.json --background job.json --interference pairs.json
+    Use the file: `deeppool simulate plan.json --background job.json --interference pairs.json`
 
-    The heat maps of all pairs, in a notebook: dp.figures.of(dp.load("pairs.json"))
+    Heat maps in a notebook: `dp.figures.of(dp.load("pairs.json"))`
     """
     from deeppool.base import serialization
     from deeppool.collocation.interference.measure import measure_interference

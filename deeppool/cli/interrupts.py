@@ -1,4 +1,4 @@
-"""What ends a command before its time: Ctrl-C, ``kill``, a terminal that closes. All three end it the same way."""
+"""Handling of Ctrl-C, ``kill`` and a closed terminal, which all end a command in the same way."""
 
 import math
 import signal
@@ -6,11 +6,11 @@ import time
 from types import FrameType
 
 CLOSING_SECONDS = 5.0
-"""In which another signal changes nothing: it would tear apart the ending that the first one began."""
+"""Time after a signal during which further ones are ignored, so that they do not disturb the clean-up."""
 
 
-def heed_interrupts() -> None:
-    """From now on each of the three raises KeyboardInterrupt, so that a run clears away its processes and files."""
+def handle_interrupts() -> None:
+    """Makes SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that a run removes its processes and files."""
     last = -math.inf
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -21,12 +21,12 @@ def heed_interrupts() -> None:
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A command started by nohup, or put into the background by a shell, ignores some of them on purpose.
+        # nohup, or a shell that starts a command in the background, sets some of them to be ignored on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
 
 
 def ignore_interrupts() -> None:
-    """From now on none of them is heard: the command is over, and Python is ending."""
+    """Ignores all three signals while Python exits."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

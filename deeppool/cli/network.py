@@ -1,4 +1,4 @@
-"""``deeppool network``."""
+"""The ``deeppool network`` command."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,38 +14,37 @@ if TYPE_CHECKING:
 
 
 def network(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to save the cluster (JSON).")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the cluster (JSON).")],
     ranks: Annotated[
         int | None,
-        typer.Option(help="Processes to start here. Default: as many as there are GPUs or cores, at least 2."),
+        typer.Option(help="Processes to start on this machine. Default: the number of GPUs or cores, at least 2."),
     ] = None,
     backend: Annotated[
         Literal["auto", "gloo", "nccl"],
-        typer.Option(help="gloo between CPU ranks, NCCL between GPUs; auto is NCCL where there are GPUs."),
+        typer.Option(help="gloo for CPU ranks, NCCL for GPUs; auto selects NCCL if there are GPUs."),
     ] = "auto",
     sizes: Annotated[
         str | None,
-        typer.Option(help="Bytes to measure, for example 4,4096,67108864. Default: 4 B to 64 MiB, all powers of two."),
+        typer.Option(help="Message sizes in bytes, for example 4,4096,67108864. Default: all powers of two from 4 B to 64 MiB."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="To measure; every size is run 9 times at least, whatever that takes.")
+        float, typer.Option(help="Duration of the measurement; every size is measured at least 9 times.")
     ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure transfers and all-reduces between ranks of this machine, and save them as a cluster for the planner.
+    """Measure transfers and all-reduces between ranks, and save them as a cluster file for the planner.
 
-    Starts real ranks, as deeppool run does: one-way transfers between two of them, all-reduces of 2, 3, 4 … of them.
-    Plans made with the file price all-reduces by what was measured, and transfers by a line through it.
+    Measures one-way transfers between two ranks, and all-reduces of 2, 3, 4 … ranks. Plans for the cluster interpolate
+    the measured all-reduces, and use a linear fit of the transfers.
 
-    Example: deeppool network --ranks 2 -o mine.json
+    Example: `deeppool network --ranks 2 -o mine.json`
 
-    Plan with it: deeppool plan vgg16.json --gpus 2 --global-batch 16 --cluster mine.json
+    Use the file: `deeppool plan vgg16.json --gpus 2 --global-batch 16 --cluster mine.json`
 
-    On several nodes, the same command on each of them, under torchrun:
+    On several nodes, run the command under torchrun on each node; rank 0 saves the file: `torchrun --nnodes 2
+    --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli network -o mine.json`
 
-    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli network -o mine.json
-
-    Rank 0 saves the file. Ctrl-C ends every process, and nothing is saved.
+    Ctrl-C ends every process without saving.
     """
     from deeppool.base import serialization
     from deeppool.processes.torchrun import started_by_torchrun
@@ -70,7 +69,7 @@ def network(
         except KeyboardInterrupt:
             raise RunError("interrupted; every process was ended, nothing was saved") from None
     if found is None:
-        return  # rank 0 speaks for all
+        return  # only rank 0 prints and saves
     serialization.write(found, output)
     assert found.measured is not None
     table = found.measured.table()

@@ -1,4 +1,4 @@
-"""What commands print: records on standard output, progress on standard error."""
+"""Output of commands: records on standard output, progress on standard error."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None) -> None:
-    """A record as JSON, or as text for people."""
+    """Prints a record as JSON or as text."""
     from deeppool.base.serialization import to_json
 
     print(json.dumps(to_json(record)) if as_json else text() if text else str(record))
@@ -18,7 +18,7 @@ def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None)
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error, when that is a terminal."""
+    """Shows a progress bar on standard error if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""``deeppool plan`` and ``frontier``."""
+"""The ``deeppool plan`` and ``deeppool frontier`` commands."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,17 +35,17 @@ def plan(
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, over all GPUs.")],
     amplification_limit: Annotated[
         float | None,
-        typer.Option(help="The most GPU-seconds a layer may spend, as a multiple of its time on one GPU (at least 1)."),
+        typer.Option(help="Maximum GPU-seconds of a layer as a multiple of its time on one GPU (at least 1)."),
     ] = None,
     limit_scope: Annotated[
         Literal["layer", "iteration"],
-        typer.Option(help="Whether every layer keeps the limit, as in the paper, or all of them together."),
+        typer.Option(help="Whether the limit applies to each layer, as in the paper, or to the whole iteration."),
     ] = "layer",
     search: Annotated[
         Literal["exact", "published"],
         typer.Option(
-            help="published is the algorithm of DeepPool's paper on the same prices, for comparison: its plan may be "
-            "slower and break the limit."
+            help="published is the algorithm of DeepPool's paper with the same costs, for comparison: its plan may be "
+            "slower and exceed the limit."
         ),
     ] = "exact",
     gpu_counts: CountsOption = "powers",
@@ -57,22 +57,23 @@ def plan(
         bool,
         typer.Option(
             "--overlap-sync",
-            help="All-reduces of gradients overlap the backward pass, at no cost to it; otherwise all waits for them, "
-            "as in the paper. The limit counts them in full either way.",
+            help="Gradient all-reduces overlap the backward pass, without slowing it down. By default everything waits "
+            "for them, as in the paper. The limit always counts them in full.",
         ),
     ] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the plan (JSON).")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the plan (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest plan whose layers keep the amplification limit and fit into memory, and say why.
+    """Find the fastest plan within the amplification limit and GPU memory, and explain it.
 
-    Each GPU holds parameters, gradients, the optimizer's state and what the forward keeps for the backward. Where
-    the fastest plan does not fit, the fastest found that does is given, with how far from the best it may be.
+    Each GPU holds parameters, gradients, optimizer state and saved activations. If the fastest plan does not fit into
+    memory, the result is the fastest plan found that does, with a bound on its distance from the optimum.
 
-    Example: deeppool plan vgg16.json --gpus 8 --global-batch 32 --amplification-limit 2 --cluster dgx-a100
+    Example: `deeppool plan vgg16.json --gpus 8 --global-batch 32 --amplification-limit 2 --cluster dgx-a100`
 
-    What the paper's algorithm makes of the same: deeppool plan … --search published
-    With all-reduces behind the backward pass: the same and --overlap-sync
+    With the paper's algorithm: `deeppool plan … --search published`
+
+    With overlapped all-reduces: `deeppool plan … --overlap-sync`
     """
     from deeppool.base import serialization
     from deeppool.cluster.cluster import find_cluster
@@ -80,7 +81,7 @@ def plan(
     from deeppool.profiling.shipped import find_profile
 
     bytes_per_gpu = memory_size(memory)
-    times = find_profile(profile_file)  # the plan says what is uncertain about it
+    times = find_profile(profile_file)  # the plan includes its caveats
     place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
     found = make_plan(
         times,
@@ -114,20 +115,20 @@ def frontier(
     harvest_of_idle: HarvestOption = None,
     min_background: MinBackgroundOption = None,
     min_speedup: MinSpeedupOption = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the frontier (JSON).")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the frontier (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find every efficient plan at once: iteration time against GPU-seconds.
+    """Find all efficient plans: iteration time against GPU-seconds.
 
-    A point of amplification 1 or more is a plan: deeppool plan … --limit-scope iteration --amplification-limit A
-    Each point says how much memory its plan needs (--json), and how many do not fit is said.
+    To get the plan of a point with amplification A: `deeppool plan … --limit-scope iteration --amplification-limit A`.
+    The output lists the memory of each plan (--json) and counts plans that do not fit.
 
-    With --background, foreground speed-up against cluster throughput instead, beside static partitions of the
-    cluster (DeepPool's figure 10); with --min-background or --min-speedup too, the one plan that answers.
+    With --background, compares foreground speed-up and cluster throughput with static partitions of the cluster
+    (DeepPool, figure 10). --min-background or --min-speedup then selects one plan.
 
-    Example: deeppool frontier vgg16.json --gpus 8 --global-batch 32 --cluster dgx-a100
+    Example: `deeppool frontier vgg16.json --gpus 8 --global-batch 32 --cluster dgx-a100`
 
-    Example: deeppool frontier vgg16.json --gpus 8 --global-batch 32 --background resnet18.json --min-speedup 3
+    Example: `deeppool frontier vgg16.json --gpus 8 --global-batch 32 --background resnet18.json --min-speedup 3`
     """
     from deeppool.base import serialization
     from deeppool.cluster.cluster import find_cluster
@@ -143,7 +144,7 @@ def frontier(
         min_speedup=min_speedup,
     )
     bytes_per_gpu = memory_size(memory)
-    times = find_profile(profile_file)  # the frontier says what is uncertain about it
+    times = find_profile(profile_file)  # the frontier includes its caveats
     place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
     if background is not None:
         warn(times.caveats())

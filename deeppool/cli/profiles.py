@@ -1,4 +1,4 @@
-"""``deeppool env``, ``deeppool profile`` and ``deeppool estimate``."""
+"""The ``deeppool env`` and ``deeppool profile`` commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from deeppool.errors import RunError
 
 
 def env(as_json: AsJson = False) -> None:
-    """What this machine has: processors, GPUs and what each can do for two jobs, packages, a background's priority."""
+    """Show processors, GPUs and their features for sharing, package versions, and the background priority."""
     from deeppool.device.environment import environment
 
     show(environment(), as_json)
@@ -26,56 +26,57 @@ def profile(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to save the profile (JSON); needed with MODEL.")
+        Path | None, typer.Option("-o", "--output", help="File for the profile (JSON); required with MODEL.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="auto is CUDA where there is a GPU.")] = "auto",
+    device: Annotated[Device, typer.Option(help="auto selects CUDA if there is a GPU.")] = "auto",
     input_shape: ShapeOption = None,
-    batch_sizes: Annotated[str, typer.Option(help="Per-GPU batch sizes to measure; a plan interpolates.")] = "1,2,4,8",
+    batch_sizes: Annotated[str, typer.Option(help="Per-GPU batch sizes to measure; plans interpolate.")] = "1,2,4,8",
     precision: Annotated[
-        Precision, typer.Option(help="bf16 and fp16 run under autocast; tf32 is for an NVIDIA GPU.")
+        Precision, typer.Option(help="bf16 and fp16 use autocast; tf32 requires an NVIDIA GPU.")
     ] = "fp32",
     granularity: Annotated[
         Granularity,
         typer.Option(
-            help="What is planned as one layer: each operator, a module with what follows it, or a block of modules "
-            "(a residual block, a transformer layer)."
+            help="What counts as one layer: an operator, a module with the activation and normalisation after it, or a "
+            "block of modules (residual block, transformer layer)."
         ),
     ] = "module",
     graphs: Annotated[
         bool | None,
-        typer.Option("--graphs/--no-graphs", help="Measure CUDA graphs, as jobs run; on CUDA that is the default."),
+        typer.Option("--graphs/--no-graphs", help="Measure under CUDA graphs, as in runs. Default: on CUDA only."),
     ] = None,
     ranks: Annotated[
         int,
         typer.Option(
-            help="CPU cores that train at the same time, of which one is measured, for plans of as many: cores share "
-            "memory and power."
+            help="Number of CPU cores that train at the same time while one is measured, because cores share memory and "
+            "power. Use the ranks of the intended plan."
         ),
     ] = 1,
     seconds: Annotated[
         float,
         typer.Option(
-            help="To spend on a batch size whose iterations are not steady before; more for a slow model, or a noisy "
-            "machine."
+            help="Maximum seconds per batch size if its iteration times do not become steady earlier; increase it for "
+            "slow models and noisy machines."
         ),
     ] = 6.0,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="BEFORE AFTER", help="Say which layers changed between two profiles, beyond noise."),
+        typer.Option(metavar="BEFORE AFTER", help="List the layers that changed beyond noise between two profiles."),
     ] = None,
     list_shipped: Annotated[
-        bool, typer.Option("--list", help="List the profiles that come with deeppool; PROFILE may be their name.")
+        bool, typer.Option("--list", help="List the shipped profiles, whose names commands accept as PROFILE.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure every layer of MODEL, forward and backward, and check that the layers add up to the whole iteration.
 
-    An interrupted profile keeps what it measured in FILE.partial; the same command goes on from there.
+    An interrupted measurement is kept in FILE.partial; the same command resumes it.
 
-    Example: deeppool profile resnet50 --batch-sizes 1,4,16,64 -o resnet50.json
-    or: deeppool profile bert_base --input-shape 128 --granularity block -o bert.json
+    Example: `deeppool profile resnet50 --batch-sizes 1,4,16,64 -o resnet50.json`
 
-    Example: deeppool profile --compare resnet50.json new.json
+    Example: `deeppool profile bert_base --input-shape 128 --granularity block -o bert.json`
+
+    Example: `deeppool profile --compare resnet50.json new.json`
     """
     if (model is not None) + (compare is not None) + list_shipped != 1:
         raise typer.BadParameter("takes one of MODEL, --compare BEFORE AFTER and --list")
@@ -90,7 +91,7 @@ def profile(
         show(found, as_json, found.explain)
     elif model is not None:
         if output is None:
-            raise typer.BadParameter("MODEL needs -o FILE, where to save the profile")
+            raise typer.BadParameter("MODEL needs -o FILE, the file for the profile")
         _measure(
             model,
             output,
@@ -137,6 +138,6 @@ def _measure(
             )
         except KeyboardInterrupt:
             raise RunError(
-                f"interrupted; what was measured is in {output}.partial (the same command goes on)"
+                f"interrupted; the measurements are in {output}.partial (the same command resumes)"
             ) from None
     show(found, as_json, found.explain)

@@ -1,4 +1,4 @@
-"""``deeppool replan``."""
+"""The ``deeppool replan`` command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,27 +11,27 @@ from deeppool.cli.output import show
 
 
 def replan(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that was run.")],
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run.")],
     profile_file: ProfileArgument,
-    run_file: Annotated[Path, typer.Argument(metavar="RUN", help="Made by: deeppool run PLAN -o FILE.")],
+    run_file: Annotated[Path, typer.Argument(metavar="RUN", help="File written by `deeppool run PLAN -o FILE`.")],
     hysteresis: Annotated[
         float | None,
         typer.Option(
-            help="The gain, as a share of the iteration time, that a new plan must exceed (default: 0.05).",
+            help="Minimum gain of a recommended plan, as a fraction of the iteration time (default: 0.05).",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Where to save the plan to run next: the new one, or PLAN if it stays."),
+        typer.Option("-o", "--output", help="File for the next plan: the new one if it is recommended, else PLAN."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Correct the layer times of PROFILE by a RUN of PLAN, and find the plan that is best at them.
+    """Correct the layer times of PROFILE by a RUN of PLAN, and plan again with them.
 
-    Says what the new plan would gain, and recommends it only if that is more than noise and a restart are worth.
+    Reports the gain of the new plan, and recommends it only if the gain exceeds the noise and the cost of a restart.
 
-    Example: deeppool replan plan.json vgg16.json run.json -o plan2.json
+    Example: `deeppool replan plan.json vgg16.json run.json -o plan2.json`
     """
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan

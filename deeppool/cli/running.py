@@ -1,4 +1,4 @@
-"""``deeppool running``."""
+"""The ``deeppool running`` command."""
 
 import json
 import time
@@ -9,20 +9,20 @@ import typer
 from deeppool.cli.options import AsJson
 from deeppool.errors import InvalidValueError, RunError
 
-ENDING_SECONDS = 60.0
-"""For a run that was asked to end."""
-LOOK_SECONDS = 0.1
+STOP_TIMEOUT = 60.0
+"""Seconds to wait for a run to end."""
+POLL_INTERVAL = 0.1
 
 
 def running(
     stop: Annotated[
-        str | None, typer.Option(metavar="NAME|all", help="End this run, with every process of it, and wait for that.")
+        str | None, typer.Option(metavar="NAME|all", help="Stop this run, or all of them, and wait until its processes have ended.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List your runs that are under way on this machine, in notebooks and commands, or end one.
+    """List your runs on this machine, started by notebooks, scripts or commands, or stop one.
 
-    Example: deeppool running --stop 4242-1
+    Example: `deeppool running --stop 4242-1`
     """
     from deeppool.base import serialization
     from deeppool.base.run_registry import running as find
@@ -32,14 +32,14 @@ def running(
         chosen = [run for run in found if stop in ("all", run.name)]
         if not chosen and stop != "all":
             there = ", ".join(run.name for run in found) or "none"
-            raise InvalidValueError(f"no run '{stop}' is under way: there is {there} (see deeppool running)")
+            raise InvalidValueError(f"no run '{stop}' is in progress: there is {there} (see deeppool running)")
         for run in chosen:
             run.stop()
-        deadline = time.monotonic() + ENDING_SECONDS
+        deadline = time.monotonic() + STOP_TIMEOUT
         while any(run.alive for run in chosen):
             if time.monotonic() > deadline:
-                raise RunError(f"still under way after {ENDING_SECONDS:.0f} s: {', '.join(r.name for r in chosen)}")
-            time.sleep(LOOK_SECONDS)
+                raise RunError(f"still running after {STOP_TIMEOUT:.0f} s: {', '.join(r.name for r in chosen)}")
+            time.sleep(POLL_INTERVAL)
         found = tuple(chosen)
     if as_json:
         print(json.dumps({"stopped" if stop else "running": [serialization.to_json(run) for run in found]}))

@@ -1,4 +1,4 @@
-"""``deeppool run``."""
+"""The ``deeppool run`` command."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,40 +30,41 @@ def run(
     what: Annotated[
         str, typer.Argument(metavar="PLAN|MODEL", help="A plan file, or a model to profile and plan first.")
     ],
-    ranks: Annotated[int | None, typer.Option(help="Processes to start; a plan has its own number.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Number of processes; a plan file determines it.")] = None,
     background: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL|JOB",
-            help="To train beside every rank: a model's name, or package.module:callable that returns a module or a "
+            help="Background job on every rank: a model's name, or package.module:callable that returns a module or a "
             "deeppool.TrainingJob.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Iterations to measure per condition.")] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Seconds to measure, instead of steps (30 unless given).")
+        float | None, typer.Option(help="Seconds to measure, instead of --steps (default: 30).")
     ] = None,
     policy: PolicyOption = None,
     max_slowdown: SlowdownOption = None,
     background_batch: BatchOption = None,
     emulate_rank: EmulateOption = None,
     input_shape: ShapeOption = None,
-    global_batch: Annotated[int, typer.Option(help="Samples per iteration, when a MODEL is given.")] = 16,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
+    global_batch: Annotated[int, typer.Option(help="Samples per iteration, for a MODEL.")] = 16,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the record (JSON).")] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace, planned and measured.")
+        Path | None, typer.Option(help="File for a Chrome/Perfetto trace of the planned and measured timelines.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a plan on this machine, alone and beside a background job, and say what each cost the other.
+    """Run a plan with and without a background job, and measure slowdown and harvest.
 
-    Ctrl-C ends every process. On several nodes, the same command on each of them under torchrun: see deeppool train.
+    Ctrl-C ends every process. On several nodes, run the command under torchrun on each node, as in `deeppool train
+    --help`.
 
-    Example: deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json
+    Example: `deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json`
 
-    With a bound: deeppool run plan.json --background resnet18 --policy feedback --max-slowdown 0.01
+    With a slowdown bound: `deeppool run plan.json --background resnet18 --policy feedback --max-slowdown 0.01`
 
-    One GPU that stands for eight: deeppool run plan8.json --emulate-rank 0 --background resnet18
+    Emulating one rank of eight: `deeppool run plan8.json --emulate-rank 0 --background resnet18`
     """
     from deeppool.base import serialization
     from deeppool.collocation.job_queue import BATCH, BackgroundJob
@@ -109,7 +110,7 @@ def _plan_for(
     global_batch: int,
     report: Callable[[str, float], None],
 ) -> "Plan":
-    """A plan from its file, or one made here for a model."""
+    """Reads a plan file, or profiles and plans a model."""
     if Path(what).is_file():
         found = read_plan(what)
         if ranks is not None and ranks != found.gpus:
@@ -117,7 +118,7 @@ def _plan_for(
                 f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})"
             )
         return found
-    # These load torch, which a plan from its file does without.
+    # Imported here because they load torch, which reading a plan file does not need.
     from deeppool.cluster.cluster import find_cluster
     from deeppool.device.cpu import usable_cores
     from deeppool.graph.capture.capture import capture

@@ -1,4 +1,4 @@
-"""``deeppool scaling``."""
+"""The ``deeppool scaling`` command."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,42 +12,42 @@ from deeppool.cli.output import progress, show
 
 def scaling(
     profile_file: ProfileArgument,
-    gpus: Annotated[int, typer.Option(help="The largest GPU count; the others are the powers of two below.")] = 1024,
-    global_batch: Annotated[int, typer.Option(help="Samples per iteration of strong scaling.")] = 256,
+    gpus: Annotated[int, typer.Option(help="Largest GPU count; the study covers the powers of two up to it.")] = 1024,
+    global_batch: Annotated[int, typer.Option(help="Samples per iteration in strong scaling.")] = 256,
     per_gpu_batch: Annotated[
-        int | None, typer.Option(help="Samples per GPU of weak scaling.", show_default="--global-batch")
+        int | None, typer.Option(help="Samples per GPU in weak scaling.", show_default="--global-batch")
     ] = None,
     network: Annotated[
-        str, typer.Option(help="Speeds of a GPU's link, in Gbit/s each direction.")
+        str, typer.Option(help="Link bandwidths of a GPU, in Gbit/s per direction.")
     ] = "10,200,1000,4800",
     steps_to_accuracy: Annotated[
         str,
         typer.Option(
-            help="How many steps each global batch needs to the target accuracy: a file of your own, or "
-            "vgg11-shallue2019 (Shallue et al., read from their figure), or imagenet-90-epochs (Goyal et al., "
-            "ResNet-50), or example (round numbers, from no paper)."
+            help="Steps to the target accuracy for each global batch: your own file, vgg11-shallue2019 (Shallue et al., "
+            "read from their figure), imagenet-90-epochs (Goyal et al., ResNet-50), or example (round numbers, not from "
+            "a paper)."
         ),
     ] = "example",
     amplification_limit: Annotated[
         float | None,
-        typer.Option(help="The most GPU-seconds a layer of a burst-parallel plan may spend (at least 1)."),
+        typer.Option(help="Maximum GPU-seconds of a layer as a multiple of its time on one GPU (at least 1)."),
     ] = None,
     network_model: Annotated[
         Literal["ring", "halving-doubling", "hierarchical", "best", "paper"],
-        typer.Option(help="Pattern that prices all-reduces; paper is DeepPool's simpler model."),
+        typer.Option(help="Cost model of all-reduces; paper is DeepPool's simpler model."),
     ] = "best",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the study (JSON).")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the study (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the time to accuracy on more GPUs and faster networks: weak, strong and batch-optimal scaling.
 
-    Weak scaling fixes the per-GPU batch, strong scaling the global batch; batch-optimal scaling takes the global
-    batch that reaches the accuracy soonest at each GPU count. Each one data parallel and burst parallel.
+    Weak scaling fixes the per-GPU batch, strong scaling the global batch; batch-optimal scaling uses the global batch
+    with the shortest time to accuracy at each GPU count. All three are predicted data parallel and burst parallel.
 
-    A file of your own steps: {"format": "deeppool/steps-table", "version": 1, "name": "my model to 70 %",
-    "source": "trained in May", "pairs": [[256, 90000], [1024, 30000], [8192, 12000]]}
+    Format of a steps file: `{"format": "deeppool/steps-table", "version": 1, "name": "my model to 70 %", "source":
+    "trained in May", "pairs": [[256, 90000], [1024, 30000], [8192, 12000]]}`
 
-    Example: deeppool scaling vgg16.json --gpus 256 --network 10,1000 --steps-to-accuracy steps.json -o study.json
+    Example: `deeppool scaling vgg16.json --gpus 256 --network 10,1000 --steps-to-accuracy steps.json -o study.json`
     """
     from deeppool.base import serialization
     from deeppool.planning.request import gpu_counts_to_search

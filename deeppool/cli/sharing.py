@@ -1,4 +1,4 @@
-"""What ``deeppool frontier --background`` takes and prints: collocation beside static partitions, or one answer."""
+"""Options and output of ``deeppool frontier --background``: collocation compared with static partitions."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 BackgroundOption = Annotated[
     str | None,
     typer.Option(
-        help="Profile of a background job for the idle time: prints foreground speed-up against cluster throughput."
+        help="Profile of a background job for the idle time; compares foreground speed-up and cluster throughput."
     ),
 ]
 BackgroundBatchOption = Annotated[
-    int | None, typer.Option(help="Background's batch on each GPU; its profile's largest unless given.")
+    int | None, typer.Option(help="Background's batch on each GPU. Default: the largest of its profile.")
 ]
 HarvestOption = Annotated[
     float | None,
     typer.Option(
-        help="Share of the idle time between layers that the background gets, 0 to 1, as a run measured it. "
-        "1 unless given: no interference modelled."
+        help="Fraction of the idle time that the background can use, 0 to 1, as measured by a run. Default: 1, without "
+        "interference."
     ),
 ]
 MinBackgroundOption = Annotated[
-    float | None, typer.Option(help="Print the fastest plan that leaves the background so many samples/s.")
+    float | None, typer.Option(help="Print the fastest plan with at least this background throughput, in samples/s.")
 ]
 MinSpeedupOption = Annotated[
     float | None,
-    typer.Option(help="Print the plan of highest cluster throughput that is so many times as fast as one GPU."),
+    typer.Option(help="Print the plan with the highest cluster throughput and at least this speed-up over one GPU."),
 ]
 
 
 def check_usage(background: str | None, *, min_background: float | None, **others: float | None) -> None:
-    """Options that only mean something beside a background job, and conditions of which one is answered at a time."""
+    """Rejects options that need ``--background`` without it, and two selection criteria at once."""
     given = [name for name, value in {"min_background": min_background, **others}.items() if value is not None]
     if given and background is None:
         raise typer.BadParameter(f"--{given[0].replace('_', '-')} needs --background PROFILE")
@@ -47,7 +47,7 @@ def check_usage(background: str | None, *, min_background: float | None, **other
 def show_sharing(
     shared: "SharedCluster", min_background: float | None, min_speedup: float | None, as_json: bool
 ) -> None:
-    """One answer where a condition was given, else everything; the table has a line per static partition."""
+    """Prints the selected plan if there is a criterion, else a table with a row per static partition."""
     if min_background is not None:
         _show_answer(shared.fastest(min_background), as_json)
     elif min_speedup is not None:
@@ -61,7 +61,7 @@ def _show_answer(answer: "SharingAnswer", as_json: bool) -> None:
 
 
 def as_plan(answer: "SharingAnswer") -> str:
-    """How to make the answer a plan. The digits keep the limit within the search's tolerance."""
+    """The command that makes the plan. The digits keep the limit within the search's tolerance."""
     point = answer.point
     return (
         f"as a plan: deeppool plan … --gpus {point.gpus} --limit-scope iteration "
@@ -70,7 +70,7 @@ def as_plan(answer: "SharingAnswer") -> str:
 
 
 def partition_table(shared: "SharedCluster") -> str:
-    """The record's line, then each static partition beside the collocated plans that match it."""
+    """The record's summary, then each static partition with the collocated plans that match it."""
     from rich import box
     from rich.table import Table
 
@@ -85,11 +85,11 @@ def partition_table(shared: "SharedCluster") -> str:
     for row in _rows(shared):
         table.add_row(*row)
     notes = [
-        "Partition: GPUs of a data-parallel foreground + GPUs of the background; with burst parallel: the foreground "
-        "is the fastest plan on its GPUs.",
-        "samples/s: foreground and background. Collocated: a burst-parallel foreground with the background in its "
-        "idle time, on so many GPUs, found by the",
-        "limit of the whole iteration; the other GPUs train the background alone.",
+        "Static partition: GPUs of a data-parallel foreground + GPUs of the background; with burst parallel: the same "
+        "partition with the fastest",
+        "burst-parallel foreground. samples/s: foreground and background. Collocated: a burst-parallel foreground with "
+        "the background in its idle time,",
+        "on the given number of GPUs with the given iteration limit; the other GPUs train the background alone.",
     ]
     return "\n".join([str(shared), "", format_tables(table, width=140).strip(), "", *notes])
 
@@ -108,7 +108,7 @@ def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
 
 
 def _gain(point: "OperatingPoint", what: str, still: "OperatingPoint") -> str:
-    """What a collocated plan reaches, how much more than the partition that is, and the limit that finds the plan."""
+    """A collocated plan's value, its gain over the partition, its GPUs and its iteration limit."""
     from deeppool.units import format_percent
 
     value = f"{point.speedup:.2f}x" if what == "speedup" else f"{point.throughput:.4g}"

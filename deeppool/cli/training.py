@@ -1,4 +1,4 @@
-"""``deeppool train``."""
+"""The ``deeppool train`` command."""
 
 import importlib
 import os
@@ -23,60 +23,59 @@ if TYPE_CHECKING:
 
 
 def train(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Made for the job: see the example.")],
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan for the job's model.")],
     job: Annotated[str, typer.Argument(help="package.module:callable that returns a deeppool.TrainingJob.")],
-    steps: Annotated[int, typer.Option(help="Updates that the training shall have made in the end.")],
+    steps: Annotated[int, typer.Option(help="Total number of updates, including those before a resumed checkpoint.")],
     checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder for checkpoints; the training goes on from the latest one there.")
+        Path | None, typer.Option(help="Folder for checkpoints; the training resumes from the latest one.")
     ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Updates between two checkpoints.")] = 100,
-    keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = 2,
-    restarts: Annotated[int, typer.Option(help="How often to start again after a rank died or hung.")] = 0,
+    checkpoint_every: Annotated[int, typer.Option(help="Number of updates between two checkpoints.")] = 100,
+    keep: Annotated[int, typer.Option(help="Number of checkpoints to keep.")] = 2,
+    restarts: Annotated[int, typer.Option(help="Maximum number of restarts after a rank died or hung.")] = 0,
     background: Annotated[
         list[str] | None,
         typer.Option(
             metavar="JOB|MODEL",
-            help="To train in the gaps, on one rank: package.module:callable that returns a deeppool.TrainingJob, or a "
-            "model's name. Give it several times for a queue.",
+            help="Background job for the idle time of one rank: package.module:callable that returns a "
+            "deeppool.TrainingJob, or a model's name. Repeat the option for a queue.",
         ),
     ] = None,
-    background_batch: Annotated[int, typer.Option(help="Samples of a step of a background job.")] = 4,
+    background_batch: Annotated[int, typer.Option(help="Samples per step of a background job.")] = 4,
     background_steps: Annotated[
-        int | None, typer.Option(help="Updates of each background job; none: until the training ends.")
+        int | None, typer.Option(help="Updates of each background job. Default: until the training ends.")
     ] = None,
     background_checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder with one folder of checkpoints for each background job, which goes on.")
+        Path | None, typer.Option(help="Folder with a checkpoint folder for each background job, which resumes from it.")
     ] = None,
     background_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Most that a background job may hold, for example 2GB.")
+        str | None, typer.Option(metavar="SIZE", help="Maximum memory of a background job, for example 2GB.")
     ] = None,
     background_restarts: Annotated[
-        int, typer.Option(help="How often to start a background job again after it crashed or hung.")
+        int, typer.Option(help="Maximum number of restarts of a background job that crashed or hung.")
     ] = 0,
     policy: PolicyOption = None,
     max_slowdown: SlowdownOption = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the record (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train JOB by PLAN on this machine, as one process would on the global batch.
+    """Train JOB by PLAN; the updates equal those of one process on the global batch.
 
-    Ctrl-C, kill or a fault ends every process; the same command goes on from the last checkpoint, and so does one
-    with a plan for another number of ranks.
+    Ctrl-C, kill or a fault ends every process. The same command resumes from the last checkpoint, also with a plan for
+    another number of ranks.
 
-    Example: deeppool train plan.json examples.own_training:job --steps 200 --checkpoints checkpoints
+    Example: `deeppool train plan.json examples.own_training:job --steps 200 --checkpoints checkpoints`
 
-    Other trainings can run in the gaps that the plan leaves idle: each rank's free place takes the next background job.
+    Background jobs train in the idle time of the plan; each rank takes the next job of the queue.
 
-    Example: deeppool train plan.json examples.own_training:job --steps 200 --background examples.own_training:job
-    --background-memory 2GB --background-restarts 1 --background-checkpoints others
+    Example: `deeppool train plan.json examples.own_training:job --steps 200 --background examples.own_training:job
+    --background-memory 2GB --background-restarts 1 --background-checkpoints others`
 
-    On several nodes, the same command on each of them, under torchrun, for a plan of as many ranks:
+    On several nodes, run the command under torchrun on each node, with one process per rank of the plan: `torchrun
+    --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli train plan.json
+    examples.own_training:job --steps 200 --checkpoints /shared/checkpoints`
 
-    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli train plan.json
-    examples.own_training:job --steps 200 --checkpoints /shared/checkpoints
-
-    Rank 0 reads the plan, makes the job and speaks for all; each node needs the code of the job, and the folder of
-    checkpoints must be one that all nodes share.
+    Only rank 0 reads the plan and creates the job. Each node needs the job's code, and all nodes must share the
+    checkpoint folder.
     """
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan
@@ -121,7 +120,7 @@ def train(
 
 
 def find_job(reference: str) -> "TrainingJob":
-    """The job that a user's callable returns. The current folder is importable."""
+    """Calls a user's function and returns its job; the current folder is on the import path."""
     from deeppool.training.training_job import TrainingJob
 
     found = _call(reference)
@@ -131,7 +130,7 @@ def find_job(reference: str) -> "TrainingJob":
 
 
 def find_own(reference: str) -> "TrainingJob | None":
-    """A training that a user's callable returns; None for a model, by name or by its callable."""
+    """The training job that a user's callable returns; None for a model's name or a callable that returns a model."""
     from deeppool.training.training_job import TrainingJob
 
     found = _call(reference) if ":" in reference else None
@@ -148,7 +147,7 @@ def find_background(
     memory: str | None,
     restarts: int,
 ) -> "list[BackgroundJob] | None":
-    """Background jobs by their models' names or their callables, each with a folder of checkpoints of its own."""
+    """Background jobs of model names or callables, each with its own checkpoint folder."""
     from deeppool.collocation.job_queue import BackgroundJob, synthetic_job
 
     jobs = []
@@ -160,7 +159,7 @@ def find_background(
 
 
 def _call(reference: str) -> Any:
-    """What ``package.module:callable`` returns."""
+    """Imports and calls ``package.module:callable``."""
     from deeppool.graph.models.torchvision_operators import define_missing_operators
 
     module, colon, attribute = reference.partition(":")
