@@ -43,7 +43,7 @@ shipped: .venv/.installed  ## measure the profiles that come with deeppool again
 	  $(BIN)/deeppool profile $$model --device cpu -o deeppool/profiling/data/$$model-cpu.json || exit 1; \
 	done
 
-pictures: .venv/.installed-test demo  ## picture every widget and the demo's figures for docs/, by Chromium
+pictures: .venv/.installed-test demo  ## make the pictures of the README, by Chromium
 	$(BIN)/python docs/screenshots.py --records demo/burst-parallel -o docs/pictures
 
 clean:  ## remove what the targets above made, .venv too

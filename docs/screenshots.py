@@ -1,8 +1,8 @@
-"""Makes the documentation's pictures: every widget in both themes in a real JupyterLab, and the README's figures.
+"""Makes the README's pictures: widgets in a real JupyterLab, and the timeline of the demo's run.
 
-python docs/screenshots.py -o docs/pictures                            # all of docs/scenes.py
-python docs/screenshots.py telemetry run -o docs/pictures              # some of them
-make demo && python docs/screenshots.py --records demo/burst-parallel timeline layers -o docs/pictures
+python docs/screenshots.py -o docs/pictures                            # all scenes of docs/scenes.py
+python docs/screenshots.py model-light profile-dark -o docs/pictures   # some of them
+make demo && python docs/screenshots.py --records demo/burst-parallel timeline -o docs/pictures
 """
 
 import argparse
@@ -29,22 +29,20 @@ if TYPE_CHECKING:
 
 THEMES: dict[str, Theme] = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 WINDOW_HEIGHT = 1900
-"""Pixels: the tallest widget is seen whole."""
+"""Pixels; fits the tallest widget."""
 FIGURE_WIDTH = 1200
-"""Pixels of a README's figure."""
+"""Width of a figure in pixels."""
 LARGEST = 150_000
-"""Bytes of a picture."""
+"""Maximum size of a picture in bytes."""
 
 FIGURES: dict[str, Callable[[Path], "go.Figure"]] = {
     "timeline": lambda folder: dp.figures.timeline(dp.load(folder / "run.json")),
-    "collocation": lambda folder: dp.figures.collocation(dp.load(folder / "run.json")),
-    "layers": lambda folder: dp.figures.layers(dp.load(folder / "plan.json")),
 }
-"""The README's, from the records of the demo."""
+"""Figures made from the records of the demo."""
 
 
 def main() -> None:
-    """Makes the pictures that were asked for."""
+    """Makes the requested pictures."""
     arguments = parse()
     arguments.output.mkdir(parents=True, exist_ok=True)
     scenes = {name: scene for name, scene in SCENES.items() if name in arguments.names}
@@ -59,11 +57,11 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line; a wrong name ends here."""
+    """Parses the command line and rejects unknown names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join([*SCENES, *FIGURES])}; all unless given")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the pictures")
-    parser.add_argument("--records", type=Path, help="folder with run.json and plan.json, for the README's figures")
+    parser.add_argument("--records", type=Path, help="folder with run.json of the demo")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(SCENES) - set(FIGURES):
         parser.error(f"no picture {', '.join(sorted(unknown))}: there are {', '.join([*SCENES, *FIGURES])}")
@@ -74,19 +72,18 @@ def parse() -> argparse.Namespace:
 
 
 def picture_scene(lab: Lab, scene: Scene, folder: Path, name: str) -> None:
-    """Runs a scene once and pictures it in each theme."""
+    """Runs a scene and takes a picture of its widget in its theme."""
     notebook = lab.open([cell.strip() for cell in scene.cells], seconds=600)
     panel = notebook.panel(scene.panel)
     scene.prepare(notebook, panel)
-    for suffix, theme in THEMES.items():
-        notebook.set_theme(theme)
-        notebook.wait(panel)
-        save(panel, folder / f"{name}-{suffix}.png")
+    notebook.set_theme(THEMES[name.rpartition("-")[2]])
+    notebook.wait(panel)
+    save(panel, folder / f"{name}.png")
     lab.end()
 
 
 def picture_figure(figure: "go.Figure", path: Path) -> None:
-    """Pictures a figure at the width of a laptop."""
+    """Takes a picture of a figure at the width of a laptop screen."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -100,7 +97,7 @@ def picture_figure(figure: "go.Figure", path: Path) -> None:
 
 
 def save(shown: Locator, path: Path) -> None:
-    """A PNG of 256 colours: figures and text have no more, and it is a third of the size."""
+    """Saves a PNG with 256 colours, enough for figures and text, at a third of the size."""
     with Image.open(io.BytesIO(shown.screenshot(animations="disabled"))) as picture:
         picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     size = path.stat().st_size

@@ -30,7 +30,10 @@ JobNumber = Annotated[int, typer.Argument(help="Job number, as printed by submit
 def start(
     address: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address of a running Ray cluster that includes this machine. Default: start a new one."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of a running Ray cluster that includes this machine. Default: start a new one.",
+        ),
     ] = None,
     gpus: Annotated[
         int | None,
@@ -55,7 +58,8 @@ def start(
 @cluster.command()
 def submit(
     plan_file: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="Plan of a foreground job, which gets the GPUs that its layers use.")
+        Path | None,
+        typer.Argument(metavar="PLAN", help="Plan of a foreground job, which gets the GPUs that its layers use."),
     ] = None,
     job: Annotated[
         str | None,
@@ -68,14 +72,14 @@ def submit(
     background: Annotated[
         str | None, typer.Option(help="Model of a background job for idle time, instead of a plan.")
     ] = None,
-    gpus: Annotated[int, typer.Option(help="Number of GPUs of a background job, which trains independently on each.")] = 1,
+    gpus: Annotated[
+        int, typer.Option(help="Number of GPUs of a background job, which trains independently on each.")
+    ] = 1,
     input_shape: ShapeOption = None,
     steps: Annotated[
         int | None, typer.Option(help="Number of updates. Default for a background job: until it is cancelled.")
     ] = None,
-    checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder for checkpoints, shared by all machines.")
-    ] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder for checkpoints, shared by all machines.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Queue a job. It starts when it is first in the queue and its GPUs are free, without stopping other jobs.

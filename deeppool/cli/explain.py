@@ -18,10 +18,10 @@ def explain(
 ) -> None:
     """Explain the GPU count of each layer of PLAN by the cost of the next smaller and next larger count.
 
-    With a LAYER: the cost of every count, to the layer and to the whole iteration, all other layers unchanged.
-    With --json: every count of that layer, or of all layers.
+    With a LAYER, lists the cost of every count for the layer and the whole iteration, with all other layers unchanged.
+    With --json, lists every count of that layer, or of all layers.
 
-    Example: deeppool explain plan.json classifier.0
+    Example: `deeppool explain plan.json classifier.0`
     """
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan

@@ -25,7 +25,9 @@ def network(
     ] = "auto",
     sizes: Annotated[
         str | None,
-        typer.Option(help="Message sizes in bytes, for example 4,4096,67108864. Default: all powers of two from 4 B to 64 MiB."),
+        typer.Option(
+            help="Message sizes in bytes, for example 4,4096,67108864. Default: all powers of two from 4 B to 64 MiB."
+        ),
     ] = None,
     seconds: Annotated[
         float, typer.Option(help="Duration of the measurement; every size is measured at least 9 times.")

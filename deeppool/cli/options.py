@@ -16,8 +16,8 @@ PolicyOption = Annotated[
     Policy | None,
     typer.Option(
         help="How the background shares a core: naive (equal priority), nice (nice 19), priority (lowest priority, the "
-        "default), paced (lowest priority, in short pieces with an in-flight limit), feedback (paced, and kept away from "
-        "foreground operators that slow down), none (no background)."
+        "default), paced (lowest priority, in short pieces with an in-flight limit), feedback (paced, and not during "
+        "foreground operators that it slows down), none (no background)."
     ),
 ]
 SlowdownOption = Annotated[
@@ -42,8 +42,8 @@ EmulateOption = Annotated[
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), or your own "
-        "model as package.module:callable."
+        help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), or your "
+        "own model as package.module:callable."
     ),
 ]
 ShapeOption = Annotated[
@@ -66,8 +66,8 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file written by `deeppool network -o "
-        "FILE`. Default: loopback (measured on one machine) for CPU profiles, dgx-h100 or dgx-h200 for profiles of those "
-        "GPUs, else dgx-a100."
+        "FILE`. Default: loopback (measured on one machine) for CPU profiles, dgx-h100 or dgx-h200 for profiles of "
+        "those GPUs, else dgx-a100."
     ),
 ]
 NetworkOption = Annotated[
@@ -81,13 +81,12 @@ CountsOption = Annotated[
     Literal["powers", "all"], typer.Option(help="Allowed GPU counts of a layer: powers of two, or any.")
 ]
 OptimizerOption = Annotated[
-    Literal["sgd", "momentum", "adam", "adamw"], typer.Option(help="Optimizer, for the memory estimate (state in fp32).")
+    Literal["sgd", "momentum", "adam", "adamw"],
+    typer.Option(help="Optimizer, for the memory estimate (state in fp32)."),
 ]
 MemoryOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB. Default: from the cluster."
-    ),
+    typer.Option(metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB. Default: from the cluster."),
 ]
 JobsOption = Annotated[
     int | None,

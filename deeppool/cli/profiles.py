@@ -48,8 +48,8 @@ def profile(
     ranks: Annotated[
         int,
         typer.Option(
-            help="Number of CPU cores that train at the same time while one is measured, because cores share memory and "
-            "power. Use the ranks of the intended plan."
+            help="Number of CPU cores that train at the same time while one is measured, because cores share memory "
+            "and power. Use the ranks of the intended plan."
         ),
     ] = 1,
     seconds: Annotated[

@@ -16,7 +16,10 @@ POLL_INTERVAL = 0.1
 
 def running(
     stop: Annotated[
-        str | None, typer.Option(metavar="NAME|all", help="Stop this run, or all of them, and wait until its processes have ended.")
+        str | None,
+        typer.Option(
+            metavar="NAME|all", help="Stop this run, or all of them, and wait until its processes have ended."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -40,9 +40,7 @@ def run(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Iterations to measure per condition.")] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="Seconds to measure, instead of --steps (default: 30).")
-    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds to measure, instead of --steps (default: 30).")] = None,
     policy: PolicyOption = None,
     max_slowdown: SlowdownOption = None,
     background_batch: BatchOption = None,

@@ -23,9 +23,9 @@ def scaling(
     steps_to_accuracy: Annotated[
         str,
         typer.Option(
-            help="Steps to the target accuracy for each global batch: your own file, vgg11-shallue2019 (Shallue et al., "
-            "read from their figure), imagenet-90-epochs (Goyal et al., ResNet-50), or example (round numbers, not from "
-            "a paper)."
+            help="Steps to the target accuracy for each global batch: your own file, vgg11-shallue2019 (Shallue et "
+            "al., read from their figure), imagenet-90-epochs (Goyal et al., ResNet-50), or example (round numbers, "
+            "not from a paper)."
         ),
     ] = "example",
     amplification_limit: Annotated[

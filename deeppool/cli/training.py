@@ -45,7 +45,8 @@ def train(
         int | None, typer.Option(help="Updates of each background job. Default: until the training ends.")
     ] = None,
     background_checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder with a checkpoint folder for each background job, which resumes from it.")
+        Path | None,
+        typer.Option(help="Folder with a checkpoint folder for each background job, which resumes from it."),
     ] = None,
     background_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Maximum memory of a background job, for example 2GB.")

@@ -39,7 +39,7 @@ def test_iterations_stand_over_the_time_by_condition() -> None:
     assert list(drawn["collocated"].x) == [0.5, 1.0, 1.2]
     assert list(drawn["collocated"].y) == pytest.approx([150, 140, 110])
     assert "bound 50 %" in drawn["collocated"].customdata[0]
-    assert "may use 20 % of the time" in drawn["collocated"].customdata[2]
+    assert "allowed to the background: 20 % of the time" in drawn["collocated"].customdata[2]
 
 
 def test_the_level_alone_is_the_mean_of_iterations_on_cores_that_are_awake() -> None:
