@@ -17,7 +17,7 @@ def torchrun_workers() -> Iterator["WorkerGroup | None"]:
 
     # While this process reads its files and loads torch, another loads what the ranks will need.
     if (ready := fork_server()) is not None:
-        ready.prepare("deeppool.execution.worker")
+        ready.preload("deeppool.execution.worker")
     if not started_by_torchrun():
         yield None
         return

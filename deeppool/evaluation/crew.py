@@ -63,7 +63,7 @@ def run_tasks(
     if jobs < 1:
         raise InvalidValueError(f"jobs must be at least 1, got {jobs}")
     if (ready := fork_server()) is not None:
-        ready.prepare("deeppool.evaluation.kernel")
+        ready.preload("deeppool.evaluation.kernel")
     # Here, as a process that is killed removes nothing.
     with tempfile.TemporaryDirectory(prefix="deeppool-kernels-", ignore_cleanup_errors=True) as sockets:
         crew = _Crew(tasks, jobs, seconds, on_progress or (lambda what, share: None), Path(sockets))

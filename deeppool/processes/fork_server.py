@@ -1,6 +1,6 @@
-"""The nursery's own process: it imports what it is asked to, forks children from itself, and tells who has ended.
+"""Fork server process: imports modules on request, forks worker processes from itself and reports their exit codes.
 
-It holds no state but modules, and no thread but the main one, so that a fork of it is as good as a new process.
+Its only state is its loaded modules and its only thread the main one, so a fork behaves like a new process.
 """
 
 import atexit
@@ -18,115 +18,120 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-REQUEST_BYTES = 2**16
-"""Of one message, either way."""
+MESSAGE_BYTES = 2**16
+"""Maximum size of one message in either direction."""
 
 
 class ForkServer:
-    """Forks, and tells who has ended."""
+    """Forks processes for one client and reports how they ended."""
 
     def __init__(self, link: socket.socket) -> None:
-        """Listens to the launcher at the other end."""
+        """Serves the client at the other end of ``link``."""
         self.link = link
-        self.living: dict[int, int] = {}
-        """Descriptor that tells of its end → process."""
-        self.open = True
+        self.workers: dict[int, tuple[int, int]] = {}
+        """pidfd → number of the request, process id."""
+        self.accepting = True
         self.selector = selectors.DefaultSelector()
         self.selector.register(link, selectors.EVENT_READ)
 
     def serve(self) -> Callable[[], None] | None:
-        """Until the launcher is gone and all children are; in a child returns what that shall run."""
-        while self.open or self.living:
+        """Runs until the link is closed and all workers have ended; in a fork, returns its main function."""
+        while self.accepting or self.workers:
             for key, _ in self.selector.select():
                 if key.fileobj is not self.link:
-                    self._bury(key.fd)
-                elif (run := self._obey()) is not None:
-                    return run
+                    self._reap(key.fd)
+                elif (main := self._handle_request()) is not None:
+                    return main
         return None
 
-    def _obey(self) -> Callable[[], None] | None:
-        told, descriptors, *_ = socket.recv_fds(self.link, REQUEST_BYTES, 3)
-        request = json.loads(told or b'{"retire": true}')
-        if "retire" in request:
-            self.open = False
+    def _handle_request(self) -> Callable[[], None] | None:
+        data, descriptors, *_ = socket.recv_fds(self.link, MESSAGE_BYTES, 3)
+        request = json.loads(data or b'{"drain": true}')
+        if "drain" in request:
+            self.accepting = False
             self.selector.unregister(self.link)
-            for pid in [] if told else self.living.values():
-                # They notice by themselves that their launcher is gone, unless they were stopped.
-                kill_group(pid)
+            if not data:
+                # Workers exit by themselves when the client is gone, unless they were stopped by a signal.
+                for _, pid in self.workers.values():
+                    kill_group(pid)
             return None
-        # What cannot be imported is for the child to tell.
+        # The worker raises the same error on its own standard error.
         with contextlib.suppress(Exception):
             importlib.import_module(request["module"])
         if "number" not in request:
             return None
+        number = request.pop("number")
         pid = os.fork()
         if pid == 0:
-            self._leave(descriptors)
-            del request["number"]
-            return lambda: _become(**request)
+            self._detach(descriptors)
+            return lambda: _run_module(**request)
         for descriptor in descriptors:
             os.close(descriptor)
-        # Here as in the child: whoever comes first.
+        # In the worker too: whichever of the two runs first.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
-        end = os.pidfd_open(pid)
-        self.living[end] = pid
-        self.selector.register(end, selectors.EVENT_READ)
-        self._tell(number=request["number"], pid=pid)
+        pidfd = os.pidfd_open(pid)
+        self.workers[pidfd] = number, pid
+        self.selector.register(pidfd, selectors.EVENT_READ)
+        self._report(number=number, pid=pid)
         return None
 
-    def _bury(self, end: int) -> None:
-        """What a child started dies with it, before anybody else can have the number of its group."""
-        pid = self.living.pop(end)
-        self.selector.unregister(end)
-        os.close(end)
+    def _reap(self, pidfd: int) -> None:
+        """Kills what a worker started before reaping it, while nobody else can have its process group id."""
+        number, pid = self.workers.pop(pidfd)
+        self.selector.unregister(pidfd)
+        os.close(pidfd)
         kill_group(pid)
         _, status = os.waitpid(pid, 0)
-        self._tell(pid=pid, code=os.waitstatus_to_exitcode(status))
+        self._report(number=number, code=os.waitstatus_to_exitcode(status))
 
-    def _tell(self, **message: int) -> None:
+    def _report(self, **message: int) -> None:
         with contextlib.suppress(OSError):
             self.link.send(json.dumps(message).encode())
 
-    def _leave(self, standard: Sequence[int]) -> None:
-        """A child has nothing of the nursery's but its modules."""
+    def _detach(self, standard: Sequence[int]) -> None:
+        """Closes every descriptor of the server in a new worker and installs its standard streams."""
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         self.selector.close()
         self.link.close()
-        for end in self.living:
-            os.close(end)
+        for pidfd in self.workers:
+            os.close(pidfd)
         for number, descriptor in enumerate(standard):
             os.dup2(descriptor, number)
             os.close(descriptor)
 
 
 def kill_group(leader: int) -> None:
-    """Ends a process and all that it started; nothing happens where they are gone."""
+    """Kills a process group; does nothing if it is gone."""
     with contextlib.suppress(OSError):
-        # At the lowest priority even dying takes long, on a busy machine for ever.
+        # At the lowest priority a process takes long to die, forever on a busy machine.
         for thread in Path(f"/proc/{leader}/task").iterdir():
             os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
+def _serve(link: socket.socket) -> None:
+    main = ForkServer(link).serve()
+    if main is not None:
+        main()
+
+
 def become_fork_server(link: socket.socket, title: str) -> NoReturn:
-    """What a fork of a process with modules, but without threads, does to fork children for that process."""
+    """Turns this fork of a single-threaded process into a fork server for that process."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
-    with Path(os.devnull).open("r+b") as nothing:
+    with Path(os.devnull).open("r+b") as null:
         for standard in range(3):
-            os.dup2(nothing.fileno(), standard)
-    _entitle(title)
-    run = ForkServer(link).serve()
-    if run is not None:
-        run()
+            os.dup2(null.fileno(), standard)
+    _set_title(title)
+    _serve(link)
     os._exit(0)
 
 
-def _entitle(title: str) -> None:
-    # Or a title would go where others look for the environment of a process.
+def _set_title(title: str) -> None:
+    # Otherwise a long title overwrites the memory in which ps and psutil find the environment.
     os.environ["SPT_NOENV"] = "1"
     from setproctitle import setproctitle
 
@@ -134,11 +139,11 @@ def _entitle(title: str) -> None:
     del os.environ["SPT_NOENV"]
 
 
-def _become(
+def _run_module(
     module: str, title: str, folder: str, arguments: Sequence[str], environment: dict[str, str | None]
 ) -> NoReturn:
-    """What ``python -m module`` would be in a folder."""
-    _entitle(title)
+    """Runs a module as ``python -m module`` would in ``folder``, and exits."""
+    _set_title(title)
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -148,11 +153,11 @@ def _become(
     if not sys.flags.safe_path:
         sys.path[0] = folder
     sys.argv = [module, *arguments]
-    # Forks draw different numbers, as new processes do; Python sees to its own module, numpy does not.
+    # Workers draw different random numbers, as new processes do; Python reseeds its own generator in a fork, numpy not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))
     importlib.import_module(module).main()
-    # As Python ends, but for taking torch's modules apart, which takes seconds.
+    # As at the end of Python, without freeing torch's modules, which takes seconds.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -160,13 +165,10 @@ def _become(
 
 
 def main() -> None:
-    """Serves one launcher."""
-    # Python counts the threads of the numeric libraries, which know what to do in a fork.
+    """Serves the client that started this process, over the socket whose descriptor is the first argument."""
+    # Python counts threads of numeric libraries, which handle a fork themselves.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
-    cradle = ForkServer(socket.socket(fileno=int(sys.argv[1])))
-    run = cradle.serve()
-    if run is not None:
-        run()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
-"""A process that has loaded what ranks and background jobs need, and forks them from itself.
+"""Client of the fork server: starts worker processes from one that has torch loaded.
 
-Importing torch takes a process seconds of CPU time. With a nursery it is spent once per launcher: a second run in the
-same notebook starts at once, and a background job that starts beside a running foreground takes nothing from it.
-
-The process itself is :mod:`deeppool.processes.fork_server`; here is its launcher's end. It forks on Linux only: elsewhere the
-libraries below torch do not survive it.
+Importing torch costs seconds of CPU time. The fork server (:mod:`deeppool.processes.fork_server`) spends them once per
+launcher: a second run in the same notebook starts at once, and a background job that starts beside a running foreground
+takes little CPU time from it. Linux only: elsewhere the libraries below torch do not survive a fork.
 """
+
+# Not multiprocessing's forkserver: a kernel cannot fork its own (3.3 s each), a killed worker's children survive it.
 
 import atexit
 import contextlib
 import itertools
 import json
 import os
-import queue
-import selectors
 import signal
 import socket
 import subprocess
@@ -21,40 +19,43 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from deeppool.errors import RunError
-from deeppool.processes.fork_server import REQUEST_BYTES, become_fork_server, kill_group
+from deeppool.processes.fork_server import MESSAGE_BYTES, become_fork_server, kill_group
+
+if TYPE_CHECKING:
+    import psutil
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
-"""Whether there can be nurseries here."""
-BIRTH_SECONDS = 120.0
-"""For importing what the first child needs, on a machine that is busy."""
+"""Whether this platform has fork servers."""
+START_SECONDS = 120.0
+"""Time limit for the imports of the first worker, on a busy machine."""
 CLOSING_SECONDS = 2.0
-"""For it to end its children and itself."""
+"""Time limit for the server to end its workers and itself."""
 TITLE_ROOM = 80
-"""Characters that a child's title may need more than the nursery's own command has."""
+"""Characters by which a worker's title may be longer than the server's own command line."""
 READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP OPENBLAS PYTHON PYTORCH TORCH".split())
-"""How the variables begin that libraries read when they are loaded: with other ones, a nursery is no use."""
+"""Prefixes of environment variables that libraries read when they are loaded: a server with other values is no use."""
 
 
 class ForkedProcess:
-    """A child of the nursery's, as its launcher sees it: what :class:`subprocess.Popen` is for one's own."""
+    """A worker forked by the server, with the part of :class:`subprocess.Popen`'s interface that its users need."""
 
-    def __init__(self, pid: int, stdin: TextIO, stdout: TextIO) -> None:
-        """It has just been born; ``stdin`` and ``stdout`` are our ends of its pipes."""
-        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+    def __init__(self, stdin: TextIO, stdout: TextIO) -> None:
+        """Has no ``pid`` before the server reports it; ``stdin`` and ``stdout`` are this side's ends of its pipes."""
+        self.pid, self.stdin, self.stdout = 0, stdin, stdout
         self.returncode: int | None = None
         self.stderr: TextIO | None = None
-        self._over = threading.Event()
+        self.started, self._ended = threading.Event(), threading.Event()
 
     def poll(self) -> int | None:
-        """None while it runs; minus a signal's number where that killed it."""
+        """None while it runs; minus the signal's number if a signal killed it."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """As :meth:`subprocess.Popen.wait`."""
-        if not self._over.wait(timeout):
+        if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         assert self.returncode is not None
         return self.returncode
@@ -65,37 +66,27 @@ class ForkedProcess:
             if self.returncode is None:
                 os.kill(self.pid, number)
 
-    def ended(self, code: int) -> None:
-        """The nursery says so, or is gone itself."""
+    def set_started(self, pid: int) -> None:
+        """Records the server's report of the start."""
+        self.pid = pid
+        self.started.set()
+
+    def set_ended(self, code: int) -> None:
+        """Records the server's report of the end, or that the server itself is gone."""
         self.returncode = code
-        self._over.set()
+        self._ended.set()
+        self.started.set()
 
 
-class _ForkOfThisProcess:
-    """A fork of this process: what :class:`subprocess.Popen` is for a new one."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid, self._end = pid, os.pidfd_open(pid)
-
-    def wait(self, timeout: float | None = None) -> None:
-        with selectors.DefaultSelector() as ended:
-            ended.register(self._end, selectors.EVENT_READ)
-            if not ended.select(timeout):
-                raise subprocess.TimeoutExpired(str(self._pid), timeout or 0.0)
-        os.waitpid(self._pid, 0)
-        os.close(self._end)
-
-    def kill(self) -> None:
-        signal.pidfd_send_signal(self._end, signal.SIGKILL)
+Start = Callable[[socket.socket, socket.socket], "psutil.Process"]
+"""Starts the server's process, given the client's end of the link and the server's."""
 
 
-Start = Callable[[socket.socket, socket.socket], "subprocess.Popen[bytes] | _ForkOfThisProcess"]
-"""Starts the process of a nursery, given the launcher's end of its link and its own."""
+def _spawn_server(_: socket.socket, link: socket.socket) -> "psutil.Process":
+    import psutil
 
-
-def _spawned(_: socket.socket, link: socket.socket) -> "subprocess.Popen[bytes]":
-    # A process group of its own, and no session: as for every child, see deeppool.processes.managed_process.
-    return subprocess.Popen(
+    # A process group of its own, but no session: as for every process, see deeppool.processes.managed_process.
+    return psutil.Popen(
         [sys.executable, "-m", "deeppool.processes.fork_server", str(link.fileno()), TITLE_ROOM * " "],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -105,35 +96,34 @@ def _spawned(_: socket.socket, link: socket.socket) -> "subprocess.Popen[bytes]"
     )
 
 
-def _forked(ours: socket.socket, link: socket.socket) -> _ForkOfThisProcess:
-    own = os.getpid()
+def _fork_server(client: socket.socket, link: socket.socket) -> "psutil.Process":
+    import psutil
+
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        ours.close()
-        become_fork_server(link, f"deeppool.processes.fork_server of {own}")
-    # Here as in the fork: whoever comes first.
+        client.close()
+        become_fork_server(link, f"deeppool.processes.fork_server of {parent}")
+    # In the fork too: whichever of the two runs first.
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
-    return _ForkOfThisProcess(pid)
+    return psutil.Process(pid)
 
 
 class ForkServerClient:
-    """The launcher's end. It goes with the launcher."""
+    """Starts a fork server and asks it for processes. The server ends with the process that holds its client."""
 
-    def __init__(self, start: Start = _spawned) -> None:
-        """Starts the process."""
+    def __init__(self, start: Start = _spawn_server) -> None:
+        """Starts the server."""
         self._environment = dict(os.environ)
-        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._numbers = itertools.count()
-        self._asking = threading.Lock()
-        self._answers: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        self._living: dict[int, ForkedProcess] = {}
-        self._early: dict[int, int] = {}
-        """Exit codes of children that had ended before we knew them."""
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
+        self._workers: dict[int, ForkedProcess] = {}
+        """Number of the request → its process, until the server reports its end."""
         self.gone = False
-        with theirs:
-            self._process = start(self._link, theirs)
+        with link:
+            self._process = start(self._link, link)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -141,172 +131,149 @@ class ForkServerClient:
         self,
         module: str,
         name: str,
-        errors: int,
+        stderr: int,
         folder: str | os.PathLike[str] | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> ForkedProcess:
-        """A new process that runs ``module``'s main function, once the nursery has imported it.
+        """Starts a process that runs ``module``'s main function, once the server has imported it.
 
         Args:
             module: to run.
-            name: for lists of processes.
-            errors: file descriptor of its standard error.
-            folder: to run in, from which its modules are imported; the current one unless given.
-            arguments: that it finds in ``sys.argv``.
-            environment: all of its variables; those of this process unless given.
+            name: for the process title.
+            stderr: file descriptor of its standard error.
+            folder: working folder, from which its modules are imported; the current one by default.
+            arguments: ``sys.argv`` after the module.
+            environment: all of its variables; by default those of this process.
 
         Raises:
-            RunError: the nursery is gone, or hangs.
+            RunError: the server is gone, or hangs.
         """
         request = {
             "module": module,
             "title": f"{module}: {name}",
             "folder": str(folder or Path.cwd()),
             "arguments": list(arguments),
-            "environment": self._changes(os.environ if environment is None else environment),
+            "environment": self._environment_changes(os.environ if environment is None else environment),
         }
-        with contextlib.ExitStack() as stack, self._asking:
-            ends = [_pipe(stack), _pipe(stack)]
-            (reads, stdin), (stdout, writes) = ends
-            number = next(self._numbers)
+        (child_stdin, stdin), (stdout, child_stdout) = os.pipe(), os.pipe()
+        process = ForkedProcess(_open_text(stdin, "w"), _open_text(stdout, "r"))
+        try:
+            with self._lock:
+                number = next(self._numbers)
+                if not self.gone:
+                    self._workers[number] = process
             try:
-                socket.send_fds(
-                    self._link, [json.dumps({**request, "number": number}).encode()], [reads, writes, errors]
-                )
-                pid = self._pid_of(number)
-            except (OSError, queue.Empty):
-                self._process.kill()
-                raise RunError(f"{name} cannot start: the process that it is forked from is gone (run again)") from None
-            child = ForkedProcess(pid, _text(stdin, "w"), _text(stdout, "r"))
-            # Ours from now on; the other ends are the child's.
-            stack.pop_all()
-            os.close(reads)
-            os.close(writes)
-        with self._changing:
-            self._living[pid] = child
-            code = self._early.pop(pid, None)
-            if code is not None or self.gone:
-                del self._living[pid]
-                child.ended(-signal.SIGKILL if code is None else code)
-        return child
-
-    def _pid_of(self, number: int) -> int:
-        """The answer to a request; an earlier one may be left by somebody who was interrupted."""
-        while (answer := self._answers.get(timeout=BIRTH_SECONDS)) is not None:
-            if answer[0] == number:
-                return answer[1]
-        raise BrokenPipeError
+                self._send([child_stdin, child_stdout, stderr], **request, number=number)
+            finally:
+                os.close(child_stdin)
+                os.close(child_stdout)
+            if self.gone or not process.started.wait(START_SECONDS) or not process.pid:
+                self.close()
+                raise RunError(f"{name} cannot start: the process that it is forked from is gone (run again)")
+        except BaseException:
+            process.stdin.close()
+            process.stdout.close()
+            raise
+        return process
 
     def _listen(self) -> None:
+        import psutil
+
         with self._link, contextlib.suppress(OSError):
-            while told := self._link.recv(REQUEST_BYTES):
-                message = json.loads(told)
-                if "number" in message:
-                    self._answers.put((message["number"], message["pid"]))
+            while data := self._link.recv(MESSAGE_BYTES):
+                message = json.loads(data)
+                if "pid" in message:
+                    self._workers[message["number"]].set_started(message["pid"])
                 else:
-                    self._bury(message["pid"], message["code"])
+                    self._workers.pop(message["number"]).set_ended(message["code"])
         try:
             self._process.wait(CLOSING_SECONDS)
-        except subprocess.TimeoutExpired:
-            # It is importing something, or was stopped.
+        except psutil.TimeoutExpired:
+            # It is importing a module, or was stopped by a signal.
             self._process.kill()
             self._process.wait()
-        with self._changing:
+        with self._lock:
             self.gone = True
-            orphans, self._living = list(self._living.values()), {}
-        self._answers.put(None)
-        for child in orphans:
-            kill_group(child.pid)
-            child.ended(-signal.SIGKILL)
-
-    def _bury(self, pid: int, code: int) -> None:
-        with self._changing:
-            child = self._living.pop(pid, None)
-            if child is None:
-                self._early[pid] = code
-        if child is not None:
-            child.ended(code)
+            orphans = list(self._workers.values())
+        for process in orphans:
+            if process.pid:
+                kill_group(process.pid)
+            process.set_ended(-signal.SIGKILL)
 
     @property
-    def fits(self) -> bool:
-        """Whether its libraries are what those of a new process would be."""
-        return not self.gone and not any(name.startswith(READ_WHEN_LOADED) for name in self._changes(os.environ))
+    def is_compatible(self) -> bool:
+        """Whether the server runs and its libraries were loaded with the variables that a new process would have."""
+        changes = self._environment_changes(os.environ)
+        return not self.gone and not any(name.startswith(READ_WHEN_LOADED) for name in changes)
 
-    def _changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:
-        """Of the environment that it was started with."""
+    def _environment_changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:
+        """Variables that differ from those the server was started with; None: to be removed."""
         names = self._environment.keys() | wanted.keys()
         return {name: wanted.get(name) for name in names if self._environment.get(name) != wanted.get(name)}
 
-    def prepare(self, module: str) -> None:
-        """Lets it import what it will need, while the launcher does something else."""
-        self._tell(module=module)
+    def preload(self, module: str) -> None:
+        """Makes the server import a module in advance; returns at once."""
+        self._send(module=module)
 
-    def retire(self) -> None:
-        """It forks no more, and ends with its last child."""
-        self._tell(retire=True)
+    def drain(self) -> None:
+        """Lets the server end with its last process; it forks no more."""
+        self._send(drain=True)
 
     def close(self) -> None:
-        """Ends it, and what is left of its children."""
+        """Ends the server and its processes."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._listener.join()
 
-    def _tell(self, **request: Any) -> None:
+    def _send(self, descriptors: Sequence[int] = (), **request: Any) -> None:
+        """Sends a request; that the server is gone is noticed by the listener."""
         with contextlib.suppress(OSError):
-            self._link.send(json.dumps(request).encode())
+            socket.send_fds(self._link, [json.dumps(request).encode()], descriptors)
 
 
-_OPENING = threading.Lock()
-_OPEN: ForkServerClient | None = None
+_open_lock = threading.Lock()
+_client: ForkServerClient | None = None
 
 
 def fork_server() -> ForkServerClient | None:
-    """This process's own; None where there can be none."""
+    """The fork server of this process, started on first use; None on platforms without one."""
     if not FORKS:
         return None
-    with _OPENING:
-        if _OPEN is not None and _OPEN.fits:
-            return _OPEN
-        if _OPEN is not None:
-            _OPEN.retire()
-        return _open(ForkServerClient())
+    with _open_lock:
+        if _client is not None and _client.is_compatible:
+            return _client
+        if _client is not None:
+            _client.drain()
+        return _adopt(ForkServerClient())
 
 
 def fork_own_server() -> None:
-    """Makes this process's nursery a fork of it, which has its modules from the start.
+    """Makes a fork of this process its fork server, which has all modules from the start.
 
-    For a process that a nursery has forked, first thing in its main function: it must not have a thread yet.
+    For a process that was itself forked, first thing in its main function: it must not have a thread yet.
     """
-    with _OPENING:
-        _open(ForkServerClient(_forked))
+    with _open_lock:
+        _adopt(ForkServerClient(_fork_server))
 
 
-def _open(opened: ForkServerClient) -> ForkServerClient:
-    global _OPEN  # noqa: PLW0603  one per process is the point
-    _OPEN = opened
-    atexit.register(opened.close)
-    return opened
+def _adopt(client: ForkServerClient) -> ForkServerClient:
+    global _client  # noqa: PLW0603  one per process is the point
+    _client = client
+    atexit.register(client.close)
+    return client
 
 
-def _forget() -> None:
-    """A fork has no nursery yet, and nobody in it is opening one."""
-    global _OPEN, _OPENING
-    _OPEN, _OPENING = None, threading.Lock()
+def _reset_in_fork() -> None:
+    """Forgets the parent's fork server, and its lock, which a thread of the parent may have held."""
+    global _client, _open_lock
+    _client, _open_lock = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_in_fork)
 
 
-def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
-    """Read and write end, closed with the stack."""
-    ends = os.pipe()
-    for end in ends:
-        stack.callback(os.close, end)
-    return ends
-
-
-def _text(descriptor: int, mode: str) -> TextIO:
+def _open_text(descriptor: int, mode: str) -> TextIO:
     stream: TextIO = os.fdopen(descriptor, mode, encoding="utf-8")  # type: ignore[assignment]
     return stream

@@ -1,4 +1,4 @@
-"""A child for tests of the nursery: tells of itself, fails, or starts a process."""
+"""Worker for tests of the fork server: describes itself, fails, or starts a process."""
 
 import atexit
 import importlib
@@ -18,10 +18,10 @@ SECONDS = 60.0
 
 def main() -> None:
     commands = CommandChannel()
-    atexit.register(say_goodbye)
+    atexit.register(mark_exit)
     while (command := commands.next()["command"]) != "exit":
-        if command == "tell":
-            commands.answer("told", **about_me())
+        if command == "describe":
+            commands.answer("description", **describe())
         elif command == "start":
             commands.answer("started", pid=subprocess.Popen(["sleep", "600"]).pid)
         else:
@@ -29,13 +29,13 @@ def main() -> None:
             sys.exit(3)
 
 
-def say_goodbye() -> None:
+def mark_exit() -> None:
     folder = Path(os.environ["DEEPPOOL_TEST_FOLDER"])
     if folder.is_dir():
-        (folder / "said-goodbye").touch()
+        (folder / "exit-handler-ran").touch()
 
 
-def about_me() -> dict[str, object]:
+def describe() -> dict[str, object]:
     import numpy as np
 
     try:

@@ -1,4 +1,4 @@
-"""Children forked from a process that has torch loaded: as good as new ones, and never left behind."""
+"""Processes forked by the fork server behave like new ones and never outlive their launcher."""
 
 import os
 import signal
@@ -25,20 +25,20 @@ MODULE = "tests.processes.fork_server_child"
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ForkServerClient]:
-    """One that no other test shares."""
+    """A fork server that no other test shares."""
     found = ForkServerClient()
     monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", str(tmp_path))
     yield found
     found.close()
 
 
-def test_a_forked_child_is_as_good_as_a_new_process(own: ForkServerClient, tmp_path: Path) -> None:
+def test_a_forked_process_behaves_like_a_new_one(own: ForkServerClient, tmp_path: Path) -> None:
     (tmp_path / "only_here.py").write_text("ANSWER = 42\n")
     with (
         ManagedProcess(MODULE, "one", fork_server=own, folder=tmp_path) as one,
         ManagedProcess(MODULE, "two", fork_server=own) as two,
     ):
-        first, second = (told(child) for child in (one, two))
+        first, second = (describe(child) for child in (one, two))
         assert first["pid"] == one.process.pid
         assert first["group"] == first["pid"]
         assert str(first["title"]).strip("\0 ") == f"{MODULE}: one"
@@ -48,30 +48,30 @@ def test_a_forked_child_is_as_good_as_a_new_process(own: ForkServerClient, tmp_p
         assert first["environment"] == str(tmp_path)
         assert first["drawn"] != second["drawn"]
         assert first["open"] == second["open"]
-        # Its life begins when torch is there.
+        # Its CPU time starts at the fork, with torch already imported.
         needed = psutil.Process(own._process.pid).cpu_times().user
         assert (one.cpu_seconds() or 0) + (two.cpu_seconds() or 0) < needed
         two.send("fail")
         with pytest.raises(RunError, match="two ended with exit code 3: the last words"):
             receive(two, SECONDS)
     assert one.exit_code() == 0
-    assert (tmp_path / "said-goodbye").is_file()
+    assert (tmp_path / "exit-handler-ran").is_file()
 
 
 def ended(process: psutil.Process) -> bool:
-    """Within some seconds."""
+    """Waits for the end of a process; False if it still runs after ``SECONDS``."""
     deadline = time.monotonic() + SECONDS
     while not gone(process) and time.monotonic() < deadline:
         time.sleep(0.05)
     return gone(process)
 
 
-def told(child: ManagedProcess) -> dict[str, object]:
-    child.send("tell")
+def describe(child: ManagedProcess) -> dict[str, object]:
+    child.send("describe")
     return receive(child, SECONDS)
 
 
-def test_what_a_child_started_dies_with_it(own: ForkServerClient) -> None:
+def test_processes_that_a_forked_process_started_end_with_it(own: ForkServerClient) -> None:
     child = ManagedProcess(MODULE, "parent", fork_server=own)
     child.send("start")
     grandchild = psutil.Process(receive(child, SECONDS)["pid"])
@@ -82,9 +82,9 @@ def test_what_a_child_started_dies_with_it(own: ForkServerClient) -> None:
     assert ended(grandchild)
 
 
-def test_children_do_not_outlive_a_nursery_that_was_killed(own: ForkServerClient) -> None:
+def test_processes_do_not_outlive_a_fork_server_that_was_killed(own: ForkServerClient) -> None:
     child = ManagedProcess(MODULE, "child", fork_server=own)
-    process = psutil.Process(int(str(told(child)["pid"])))
+    process = psutil.Process(int(str(describe(child)["pid"])))
     os.kill(own._process.pid, signal.SIGKILL)
     with pytest.raises(RunError, match="child was killed by signal 9"):
         receive(child, SECONDS)
@@ -93,36 +93,38 @@ def test_children_do_not_outlive_a_nursery_that_was_killed(own: ForkServerClient
     with pytest.raises(RunError, match="cannot start: the process that it is forked from is gone"):
         ManagedProcess(MODULE, "late", fork_server=own)
     with ManagedProcess(MODULE, "next", fork_server=fork_server()) as another:
-        told(another)
+        describe(another)
 
 
-def test_a_child_may_have_a_nursery_with_its_modules_which_goes_with_it(own: ForkServerClient) -> None:
-    heir = ManagedProcess("tests.processes.fork_server_heir", "heir", fork_server=own)
-    grandchild = told(heir)
+def test_a_forked_process_can_fork_its_own_server_which_ends_with_it(own: ForkServerClient) -> None:
+    nested = ManagedProcess("tests.processes.fork_server_nested", "nested", fork_server=own)
+    grandchild = describe(nested)
     process = psutil.Process(int(str(grandchild["pid"])))
-    nursery_of_heir = psutil.Process(int(str(grandchild["parent"])))
-    assert nursery_of_heir.ppid() == heir.process.pid
+    nested_server = psutil.Process(int(str(grandchild["parent"])))
+    assert nested_server.ppid() == nested.process.pid
     assert str(grandchild["title"]).strip("\0 ") == f"{MODULE}: grandchild"
     assert grandchild["cwd"] == os.environ["HOME"]
     # Neither of the two has imported torch itself.
     needed = psutil.Process(own._process.pid).cpu_times().user
-    assert float(str(grandchild["cpu"])) + nursery_of_heir.cpu_times().user < needed / 4
-    os.kill(heir.process.pid, signal.SIGKILL)
-    with pytest.raises(RunError, match="heir was killed by signal 9"):
-        receive(heir, SECONDS)
-    heir.close()
+    assert float(str(grandchild["cpu"])) + nested_server.cpu_times().user < needed / 4
+    os.kill(nested.process.pid, signal.SIGKILL)
+    with pytest.raises(RunError, match="nested was killed by signal 9"):
+        receive(nested, SECONDS)
+    nested.close()
     assert ended(process)
-    assert ended(nursery_of_heir)
+    assert ended(nested_server)
 
 
-def test_libraries_that_read_their_environment_when_loaded_are_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_fork_server_starts_when_variables_that_libraries_read_when_loaded_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = fork_server()
     assert before is not None
     with ManagedProcess(MODULE, "old", fork_server=before) as old:
         monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", "elsewhere")
         assert fork_server() is before
         with ManagedProcess(MODULE, "new", fork_server=before) as new:
-            assert told(new)["environment"] == "elsewhere"
+            assert describe(new)["environment"] == "elsewhere"
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
         after = fork_server()
         assert after is not None
@@ -133,14 +135,14 @@ def test_libraries_that_read_their_environment_when_loaded_are_loaded_anew(monke
     after.close()
 
 
-def test_a_module_that_cannot_be_imported_says_so_as_a_new_process_would(own: ForkServerClient) -> None:
+def test_a_module_that_cannot_be_imported_fails_as_in_a_new_process(own: ForkServerClient) -> None:
     child = ManagedProcess("tests.no_such_module", "it", fork_server=own)
     with pytest.raises(RunError, match="it ended with exit code 1: ModuleNotFoundError"):
         receive(child, SECONDS)
     child.close()
 
 
-def test_a_nursery_that_was_stopped_is_ended_all_the_same(own: ForkServerClient) -> None:
+def test_a_fork_server_that_was_stopped_is_ended(own: ForkServerClient) -> None:
     own._process.send_signal(signal.SIGSTOP)
     own.close()
     assert own._process.returncode == -signal.SIGKILL

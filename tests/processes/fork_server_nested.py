@@ -1,4 +1,4 @@
-"""A child for tests of the nursery that has one itself, a fork of it: what a child of its own says."""
+"""Worker for tests of the fork server that forks its own server and relays the answers of a process of that."""
 
 import os
 
@@ -14,5 +14,5 @@ def main() -> None:
         "tests.processes.fork_server_child", "grandchild", fork_server=fork_server(), folder=os.environ["HOME"]
     ) as child:
         while commands.next()["command"] != "exit":
-            child.send("tell")
+            child.send("describe")
             commands.answer(**receive(child, SECONDS))
