@@ -124,7 +124,7 @@ def test_layers_timed_beyond_the_profile_are_listed():
     assert plan(small_profile(), 4, 16).extrapolated_layers == ()
 
 
-def test_the_papers_network_model_prices_a_plan_by_its_own_formula():
+def test_the_papers_network_model_costs_a_plan_by_its_own_formula():
     graph = make_graph([(), (0,)], [(), (1000,)], [0, 3000])
     profile = profile_from_times(graph, [lambda b: 1.0 * b, lambda b: 10.0])
     link = Link(1e4, 0.5, "made by hand")
@@ -150,36 +150,36 @@ def test_plan_prints_itself_in_a_line():
 
 
 @pytest.mark.parametrize("limit", [0.8, 0.0, -1.0, float("nan")])
-def test_limit_below_one_is_refused(limit):
+def test_limit_below_one_is_rejected(limit):
     with pytest.raises(InvalidValueError, match=f"amplification_limit must be at least 1.0, got {limit:g}"):
         small_plan(limit)
 
 
-def test_layer_that_takes_no_time_is_refused():
+def test_layer_that_takes_no_time_is_rejected():
     # An estimate may round a layer to nothing, and an amplification relative to nothing is no number.
     with pytest.raises(InvalidValueError, match="no layer takes no time at all"):
         profile_from_times(make_graph([()]), [lambda b: 0.0])
 
 
-def test_more_gpus_than_samples_are_refused():
+def test_more_gpus_than_samples_are_rejected():
     with pytest.raises(
         PlanError, match=r"8 GPUs cannot share a global batch of 4: .*\(at most 4 GPUs, or a larger batch\)"
     ):
         plan(small_profile(), 8, 4)
 
 
-def test_batch_smaller_than_any_measured_is_refused():
+def test_batch_smaller_than_any_measured_is_rejected():
     with pytest.raises(MissingProfileError, match=r"'layer0' at per-GPU batch 2: .* has 4, 8, 16 .*or use fewer GPUs"):
         plan(small_profile((4, 8, 16)), 8, 16)
 
 
 @pytest.mark.parametrize("batch", [0, -3])
-def test_batch_without_samples_is_refused(batch):
+def test_batch_without_samples_is_rejected(batch):
     with pytest.raises(InvalidValueError, match=f"global_batch must be at least 1, got {batch}"):
         plan(small_profile(), 1, batch)
 
 
-def test_cluster_without_gpus_is_refused():
+def test_cluster_without_gpus_is_rejected():
     with pytest.raises(InvalidValueError, match="gpus must be at least 1, got 0"):
         plan(small_profile(), 0, 16)
 
@@ -208,7 +208,7 @@ def room_beside_others(definition, places, index):
 
 @examples(60)
 @given(problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=6))), st.sampled_from(LIMITS))
-def test_every_alternative_is_priced_as_the_whole_plan_would_be(problem, limit):
+def test_every_alternative_costs_what_the_whole_plan_would(problem, limit):
     made, definition = plan(*problem, limit), Definition(*problem)
     places = places_of(made)
     now = definition.iteration_time(places)
@@ -232,7 +232,7 @@ def test_every_alternative_is_priced_as_the_whole_plan_would_be(problem, limit):
             )
 
 
-def test_explain_has_a_line_for_each_layer_with_the_price_of_its_neighbours():
+def test_explain_has_a_line_for_each_layer_with_the_cost_of_the_next_counts():
     made = small_plan()
     text = made.explain()
     for layer in made.layers:
@@ -253,7 +253,7 @@ def test_explain_says_whose_limit_forbids_a_faster_choice():
     assert "over the limit (itself)" in reason(reader, (1, 2, 4))
 
 
-def test_explain_says_where_a_branch_runs_and_that_it_has_no_room_for_more():
+def test_explain_says_where_a_branch_runs_and_why_it_cannot_have_more_gpus():
     made = plan(*join_under_its_limit(), 1.6)
     line = next(line for line in made.explain().splitlines() if line.strip().startswith("layer1"))
     assert "2 (2–3)" in line
@@ -405,12 +405,12 @@ def test_a_plan_says_which_all_reduces_are_beyond_what_was_measured():
     assert "not measured" not in plan(profile, Cluster(2, measured=measured), 16).explain()
 
 
-def test_measured_prices_need_measurements():
+def test_measured_network_costs_need_measurements():
     with pytest.raises(InvalidValueError, match="'measured' needs a measured cluster, 'dgx-a100' was not measured"):
         plan(small_profile(), Cluster(4), 16, network_model="measured")
 
 
-def test_data_parallelism_is_priced_on_all_gpus_where_they_are_not_searched():
+def test_data_parallelism_is_costed_on_all_gpus_where_they_are_not_searched():
     # 7 and 8 GPUs have shards of 2 out of 14 samples; 7 synchronise faster.
     graph = make_graph([()], None, [2**26])
     problem = profile_from_times(graph, [lambda b: 1e-3 * b]), Cluster(8), 14

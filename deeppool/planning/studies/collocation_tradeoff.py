@@ -82,11 +82,12 @@ def share(
         single_gpu_iteration_time=alone,
         points=_collocated(model, plans),
         data_parallel_partitions=tuple(
-            model.partition("data parallel", k, plans[k].data_parallel_iteration_time) for k in counts
+            model.point(k, time, k * time, strategy="data parallel", collocated=False)
+            for k, time in ((k, plans[k].data_parallel_iteration_time) for k in counts)
         ),
         burst_parallel_partitions=tuple(
-            model.partition("burst parallel", k, plans[k].points[0].iteration_time, plans[k].points[0].gpu_seconds)
-            for k in counts
+            model.point(k, fastest.iteration_time, fastest.gpu_seconds, collocated=False)
+            for k, fastest in ((k, plans[k].points[0]) for k in counts)
         ),
         optimality=max((found.optimality for found in plans.values()), key=optimality_factor),
         search_time=sum(found.search_time for found in plans.values()),
@@ -131,30 +132,19 @@ class _ThroughputModel:
     sample_time: float
     harvest: float
 
-    def collocated(self, gpus: int, iteration_time: float, gpu_seconds: float) -> OperatingPoint:
-        """The point where the background uses the idle time of the foreground's GPUs."""
-        taken = self.harvest * gpu_seconds + (1 - self.harvest) * gpus * iteration_time
-        left = max(0.0, self.gpus - taken / iteration_time)
-        return self._point("burst parallel", gpus, True, iteration_time, gpu_seconds, left)
-
-    def partition(
-        self, strategy: Strategy, gpus: int, iteration_time: float, gpu_seconds: float | None = None
-    ) -> OperatingPoint:
-        """The point of a static partition; ``gpu_seconds`` of the foreground are all of its GPUs' unless given."""
-        held = gpus * iteration_time if gpu_seconds is None else gpu_seconds
-        return self._point(strategy, gpus, False, iteration_time, held, self.gpus - gpus)
-
-    def _point(
+    def point(
         self,
-        strategy: Strategy,
         gpus: int,
-        collocated: bool,
         iteration_time: float,
         gpu_seconds: float,
-        background_gpus: float,
+        *,
+        strategy: Strategy = "burst parallel",
+        collocated: bool = True,
     ) -> OperatingPoint:
+        """The point of a foreground on ``gpus`` GPUs; the background uses its idle time if ``collocated``."""
+        idle_gpus = max(0.0, gpus - gpu_seconds / iteration_time) if collocated else 0.0
         foreground = self.global_batch / iteration_time
-        background = background_gpus / self.sample_time
+        background = (self.gpus - gpus + self.harvest * idle_gpus) / self.sample_time
         return OperatingPoint(
             strategy=strategy,
             gpus=gpus,
@@ -172,7 +162,7 @@ class _ThroughputModel:
 def _collocated(model: _ThroughputModel, plans: Mapping[int, Frontier]) -> tuple[OperatingPoint, ...]:
     """The plans, over all GPU counts, that none beats in speed-up and background throughput; fastest first."""
     found = [
-        model.collocated(gpus, plan.iteration_time, plan.gpu_seconds)
+        model.point(gpus, plan.iteration_time, plan.gpu_seconds)
         for gpus, front in plans.items()
         for plan in front.points
     ]
@@ -203,4 +193,4 @@ def operating_point(shared: SharedCluster, plan: Plan) -> OperatingPoint:
         shared.background_sample_time,
         shared.harvest_of_idle,
     )
-    return model.collocated(plan.gpus, plan.iteration_time, plan.gpu_seconds)
+    return model.point(plan.gpus, plan.iteration_time, plan.gpu_seconds)

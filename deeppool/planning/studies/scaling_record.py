@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, get_args
 
 from deeppool.costs.communication import NetworkModel
 from deeppool.device.protocol import Precision
+from deeppool.planning.report.tables import table
 from deeppool.units import format_bit_rate, format_seconds, format_tables
 
 Strategy = Literal["weak", "strong", "batch-optimal"]
@@ -119,20 +120,16 @@ def format_hours(seconds: float) -> str:
 
 
 def _table(study: ScalingStudy) -> str:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=str(study), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("network", "scaling", "parallelism"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("GPUs", "batch", "per GPU", "iteration", "steps", "to accuracy", "speed-up", "GPU hours"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = ("scaling", "parallelism", "GPUs", "batch", "per GPU", "iteration", "steps", "to accuracy", "speed-up")
+    rows = table("network", *columns, "GPU hours", title=str(study))
+    for name in rows.columns[:3]:
+        name.justify, name.no_wrap = "left", True
     for bandwidth in study.bandwidths:
         lines = (study.line(strategy, kind, bandwidth) for strategy in STRATEGIES for kind in PARALLELISMS)
         for point in (line[-1] for line in lines if line):
-            table.add_row(*_row(point))
-        table.add_section()
-    return "\n".join([format_tables(table, width=140), "", *_notes(study)])
+            rows.add_row(*_row(point))
+        rows.add_section()
+    return "\n".join([format_tables(rows, width=140), "", *_notes(study)])
 
 
 def _row(point: ScalingPoint) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ def test_65536_gpus_are_a_few_records():
     ]
 
 
-def test_an_unknown_optimizer_is_answered_with_the_known_ones():
+def test_an_unknown_optimizer_raises_with_the_known_ones():
     with pytest.raises(InvalidValueError, match="optimizer is 'lion', expected one of sgd, momentum, adam, adamw"):
         MemoryModel(worked_out()[0], 4, "lion", False)
 
@@ -204,7 +204,7 @@ def test_profile_in_sixteen_bits_counts_autocast():
     assert made.memory == MemoryModel(graph, 16, "momentum", True).use([layer.gpus for layer in made.layers], 4)
 
 
-def test_plan_of_a_profile_that_does_not_know_is_not_checked():
+def test_plan_of_a_profile_without_activation_sizes_is_not_checked():
     graph = make_graph([(), (0,)], [(), (50,)], [100, 2**40])
     assert plan(profile_of(graph), Cluster(4), 16).memory == ()
 
@@ -227,7 +227,7 @@ def test_every_point_of_the_frontier_says_what_its_fullest_gpu_holds(problem, op
         assert point.memory == max(sum(count.on(gpu, sets)) for gpu in range(cluster.gpus))
 
 
-def test_the_frontier_tells_which_of_its_plans_fit():
+def test_the_frontier_marks_the_plans_that_fit():
     graph = make_graph([(), (0,)])
     graph = replace(graph, layers=tuple(replace(layer, activation_bytes=10**6) for layer in graph.layers))
     profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 + 1e-4 * b])

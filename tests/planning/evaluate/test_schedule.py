@@ -72,7 +72,7 @@ def test_all_reduces_without_a_gpu_in_common_run_together():
     assert chain(*layers, gpus=[(0, 1, 2, 3), (0, 1, 2), (2, 3)]).all_reduce == (17, 11, 5)
 
 
-def test_lanes_have_channels_of_their_own():
+def test_branches_side_by_side_have_channels_of_their_own():
     """0 forks into 1 on GPU 0, 1 and 2 on GPU 2, 3; 3 joins.
 
     forward until 3; backward 3: 3–5, 1 and 2: 5–7, 0: 7–9. All-reduce 3: 5–6; 1: 7–10 beside 2: 7–11; 0 after both.

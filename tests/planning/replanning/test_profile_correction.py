@@ -208,7 +208,7 @@ def test_stages_are_found_among_branches_that_run_side_by_side():
         ({"stages": ()}, "the run measured 0 of the plan's 3 layers, not 'layer0'"),
     ],
 )
-def test_a_run_that_is_not_the_plans_is_refused(fields, phrase):
+def test_a_run_that_is_not_the_plans_is_rejected(fields, phrase):
     profile, made = two_stages()
     with pytest.raises(PlanError, match=phrase):
         correct_profile(profile, made, run_with(made, **fields))
@@ -226,20 +226,20 @@ def test_a_stage_that_the_plan_has_not_is_named(fields):
 
 
 @pytest.mark.parametrize("fields", [{"graph_fingerprint": "x"}, {"device_name": "Other"}, {"precision": "bf16"}])
-def test_a_profile_that_is_not_the_plans_is_refused(fields):
+def test_a_profile_that_is_not_the_plans_is_rejected(fields):
     profile, made = two_stages()
     with pytest.raises(PlanError, match=r"the profile is of drawn .* \(give the profile that the plan was made of\)"):
         correct_profile(profile, dataclasses.replace(made, **fields), {})
 
 
 @pytest.mark.parametrize("times", [(-1.0, 2.0), (0.0, 0.0), (math.nan, 1.0), (1.0, math.inf)])
-def test_a_time_that_is_none_is_refused(times):
+def test_a_time_that_is_none_is_rejected(times):
     profile, made = two_stages()
     with pytest.raises(InvalidValueError, match="layer 'layer1' has measured times of"):
         correct_profile(profile, made, {"layer1": times})
 
 
-def test_an_unknown_layer_is_refused():
+def test_an_unknown_layer_is_rejected():
     profile, made = two_stages()
     with pytest.raises(InvalidValueError, match="no layer 'conv' in the plan of drawn: it has 3, the first is 'la"):
         correct_profile(profile, made, {"conv": (1.0, 1.0)})

@@ -128,7 +128,7 @@ def test_the_old_plan_claims_no_more_than_is_true(problem, factor, limit):
 
 @examples(60)
 @given(st.data(), problems(made_of=repeating_profiles), st.sampled_from(LIMITS))
-def test_kept_prices_give_the_same_answer(data, problem, limit):
+def test_kept_costs_give_the_same_answer(data, problem, limit):
     profile = problem[0]
     made = plan(*problem, limit)
     prices = costs_for_replan(made, profile)
@@ -142,7 +142,7 @@ def test_kept_prices_give_the_same_answer(data, problem, limit):
         )
 
 
-def test_with_kept_prices_only_changed_layers_are_priced(monkeypatch):
+def test_with_kept_costs_only_changed_layers_are_costed(monkeypatch):
     made, profile = one_layer(0.1e-3)
     prices = costs_for_replan(made, profile)
     asked = []
@@ -197,14 +197,14 @@ def test_hysteresis_is_a_share(hysteresis):
         replan(made, profile, {}, hysteresis=hysteresis)
 
 
-def test_prices_of_another_request_are_refused():
+def test_costs_of_another_request_are_rejected():
     made, profile = one_layer(1e-3)
     other = dataclasses.replace(made, network_model="paper")
     with pytest.raises(InvalidValueError, match="prices are costs of another plan or profile"):
         replan(made, profile, {}, prices=costs_for_replan(other, profile))
 
 
-def test_a_profile_of_another_graph_is_refused():
+def test_a_profile_of_another_graph_is_rejected():
     made, _ = one_layer(1e-3)
     with pytest.raises(PlanError, match="give the profile that the plan was made of"):
         replan(made, profile_from_times(make_graph([(), (0,)]), [lambda b: b] * 2), {})

@@ -61,7 +61,7 @@ def test_an_unknown_layer_raises_with_similar_names():
         alternatives_of(small_plan(), "layr1")
 
 
-def test_a_plan_without_alternatives_is_refused():
+def test_a_plan_without_alternatives_is_rejected():
     with pytest.raises(InvalidValueError, match="the plan of tiny holds no costs of other GPU counts"):
         alternatives_of(two_layer_plan())
 

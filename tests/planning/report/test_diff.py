@@ -130,7 +130,7 @@ def test_plans_of_different_graphs_are_refused_with_both_fingerprints():
         diff(two_layer_plan(), other)
 
 
-def test_a_plan_that_lost_a_layer_is_refused():
+def test_a_plan_that_lost_a_layer_is_rejected():
     shorter = dataclasses.replace(two_layer_plan(), layers=two_layer_plan().layers[:1])
     with pytest.raises(PlanError, match=r"tiny \(fingerprint g, 2 layers\) and tiny \(fingerprint g, 1 layers\)"):
         diff(two_layer_plan(), shorter)

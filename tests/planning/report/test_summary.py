@@ -45,7 +45,7 @@ def test_what_is_compared_with_data_parallelism_has_its_time_and_the_right_direc
     assert word in text
 
 
-def test_rare_gpu_counts_are_told_together():
+def test_rare_gpu_counts_are_listed_together():
     counts = [2**exponent for exponent in range(7)]
     made = plan_of(*[layer(f"l{count}", count, forward=float(count)) for count in counts], gpus=64)
     text = summarise(made)
@@ -53,7 +53,7 @@ def test_rare_gpu_counts_are_told_together():
     assert text.index("on 64 GPUs") < text.index("on 8 GPUs")
 
 
-def test_a_plan_that_is_much_slower_or_faster_is_told_as_a_multiple():
+def test_a_plan_that_is_much_slower_or_faster_is_given_as_a_multiple():
     slow = plan_of(layer("conv", 1, forward=9.0), gpus=2)
     object.__setattr__(slow, "data_parallel_iteration_time", 27.0)
     assert "3× faster than data parallelism (27 s)" in summarise(slow)

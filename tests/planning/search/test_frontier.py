@@ -150,7 +150,7 @@ def test_rounded_frontier_says_how_far_from_complete_it_can_be(ratio, monkeypatc
     assert falls_short, "rounding left nothing out"
 
 
-def test_search_that_tries_too_many_ways_rounds(monkeypatch):
+def test_search_that_tries_too_many_labels_rounds(monkeypatch):
     problem = small_problem("branches", 3)
     asked = problem.profile, problem.cluster, problem.global_batch
     assert frontier(*asked).optimality == "exact"

@@ -32,7 +32,7 @@ def test_two_branches_run_in_sequence_or_on_a_half_each():
     assert branches_of(found) == [((0, 1),), ((0,), (1,)), ((1,), (0,))]
 
 
-def test_lanes_that_are_no_powers_of_two_come_in_pairs():
+def test_groups_that_are_no_powers_of_two_come_in_pairs():
     """Of 7 GPUs: 6 + 1, 5 + 2, 4 + 3; of three lanes only 4 + 2 + 1 leaves nothing, and 2 + 2 + 2 is not less."""
     counts = tuple(range(1, 8))
     assert shapes(partition_set(2, counts, 7, 8)) == {
@@ -45,7 +45,7 @@ def test_lanes_that_are_no_powers_of_two_come_in_pairs():
     assert three == {((4, 0, 0), (2, 4, 1), (1, 6, 1)), ((2, 0, 0), (2, 2, 1), (2, 4, 1))}
 
 
-def test_lane_lies_in_a_node_or_starts_with_one():
+def test_group_lies_in_a_node_or_starts_with_one():
     """8 GPUs in nodes of 3: 0-2, 3-5, 6-7.
 
     Four GPUs from 0 on leave 4-5 for two more, in another node; a second lane of four would have to start with
@@ -58,7 +58,7 @@ def test_lane_lies_in_a_node_or_starts_with_one():
     }
 
 
-def test_branches_are_divided_in_every_way():
+def test_branches_are_grouped_in_every_way():
     """Three branches on 4 GPUs: one lane, two lanes of 2 (three pairs, each lane first), 2 + 1 + 1 for all three."""
     found = branches_of(partition_set(3, (1, 2, 4), 4, 4))
     assert len(found) == len(set(found)) == 1 + 6 + 3
@@ -88,7 +88,7 @@ def series(*layers):
     return Series(layers, (None,) * len(layers))
 
 
-def test_branches_that_share_a_gpu_are_one_lane():
+def test_branches_that_share_a_gpu_are_one_group():
     """Branches 0 and 2 meet on GPU 3 though they start apart; branch 1 is alone; branch 3 holds GPU 5 with 1."""
     block = ParallelBlock((series(0), series(1, 2), series(3), series(4)), direct=False)
     gpus = [(2, 3), (4,), (4, 5), (3,), (5,)]

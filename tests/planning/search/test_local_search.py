@@ -74,7 +74,7 @@ def knotted_problems(count):
 
 
 @pytest.mark.parametrize("limit", [None, 1.0, 1.5, 4.0])
-def test_knot_is_never_below_its_bound_nor_better_than_the_best(limit):
+def test_region_is_never_below_its_bound_nor_better_than_the_best(limit):
     gaps = []
     for problem in knotted_problems(60):
         definition, found = tangled(*problem, limit)
@@ -106,7 +106,7 @@ def check_passage(definition, found, passage, before, limit):
         assert limit is None or time * count <= limit * definition.compute(layer, 1) * (1 + 1e-9)
 
 
-def test_layers_of_a_knot_may_differ_in_their_counts():
+def test_layers_of_a_region_may_differ_in_their_counts():
     """Layers 1 and 3 split perfectly, 2 takes 10 ms on one GPU and synchronises for 1 s on two; nothing is moved.
 
     On one count: 16 + 10 + 16 + 1 ms on one GPU, or 1 s and more on two. The best is two GPUs for layers 1 and

@@ -341,14 +341,14 @@ def test_the_next_step_of_a_refusal_is_true(problem, share, limit, scope):
 # -- what may be asked ------------------------------------------------------------------------------
 
 
-def test_memory_asked_of_a_profile_that_does_not_know_is_refused():
+def test_memory_limit_for_a_profile_without_activation_sizes_raises():
     profile = profile_from_times(make_graph([()]), [lambda b: 1e-3 * b])
     with pytest.raises(PlanError, match=r"does not say what its layers keep .* checked against 37\.3 GiB \(profile"):
         plan(profile, 2, 16, memory=40e9)
 
 
 @pytest.mark.parametrize("memory", [0, -1.0, float("nan"), float("inf")])
-def test_memory_that_is_no_size_is_refused(memory):
+def test_memory_that_is_no_size_is_rejected(memory):
     with pytest.raises(InvalidValueError, match="memory must be positive"):
         plan(*small(None), memory=memory)
 

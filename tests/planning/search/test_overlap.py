@@ -282,7 +282,7 @@ def test_a_transfer_hides_an_all_reduce_in_backward_only():
     assert bounds(problem) == pytest.approx([2.002] * len(SHARES))
 
 
-def test_a_transfer_into_one_lane_is_compared_with_the_other_lane_pass_by_pass():
+def test_a_transfer_into_one_branch_is_compared_with_the_other_branch_pass_by_pass():
     """The same with 1 s of a branch without transfers beside the transfer forward, and nothing beside it backward."""
     problem = shaped(
         [(), (0,), (0,), (1, 2)],
@@ -295,7 +295,7 @@ def test_a_transfer_into_one_lane_is_compared_with_the_other_lane_pass_by_pass()
 
 
 @pytest.mark.parametrize("heavy", [1, 2])
-def test_lanes_all_reduce_beside_the_layer_before_them(heavy):
+def test_branches_all_reduce_beside_the_layer_before_them(heavy):
     """A fork and one of its branches all-reduce 10 s each, on GPUs that they do not share if the lanes are right.
 
     The fork takes 10 s on GPUs 0 and 1, the lanes 10 s, and then both all-reduces run: 30 s. With the heavy branch
@@ -321,7 +321,7 @@ def test_plan_says_that_all_reduces_overlap_and_is_read_back_as_written(tmp_path
     assert "overlapping" not in str(plan(*two_layers(0, 10)))
 
 
-def test_plan_of_a_file_that_does_not_tell_has_no_overlap(tmp_path):
+def test_plan_of_a_file_without_the_field_has_no_overlap(tmp_path):
     document = serialization.to_json(plan(*two_layers(0, 10)))
     del document["overlap_sync"]
     path = tmp_path / "plan.json"
@@ -329,6 +329,6 @@ def test_plan_of_a_file_that_does_not_tell_has_no_overlap(tmp_path):
     assert serialization.read(path, Plan).overlap_sync is False
 
 
-def test_overlap_under_a_limit_on_the_iteration_is_refused():
+def test_overlap_under_a_limit_on_the_iteration_is_rejected():
     with pytest.raises(InvalidValueError, match="overlap_sync needs limit_scope 'layer', got 'iteration'"):
         plan(*two_layers(0, 10), 2.0, limit_scope="iteration", overlap_sync=True)

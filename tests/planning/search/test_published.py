@@ -374,7 +374,7 @@ def test_a_branch_gets_a_new_set_where_that_is_no_slower_and_within_the_limit(ti
 
 @examples(60)
 @given(clusters(), st.integers(8, 40), st.sampled_from([1, 4096]), st.sampled_from(["ring", "paper"]))
-def test_moves_to_a_new_set_are_priced_as_any_transfer(cluster, batch, size, model):
+def test_moves_to_a_new_set_cost_as_much_as_any_transfer(cluster, batch, size, model):
     profile = profile_from_times(make_graph([()]), [lambda b: 1.0 * b])
     network = Network(cluster, model)
     counts = gpu_counts_to_search(cluster.gpus, batch)
@@ -454,13 +454,13 @@ def test_a_published_plan_prints_its_claim_in_the_same_line():
     assert "claims 1 s on 2 GPUs at once, and 1 of 4 layers are over the limit" in str(made)
 
 
-def test_a_limit_on_the_iteration_is_refused():
+def test_a_limit_on_the_iteration_is_rejected():
     with pytest.raises(
         InvalidValueError, match=r"limit_scope must be 'layer' .* got 'iteration': .*use search='exact'"
     ):
         plan(*breaks_its_limit(), 1.5, search="published", limit_scope="iteration")
 
 
-def test_an_unknown_search_is_answered_with_the_known_ones():
+def test_an_unknown_search_raises_with_the_known_ones():
     with pytest.raises(InvalidValueError, match="search must be one of exact, published, got 'greedy'"):
         plan(*breaks_its_limit(), 1.5, search="greedy")

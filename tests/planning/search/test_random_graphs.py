@@ -276,7 +276,7 @@ def sharp(request, monkeypatch):
 
 
 @pytest.mark.timeout(600)
-def test_optimum_is_proved_where_ways_trade_forward_for_backward(sharp, proofs, without_alternatives):
+def test_optimum_is_proved_where_plans_trade_forward_for_backward(sharp, proofs, without_alternatives):
     graphs = 0
     for number in range(ONE_PASS_GRAPHS):
         before = proofs["begun"]
@@ -287,7 +287,7 @@ def test_optimum_is_proved_where_ways_trade_forward_for_backward(sharp, proofs, 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pairs", [0, 10])
-def test_search_that_gives_up_its_proof_says_how_far_from_the_optimum_it_may_be(
+def test_search_that_gives_up_its_proof_states_how_far_from_the_optimum_it_may_be(
     pairs, sharp, monkeypatch, without_alternatives
 ):
     monkeypatch.setattr(parallel_block, "MOST_PAIRS", pairs)

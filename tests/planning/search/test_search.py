@@ -314,7 +314,7 @@ def branch_and_tail_of_equal_layers():
     return replace(profile, graph=replace(graph, layers=layers)), Cluster(4), 16
 
 
-def test_equal_layers_are_priced_once_only_where_they_end_alike():
+def test_equal_layers_are_costed_once_only_where_their_ends_are_equal():
     # The search took layer 0 alone for a way through layers 2 and 3, and left layer 3 out of the plan.
     problem = branch_and_tail_of_equal_layers()
     made = plan(*problem, 1.5)
@@ -389,7 +389,7 @@ def test_dense_block_is_planned_within_its_bound(limit):
     check_against_the_definition(made, definition, limit)
 
 
-def test_join_pays_a_transfer_for_each_layer_of_a_knot_that_it_reads():
+def test_join_pays_a_transfer_for_each_layer_of_a_region_that_it_reads():
     # Three transfers of 0.2 ms each do not fit into the 0.5 ms that the limit leaves; two would.
     graph = make_graph([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)])
     link = Link(1e9, 0.1e-3, "made by hand")
@@ -441,7 +441,7 @@ def test_one_gpu_more_never_slows_the_best_plan_of_all_counts(problem, limit, mo
         assert more <= fewer * (1 + 1e-12)
 
 
-def test_price_beside_time_is_each_layers_own_though_the_layers_are_equal():
+def test_extra_seconds_are_each_layers_own_though_the_layers_are_equal():
     # Two equal layers side by side, of which the second one pays 1 s for every GPU but one.
     graph = make_graph([(), (0,), (0,), (1, 2)])
     times = [lambda b: 1e-3, lambda b: 1e-2 * b, lambda b: 1e-2 * b, lambda b: 1e-3]

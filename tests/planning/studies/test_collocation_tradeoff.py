@@ -377,7 +377,7 @@ def test_any_gpu_count_may_be_a_partition():
     assert [point.gpus for point in shared.data_parallel_partitions] == [1, 2, 3, 4, 6]
 
 
-def test_the_background_takes_the_profiles_largest_batch_unless_told():
+def test_the_background_batch_defaults_to_the_profiles_largest():
     job = profile_from_times(make_graph([()]), [lambda batch: 1e-3 + 1e-4 * batch])
     assert share(perfect(), 2, 16, job).background_sample_time == pytest.approx(2.6e-3 / 16)
     told = share(perfect(), 2, 16, job, background_batch=4)
@@ -389,7 +389,7 @@ def test_shards_above_the_profile_are_named():
     assert share(perfect(), 4, 16, background()).extrapolated_gpu_counts == ()
 
 
-def test_a_bounded_frontier_hands_its_bound_on(monkeypatch):
+def test_the_bound_of_a_frontier_is_the_bound_of_the_trade_off(monkeypatch):
     exact = share(perfect(), 4, 16, background())
 
     def bounded(profile, cluster, *arguments, **options):
@@ -414,19 +414,19 @@ def test_a_bounded_frontier_hands_its_bound_on(monkeypatch):
         ({"background_batch": 0}, InvalidValueError, "background_batch must be from 1 to 16, the largest"),
     ],
 )
-def test_a_background_out_of_bounds_is_refused(more, error, phrase):
+def test_a_background_out_of_bounds_is_rejected(more, error, phrase):
     with pytest.raises(error, match=phrase):
         share(perfect(), 4, 16, background(), **more)
 
 
-def test_a_batch_below_the_backgrounds_profile_is_refused():
+def test_a_batch_below_the_backgrounds_profile_is_rejected():
     job = profile_from_times(make_graph([()]), [lambda batch: 1e-3], (4, 8))
     with pytest.raises(MissingProfileError, match="at per-GPU batch 2"):
         share(perfect(), 4, 16, job, background_batch=2)
 
 
 @pytest.mark.parametrize("change", [{"device_name": "another"}, {"threads": 2}])
-def test_profiles_of_different_devices_are_refused(change):
+def test_profiles_of_different_devices_are_rejected(change):
     with pytest.raises(
         InvalidValueError, match=r"the foreground's profile is of drawn \(cpu, 1 thread\), the background's"
     ):
@@ -447,7 +447,7 @@ def test_a_condition_is_a_number_of_samples(asked):
         shared.highest_throughput(asked)
 
 
-def test_a_speedup_beyond_the_fastest_plan_is_told_with_it():
+def test_a_speedup_beyond_the_fastest_plan_raises_with_the_fastest_one():
     with pytest.raises(PlanError, match="no plan makes drawn 9x as fast as one GPU: the fastest reaches 4x on 4 GPUs"):
         share(perfect(), 4, 16, background()).highest_throughput(9)
 
@@ -476,7 +476,7 @@ def test_a_plan_leaves_the_background_what_it_does_not_hold():
     assert point in shared.points
 
 
-def test_a_plan_of_another_foreground_is_refused():
+def test_a_plan_of_another_foreground_is_rejected():
     profile = profile_from_times(make_graph([()]), [lambda b: 1e-3 * b])
     shared = share(profile, 2, 8, background())
     for other in (plan(profile, 2, 16), plan(profile, 4, 8)):

@@ -143,7 +143,7 @@ def test_batch_optimal_scaling_goes_up_to_the_profiles_largest_batch():
 
 
 @pytest.mark.parametrize("parallelism", PARALLELISMS)
-def test_batch_optimal_scaling_knows_the_batch_of_strong_scaling_too(parallelism):
+def test_batch_optimal_scaling_tries_the_batch_of_strong_scaling_too(parallelism):
     """On 3 GPUs 16 samples are no multiple; a table that ends at 16 with a tenth of the steps makes them the best."""
     table = StepsTable("mine", "trained", ((3, 2000), (15, 1000), (16, 100)))
     study = small_study(linear_profile(), table, gpu_counts=(3,))
@@ -288,7 +288,7 @@ def test_a_study_prints_its_soonest_point():
     assert f"({best.speedup:.1f}x one GPU)" in str(study)
 
 
-def test_progress_tells_every_gpu_count_at_every_speed():
+def test_progress_reports_every_gpu_count_at_every_speed():
     told = []
     small_study(linear_profile(), on_progress=lambda what, share: told.append((what, share)))
     assert [share for _, share in told] == pytest.approx([i / 8 for i in range(8)])
@@ -314,7 +314,7 @@ def test_gpu_counts_and_speeds_are_put_in_order_once_each():
         ({"latency": -1.0}, "latency must not be negative"),
     ],
 )
-def test_arguments_out_of_their_bounds_are_refused(wrong, phrase):
+def test_arguments_out_of_their_bounds_are_rejected(wrong, phrase):
     with pytest.raises(InvalidValueError, match=phrase):
         small_study(linear_profile(), **wrong)
 

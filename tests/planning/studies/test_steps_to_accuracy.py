@@ -107,7 +107,7 @@ def test_no_batch_has_no_steps(model):
         lambda: StepsTable("a", "b", ((0, 1), (2, 1))),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(make):
+def test_numbers_that_mean_nothing_are_rejected(make):
     with pytest.raises(InvalidValueError, match="must be"):
         make()
 
@@ -164,19 +164,19 @@ def test_a_model_comes_back_from_its_file(model, tmp_path):
     assert find_steps(str(serialization.write(model, tmp_path / "steps.json"))) == model
 
 
-def test_what_is_neither_a_name_nor_a_file_is_told_with_both():
+def test_what_is_neither_a_name_nor_a_file_raises_with_both():
     with pytest.raises(InvalidValueError, match=r"no steps to accuracy 'shallue': neither a file nor one of example"):
         find_steps("shallue")
 
 
-def test_another_kind_of_file_is_refused(tmp_path):
+def test_another_kind_of_file_is_rejected(tmp_path):
     path = tmp_path / "other.json"
     path.write_text('{"format": "deeppool/plan", "version": 1}')
     with pytest.raises(DocumentError, match="field 'format' is 'deeppool/plan', expected deeppool/ and one of"):
         find_steps(str(path))
 
 
-def test_a_wrong_pair_in_a_file_is_told_with_the_file(tmp_path):
+def test_a_wrong_pair_in_a_file_raises_with_the_file(tmp_path):
     path = tmp_path / "steps.json"
     path.write_text(
         '{"format": "deeppool/steps-table", "version": 1, "name": "a", "source": "b", "pairs": [[64, "many"], [2, 3]]}'
