@@ -38,7 +38,7 @@ class CapturedStep:
         Args:
             captured: the model, on its device.
             cuts: layers of each piece, in order.
-            data: inputs and targets of one batch, on the device; overwritten by :meth:`feed`.
+            data: inputs and targets of one batch, on the device; overwritten by :meth:`load_batch`.
             optimizer: optimizer of the model's parameters; its step must not read from the device (SGD's does not).
             precision: precision of matrix products and convolutions; fp32 is whatever torch is set to.
         """
@@ -53,7 +53,7 @@ class CapturedStep:
         self._gradients: Values = {}
 
     @property
-    def works(self) -> tuple[Callable[[], None], ...]:
+    def pieces(self) -> tuple[Callable[[], None], ...]:
         """The pieces in order; run one after another they make one step."""
         order = range(len(self._segments))
         forwards = [partial(self._forward, index) for index in order]
@@ -65,11 +65,11 @@ class CapturedStep:
 
         The steps of the warm-up are undone.
         """
-        with self.tried():
-            return device.repeatable(*self.works)
+        with self.undone():
+            return device.repeatable(*self.pieces)
 
     @contextmanager
-    def tried(self) -> Iterator[None]:
+    def undone(self) -> Iterator[None]:
         """Undoes the steps of the block: restores the model, and clears the optimizer's state."""
         tensors = [*self._model.parameters(), *self._model.buffers()]
         before = [tensor.detach().clone() for tensor in tensors]
@@ -82,7 +82,7 @@ class CapturedStep:
                     if isinstance(value, torch.Tensor):
                         value.zero_()
 
-    def feed(self, data: Sequence[torch.Tensor]) -> None:
+    def load_batch(self, data: Sequence[torch.Tensor]) -> None:
         """Copies another batch over the last one, in order with the work of the current stream."""
         for held, given in zip(self._data.values(), data, strict=True):
             held.copy_(given, non_blocking=True)

@@ -57,11 +57,6 @@ class InProcessBackground:
         self._began = 0.0
         self._finished = 0
 
-    @property
-    def steps(self) -> float:
-        """Steps done so far; the one in progress counts by the share of its pieces."""
-        return self.launcher.finished / len(self.pieces)
-
     def begin(self) -> None:
         """Starts a training phase."""
         self._began, self._finished = time.perf_counter(), self.launcher.finished
@@ -95,7 +90,7 @@ class InProcessBackground:
         def capture_step(cuts: Sequence[range]) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
             step = CapturedStep(captured, cuts, data, optimizer)
             pieces = step.capture(self._device)
-            with step.tried():
+            with step.undone():
                 return step, time_pieces(pieces, self._stream, self._device)
 
         count = len(captured.graph.layers)
@@ -114,7 +109,7 @@ class InProcessBackground:
 
         def begin() -> None:
             assert self._next_batch is not None
-            step.feed(self._next_batch)
+            step.load_batch(self._next_batch)
             self._next_batch = None
             first.work()
 

@@ -73,7 +73,10 @@ def launch(
     policy = policy or ("none" if background is None else "priority")
     sharing = find_sharing(policy, max_slowdown)
     _check(policy, background, background_batch, seconds, steps)
-    _check_rank(emulate_rank, plan.gpus)
+    if emulate_rank is not None and not 0 <= emulate_rank < plan.gpus:
+        raise InvalidValueError(
+            f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {emulate_rank}: the plan is for {plan.gpus} GPUs"
+        )
     report = on_progress or (lambda what, share: None)
     setup = None
     if sharing is not None and background is not None:
@@ -121,13 +124,6 @@ def _check(
         raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     if steps is not None and steps < 1:
         raise InvalidValueError(f"steps must be at least 1, got {steps}")
-
-
-def _check_rank(rank: int | None, gpus: int) -> None:
-    if rank is not None and not 0 <= rank < gpus:
-        raise InvalidValueError(
-            f"the rank to emulate must be from 0 to {gpus - 1}, got {rank}: the plan is for {gpus} GPUs"
-        )
 
 
 def _open(run_control: RunControl, setup: BackgroundSetup | None) -> None:

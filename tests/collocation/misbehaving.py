@@ -1,4 +1,4 @@
-"""Background jobs that go wrong in every way there is, by their data: at a step of choice, some of them once."""
+"""Background jobs with every kind of fault, caused by their data at a given step, some of them once."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ SIZE = 20
 
 
 def net() -> nn.Module:
-    """With what makes steps depend on their number: dropout's masks, and BatchNorm's memory."""
+    """A model whose steps depend on their number: dropout masks, and BatchNorm's statistics."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(64, 5)
@@ -52,7 +52,7 @@ class Faulty(Dataset):
         return self.data[position]
 
 
-class NoNumbers(Dataset):
+class NonFinite(Dataset):
     """Infinite images from a step on."""
 
     def __init__(self, step: int) -> None:
@@ -72,19 +72,19 @@ def die() -> None:
 
 
 def fill_memory(size: int) -> None:
-    """And do nothing more."""
+    """Fills memory and waits."""
     held = bytearray(os.urandom(2**20)) * (size // 2**20)
     threading.Event().wait()
     del held
 
 
-def run_in_circles() -> None:
+def spin_forever() -> None:
     while True:
         pass
 
 
 def ignore_signals(pids: Path) -> None:
-    """And start processes that do: one in the group, one that leaves it; then say who they are."""
+    """Ignores signals, starts two processes that do too, one outside the process group, and writes the process IDs."""
     for what in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(what, signal.SIG_IGN)
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
@@ -115,13 +115,13 @@ def faulty(fault: Callable[[], None], step: int = 5, once: Path | None = None) -
 
 
 def plain_training(data: Callable[[], Dataset] = dataset) -> dp.TrainingJob:
-    """What :func:`plain_loop` does: it would draw other masks of dropout, and clips by another rounding."""
+    """The training of :func:`plain_loop`: without dropout, whose masks would differ, and clipping, which rounds otherwise."""
     module = nn.Sequential(*(layer for layer in net() if not isinstance(layer, nn.Dropout)))
     return dataclasses.replace(training(data), model=module, clip_norm=None)
 
 
 def plain_loop(module: nn.Module, steps: int) -> list[float]:
-    """Losses of a training as anybody would write it."""
+    """Losses of the same training as a plain loop."""
     # More threads add up in another order.
     torch.set_num_threads(1)
     optimizer = adam([*module.named_parameters()])

@@ -138,7 +138,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 
 
 @pytest.mark.processes
-def test_other_policies_give_the_priority_that_they_say(launcher: LocalLauncher) -> None:
+def test_other_policies_grant_their_priority(launcher: LocalLauncher) -> None:
     mine = psutil.Process().nice()
     as_nice, as_equal = Sharing(priority="nice"), Sharing(priority="normal")
     with start_group(JOB, launcher, as_nice) as nice, start_group(JOB, launcher, as_equal) as naive:
@@ -150,7 +150,7 @@ def test_other_policies_give_the_priority_that_they_say(launcher: LocalLauncher)
 
 
 @pytest.mark.processes
-def test_a_background_job_that_cannot_start_says_why(launcher: LocalLauncher) -> None:
+def test_the_error_of_a_background_job_that_cannot_start_has_its_reason(launcher: LocalLauncher) -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)
     with start_group(job, launcher, Sharing()) as group, pytest.raises(RunError, match=r"cannot start: .* channels"):
         group.wait_until_ready()
@@ -160,7 +160,7 @@ def test_a_background_job_that_cannot_start_says_why(launcher: LocalLauncher) ->
 # -- a phase in parts ---------------------------------------------------------------------------------
 
 
-def test_steps_and_losses_of_a_phase_that_was_cut_go_to_both_parts() -> None:
+def test_steps_and_losses_of_a_split_phase_go_to_both_parts() -> None:
     before, after = WorkDone(), WorkDone()
     add_work(LOG, [(before, 14.0, 3.5), (after, 15.0, 4.5)])
     assert (before.steps, before.losses) == (pytest.approx(1.25), [2.3])

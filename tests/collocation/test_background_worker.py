@@ -14,7 +14,7 @@ from deeppool.collocation.background_worker import BackgroundWorker
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.training.training_job import save_job
-from tests.collocation.misbehaving import BATCH, NoNumbers, plain_loop, plain_training, training
+from tests.collocation.misbehaving import BATCH, NonFinite, plain_loop, plain_training, training
 
 STEPS = 12
 
@@ -85,7 +85,7 @@ def test_a_stopped_job_resumes_bit_by_bit(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_the_job_without_a_checkpoint(tmp_path: Path) -> None:
-    job = training(partial(NoNumbers, 3))
+    job = training(partial(NonFinite, 3))
     over = serve(start(job, tmp_path), tmp_path / "kept", every=1)
     assert over["why"] == "its loss is nan after step 3"
     assert over["last_loss"] is None

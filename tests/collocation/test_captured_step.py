@@ -41,7 +41,7 @@ class Oracle:
         """Trains by the pieces, from where the model is."""
         losses = []
         for batch in self.batches:
-            step.feed(batch)
+            step.load_batch(batch)
             for piece in pieces:
                 piece()
             losses.append(float(step.loss()))
@@ -97,7 +97,7 @@ def test_pieces_train_as_the_whole_does(oracle: Oracle, seed: int) -> None:
         oracle.check(step, pieces)
 
 
-def test_warming_up_leaves_no_trace(oracle: Oracle) -> None:
+def test_warming_up_leaves_the_model_unchanged(oracle: Oracle) -> None:
     """What a GPU's capture does, done by hand: some steps, then all is as before."""
 
     class Warming:
@@ -120,6 +120,6 @@ def test_a_piece_without_anything_to_train_has_no_backward() -> None:
     captured.program(*data).backward()
     expected = captured.source.get_parameter("1.weight").grad
     step = CapturedStep(captured, [range(1), range(1, 2)], data, optimizer)
-    for work in step.works[:-1]:
+    for work in step.pieces[:-1]:
         work()
     torch.testing.assert_close(captured.source.get_parameter("1.weight").grad, expected)

@@ -14,7 +14,7 @@ def rounds(slowdowns: list[float]) -> list[list[float]]:
     return [[0.1 * speed * (1 + slowdown)] * 20 for speed, slowdown in zip(SPEEDS, slowdowns, strict=True)]
 
 
-def test_a_machine_whose_speed_wanders_says_little_about_a_mean_and_much_about_a_slowdown() -> None:
+def test_on_a_machine_of_varying_speed_a_mean_is_uncertain_and_a_slowdown_is_not() -> None:
     alone, collocated = rounds([0.0] * 4), rounds([0.05] * 4)
     measured = ConditionResults(alone, [4.0], 8.4)
     spread = measured.phase(batch=8).iteration_time.margin

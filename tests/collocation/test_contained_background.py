@@ -1,4 +1,4 @@
-"""Background jobs that do all that a job should not, one after another beside one training that does not notice."""
+"""Background jobs with every kind of fault, one after another beside a training that they do not affect."""
 
 import re
 import threading
@@ -23,7 +23,7 @@ from deeppool.processes.launcher import LocalLauncher, WorkerSpec
 from deeppool.records.training_record import TrainingRecord
 from deeppool.runs import restart_loop
 from tests.collocation import misbehaving
-from tests.collocation.misbehaving import BATCH, NoNumbers, faulty, plain_loop, plain_training, training
+from tests.collocation.misbehaving import BATCH, NonFinite, faulty, plain_loop, plain_training, training
 from tests.collocation.test_background_worker import serve, start
 from tests.processes.children import children, gone
 from tests.strategies import profile_from_times
@@ -39,7 +39,7 @@ BUDGET, LEAK = 1000 * MIB, 900 * MIB
 GOAL = 12
 
 
-class Patient(Dataset):
+class SlowData(Dataset):
     """The foreground's data, which are slow: the third update has its samples when a file is there."""
 
     def __init__(self, awaited: Path) -> None:
@@ -74,9 +74,9 @@ def reported() -> list[str]:
 def record(folder: Path, reported: list[str]) -> TrainingRecord:
     pids = folder / "pids"
     jobs = [
-        dp.BackgroundJob(training(partial(NoNumbers, 3)), batch=BATCH, checkpoints=folder / "nan", checkpoint_every=1),
+        dp.BackgroundJob(training(partial(NonFinite, 3)), batch=BATCH, checkpoints=folder / "nan", checkpoint_every=1),
         dp.BackgroundJob(faulty(partial(misbehaving.fill_memory, LEAK)), batch=BATCH, memory=BUDGET),
-        dp.BackgroundJob(faulty(misbehaving.run_in_circles), batch=BATCH, checkpoints=folder / "hang"),
+        dp.BackgroundJob(faulty(misbehaving.spin_forever), batch=BATCH, checkpoints=folder / "hang"),
         dp.BackgroundJob(
             faulty(misbehaving.die, step=8, once=folder / "once"),
             batch=BATCH,
@@ -95,7 +95,7 @@ def record(folder: Path, reported: list[str]) -> TrainingRecord:
         patch.setattr(ranks_module, "LEAST_PATIENCE", 300.0)
         return dp.train(
             one_rank(),
-            plain_training(partial(Patient, pids)),
+            plain_training(partial(SlowData, pids)),
             steps=STEPS,
             background=jobs,
             # Equals: at the lowest priority they may get nothing for minutes where something else uses this core.
@@ -104,20 +104,20 @@ def record(folder: Path, reported: list[str]) -> TrainingRecord:
         )
 
 
-def test_the_foreground_does_not_notice(record: TrainingRecord) -> None:
+def test_the_foreground_trains_bit_by_bit_as_alone(record: TrainingRecord) -> None:
     assert [metrics.loss for metrics in record.metrics] == plain_loop(plain_training().model, STEPS)
     assert record.restarts == 0
 
 
-def test_each_fault_is_told(record: TrainingRecord, reported: list[str]) -> None:
-    no_number, full, circling, crashed, ignoring, waiting = record.background
+def test_each_fault_is_recorded(record: TrainingRecord, reported: list[str]) -> None:
+    no_number, full, spinning, crashed, ignoring, waiting = record.background
     assert (no_number.ended, no_number.steps, no_number.last_loss) == ("its loss is nan after step 3", 3, None)
     assert re.fullmatch(
         r"evicted: it held [\d.]+ (MiB|GiB) of 1000.0 MiB; it did not leave by itself, and was killed", full.ended
     )
     assert full.faults == ()
-    assert re.fullmatch(r"hangs: it has used \d+ s of CPU time without a step, after step \d", circling.ended)
-    assert circling.faults == (circling.ended,)
+    assert re.fullmatch(r"hangs: it has used \d+ s of CPU time without a step, after step \d", spinning.ended)
+    assert spinning.faults == (spinning.ended,)
     assert (crashed.ended, crashed.restarts, crashed.faults) == ("finished", 1, ("was killed by signal 11",))
     assert (ignoring.ended, ignoring.restarts) == ("stopped with the foreground", 0)
     assert (waiting.ended, waiting.rank, waiting.steps) == ("waiting", None, 0)
@@ -139,7 +139,7 @@ def test_a_restarted_job_is_the_same_training(record: TrainingRecord, folder: Pa
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
 
 
-def test_no_checkpoint_is_made_of_what_is_no_number(record: TrainingRecord, folder: Path) -> None:
+def test_no_checkpoint_holds_values_that_are_not_finite(record: TrainingRecord, folder: Path) -> None:
     assert latest(folder / "nan").name == "step-000002"
     assert record.background[0].checkpoint == str(folder / "nan" / "step-000002")
     assert all(value.isfinite().all() for value in load_weights(latest(folder / "nan")).values())
@@ -156,14 +156,14 @@ def test_a_record_with_background_jobs_is_read_back(record: TrainingRecord, tmp_
     assert serialization.read(dp.save(record, tmp_path / "record.json"), TrainingRecord) == record
 
 
-def test_a_background_job_may_be_there_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It was given up then: the place, which knows its slots from the ranks, had none for it yet.
+def test_a_background_job_may_start_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A launcher that learned its slots only from the ranks had none for the job, which was given up.
     asked = threading.Event()
     slot, ranks = LocalLauncher.worker_spec, restart_loop.Ranks
 
-    def ask(place: LocalLauncher, rank: int) -> WorkerSpec:
+    def ask(launcher: LocalLauncher, rank: int) -> WorkerSpec:
         try:
-            return slot(place, rank)
+            return slot(launcher, rank)
         finally:
             asked.set()
 

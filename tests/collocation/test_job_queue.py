@@ -1,4 +1,4 @@
-"""Background jobs and their lines: who is next, and what is refused."""
+"""Background jobs and their queues: which job is next, and what is refused."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def job(**choices: object) -> BackgroundJob:
     return BackgroundJob(Job("resnet18", (3, 32, 32), batch=2), **choices)
 
 
-def test_a_free_place_takes_the_job_that_came_first() -> None:
+def test_a_free_rank_takes_the_first_job() -> None:
     first, second, third = job(), job(), job()
     queue = JobQueue([first, second, third], ranks=2)
     assert [queue.take(1), queue.take(0)] == [first, second]
@@ -27,7 +27,7 @@ def test_a_free_place_takes_the_job_that_came_first() -> None:
     assert queue.waiting() == []
 
 
-def test_a_rank_with_a_line_of_its_own_takes_from_that_alone() -> None:
+def test_a_rank_with_its_own_queue_takes_from_that_only() -> None:
     first, second, other = job(), job(), job()
     queue = JobQueue({0: [first, second], 2: [other]}, ranks=3)
     assert queue.waiting() == [first, second, other]
@@ -36,15 +36,15 @@ def test_a_rank_with_a_line_of_its_own_takes_from_that_alone() -> None:
 
 def test_a_model_by_name_trains_beside_every_rank() -> None:
     plan = two_layer_plan()
-    lines = job_lists("resnet18", plan)
-    assert sorted(lines) == list(range(plan.gpus))
-    assert {only.name for (only,) in lines.values()} == {"resnet18"}
+    queues = job_lists("resnet18", plan)
+    assert sorted(queues) == list(range(plan.gpus))
+    assert {only.name for (only,) in queues.values()} == {"resnet18"}
     with pytest.raises(CaptureError, match="unknown model 'resnet1'"):
         job_lists("resnet1", plan)
-    assert job_lists(lines[0][0], plan) == [lines[0][0]]
+    assert job_lists(queues[0][0], plan) == [queues[0][0]]
 
 
-def test_memory_is_bytes_or_a_size_as_people_write_it() -> None:
+def test_memory_is_bytes_or_a_size_with_a_unit() -> None:
     assert [job(memory=text).budget for text in (None, 5e8, "2GB", "1.5 GiB")] == [None, 5e8, 2e9, 1.5 * 2**30]
 
 
@@ -58,12 +58,12 @@ def test_memory_is_bytes_or_a_size_as_people_write_it() -> None:
         ({"memory": "lots"}, "a size of memory is, for example, 40GB or 37.5GiB, got 'lots'"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(choices: dict, message: str) -> None:
+def test_an_invalid_job_is_refused(choices: dict, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         job(**choices)
 
 
-def test_a_queue_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_queue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="given for rank 2; the ranks are 0 to 1"):
         JobQueue({2: [job()]}, ranks=2)
     with pytest.raises(InvalidValueError, match=r"must be a deeppool.BackgroundJob, got a Job \(put"):
@@ -73,7 +73,7 @@ def test_a_queue_that_cannot_be_is_refused(tmp_path: Path) -> None:
         JobQueue({0: twice[:1], 1: twice[1:]}, ranks=2)
 
 
-def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path) -> None:
+def test_a_measured_run_takes_one_training_without_an_end_of_its_own(tmp_path: Path) -> None:
     plan = two_layer_plan()
     assert measured_job(job(), plan) == job()
     assert measured_job("resnet18", plan, 3).batch == 3
@@ -93,6 +93,6 @@ def test_a_run_that_measures_takes_one_training_and_nothing_more(tmp_path: Path)
         ({"background": [job()], "policy": Sharing(home="thread")}, "run in processes of their own"),
     ],
 )
-def test_a_training_refuses_a_background_that_cannot_be_before_it_starts_anything(choices, message) -> None:
+def test_a_training_refuses_an_invalid_background_before_a_process_starts(choices, message) -> None:
     with pytest.raises(InvalidValueError, match=message):
         dp.train(two_layer_plan(), None, steps=1, **choices)

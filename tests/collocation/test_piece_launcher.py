@@ -1,4 +1,4 @@
-"""A lane launches in order, keeps to its gate, and never waits for a piece before it launches the next."""
+"""Pieces are launched in order and behind the gate, without waiting for one before the next."""
 
 import threading
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from deeppool.device.protocol import Launch
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 class Queue:
-    """A device that works beside its caller, as a GPU does: one thread, first in, first out."""
+    """A stream that runs work asynchronously, as a GPU does: one thread, first in, first out."""
 
     priority = "low"
 
@@ -43,7 +43,7 @@ class Queue:
 
 
 class Timer:
-    """Works at once, and tells of seconds that were given beforehand."""
+    """A stream that runs work at once and reports the given seconds."""
 
     priority = "low"
 
@@ -62,25 +62,25 @@ class Timer:
 
 
 class Foreground:
-    """What the lane sees of one; a test waits until the lane has looked again."""
+    """What the launcher sees of one; a test waits until the launcher has looked again."""
 
-    def __init__(self, orders: BackgroundLimits = FREE, doing: Operator | None = None) -> None:
-        self.orders, self.doing = orders, doing
-        self.looks = threading.Semaphore(0)
+    def __init__(self, limits: BackgroundLimits = FREE, doing: Operator | None = None) -> None:
+        self.limits, self.doing = limits, doing
+        self.reads = threading.Semaphore(0)
 
     def __call__(self) -> tuple[BackgroundLimits, Operator | None]:
-        self.looks.release()
-        return self.orders, self.doing
+        self.reads.release()
+        return self.limits, self.doing
 
     def wait_for_looks(self, count: int) -> None:
-        while self.looks.acquire(blocking=False):
+        while self.reads.acquire(blocking=False):
             pass
         for _ in range(count):
-            assert self.looks.acquire(timeout=PATIENCE)
+            assert self.reads.acquire(timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "queue"])
-def test_pieces_run_in_order_and_all_that_was_launched_is_counted(kind: str) -> None:
+def test_pieces_run_in_order_and_every_launch_is_counted(kind: str) -> None:
     done: list[int] = []
     enough = threading.Event()
 
@@ -90,79 +90,79 @@ def test_pieces_run_in_order_and_all_that_was_launched_is_counted(kind: str) -> 
             enough.set()
 
     stream: Any = Queue() if kind == "queue" else CpuDevice().stream("low")
-    lane = PieceLauncher(stream, Gate(Sharing(pieces=3)), Foreground())
-    with lane.running([LaunchedPiece(lambda number=number: work(number), 1e-6) for number in range(3)]):
-        assert enough.wait(PATIENCE)
-    assert lane.error is None
-    assert lane.finished == len(done) >= 50
+    launcher = PieceLauncher(stream, Gate(Sharing(pieces=3)), Foreground())
+    with launcher.running([LaunchedPiece(lambda number=number: work(number), 1e-6) for number in range(3)]):
+        assert enough.wait(TIMEOUT)
+    assert launcher.error is None
+    assert launcher.finished == len(done) >= 50
     assert done == [number % 3 for number in range(len(done))]
-    assert lane.seconds > 0
+    assert launcher.seconds > 0
 
 
 def test_no_more_pieces_are_in_flight_than_the_limit_and_the_next_follows_when_one_ends() -> None:
     queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
-    lane = PieceLauncher(queue, Gate(Sharing(pieces=2)), foreground)
-    with lane.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=PATIENCE)), 1e-3)]):
+    launcher = PieceLauncher(queue, Gate(Sharing(pieces=2)), foreground)
+    with launcher.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=TIMEOUT)), 1e-3)]):
         for expected in range(2, 6):
             for _ in range(2 if expected == 2 else 1):
-                assert queue.given.acquire(timeout=PATIENCE)
+                assert queue.given.acquire(timeout=TIMEOUT)
             foreground.wait_for_looks(20)
             assert queue.count == expected, "a piece was launched beyond the limit"
             ends.release()
         ends.release(100)
-    assert lane.finished == queue.count
-    assert lane.error is None
+    assert launcher.finished == queue.count
+    assert launcher.error is None
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(MAX_QUEUED_SECONDS / 8, 8), (1.0, 2)])
-def test_without_a_limit_too_a_device_gets_no_more_than_it_needs_to_be_busy(seconds: float, most: int) -> None:
+def test_without_a_limit_the_device_queue_is_bounded_too(seconds: float, most: int) -> None:
     queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
-    lane = PieceLauncher(queue, Gate(Sharing(priority="normal")), foreground)
-    with lane.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=PATIENCE)), seconds)]):
+    launcher = PieceLauncher(queue, Gate(Sharing(priority="normal")), foreground)
+    with launcher.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=TIMEOUT)), seconds)]):
         for _ in range(most):
-            assert queue.given.acquire(timeout=PATIENCE)
+            assert queue.given.acquire(timeout=TIMEOUT)
         foreground.wait_for_looks(20)
         assert queue.count == most
         ends.release()
-        assert queue.given.acquire(timeout=PATIENCE)
+        assert queue.given.acquire(timeout=TIMEOUT)
         foreground.wait_for_looks(20)
         assert queue.count == most + 1
         ends.release(100)
-    assert lane.finished == queue.count
-    assert lane.error is None
+    assert launcher.finished == queue.count
+    assert launcher.error is None
 
 
 def test_nothing_is_launched_beside_a_banned_operator() -> None:
     queue = Queue()
     banned = ("sync", 3)
     foreground = Foreground(BackgroundLimits(open=True, share=1.0, banned=frozenset({banned})), doing=banned)
-    lane = PieceLauncher(queue, Gate(Sharing(feedback=0.1)), foreground)
-    with lane.running([LaunchedPiece(lambda: None, 1e-3)]):
+    launcher = PieceLauncher(queue, Gate(Sharing(feedback=0.1)), foreground)
+    with launcher.running([LaunchedPiece(lambda: None, 1e-3)]):
         foreground.wait_for_looks(20)
         assert queue.count == 0
         foreground.doing = ("forward", 3)
-        assert queue.given.acquire(timeout=PATIENCE)
+        assert queue.given.acquire(timeout=TIMEOUT)
 
 
-def test_a_lane_behind_a_closed_gate_ends() -> None:
+def test_a_launcher_behind_a_closed_gate_stops() -> None:
     foreground = Foreground(BackgroundLimits(open=False, share=1.0, banned=frozenset()))
-    lane = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), foreground)
-    with lane.running([LaunchedPiece(lambda: None, 1e-3)]):
+    launcher = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), foreground)
+    with launcher.running([LaunchedPiece(lambda: None, 1e-3)]):
         foreground.wait_for_looks(3)
-    assert (lane.finished, lane.error) == (0, None)
+    assert (launcher.finished, launcher.error) == (0, None)
 
 
-def test_a_piece_that_fails_ends_the_lane_and_not_the_foreground() -> None:
+def test_a_piece_that_fails_ends_the_launcher_and_not_the_foreground() -> None:
     failed = threading.Event()
 
     def fail() -> None:
         failed.set()
         raise RuntimeError("out of memory")
 
-    lane = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), Foreground())
-    with lane.running([LaunchedPiece(lambda: None, 1e-3), LaunchedPiece(fail, 1e-3)]):
-        assert failed.wait(PATIENCE)
-    assert str(lane.error) == "out of memory"
+    launcher = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), Foreground())
+    with launcher.running([LaunchedPiece(lambda: None, 1e-3), LaunchedPiece(fail, 1e-3)]):
+        assert failed.wait(TIMEOUT)
+    assert str(launcher.error) == "out of memory"
     assert not any(thread.name == "deeppool background" for thread in threading.enumerate())
 
 
@@ -192,12 +192,12 @@ def test_graphs_beside_a_foreground_do_all_their_work() -> None:
     pieces = time_pieces([graph], stream, device)
     device.synchronize()
     before = float(count)
-    lane = PieceLauncher(stream, Gate(Sharing(pieces=2, in_flight=1e-3)), Foreground())
-    with lane.running(pieces), device.stream("high").current():
+    launcher = PieceLauncher(stream, Gate(Sharing(pieces=2, in_flight=1e-3)), Foreground())
+    with launcher.running(pieces), device.stream("high").current():
         for _ in range(100):
             float((a @ a).sum())
-    assert lane.error is None
-    assert float(count) - before == lane.finished > 0
+    assert launcher.error is None
+    assert float(count) - before == launcher.finished > 0
 
 
 def assert_(true: bool) -> None:

@@ -58,7 +58,7 @@ def test_there_are_as_few_pieces_as_fit_the_limit(times: list[tuple[float, float
         (Sharing(pieces=2), PIECE_SECONDS),
     ],
 )
-def test_pieces_are_longer_where_the_foreground_need_not_wait_for_them(sharing: Sharing, limit: float) -> None:
+def test_pieces_are_longer_where_the_foreground_does_not_wait_for_them(sharing: Sharing, limit: float) -> None:
     assert longest_piece(sharing) == limit
 
 

@@ -52,7 +52,7 @@ def test_one_rank_of_eight_runs_on_one_core_and_lasts_as_long_as_the_plan(tmp_pa
 
 
 @pytest.mark.parametrize("rank", [-1, 4])
-def test_a_rank_that_the_plan_has_not_is_refused(rank: int) -> None:
+def test_an_emulated_rank_outside_the_plan_is_refused(rank: int) -> None:
     with pytest.raises(InvalidValueError, match=f"must be from 0 to 3, got {rank}: the plan is for 4 GPUs"):
         dp.launch(two_layer_plan(), emulate_rank=rank)
 

@@ -1,4 +1,4 @@
-"""A handle on a run: what it shows while the run goes on, how it ends it, and that nothing outlives anybody."""
+"""A handle on a run: what it shows during the run, how it cancels it, and that no process is left."""
 
 import contextlib
 import os
@@ -22,13 +22,13 @@ from deeppool.widgets.run_panel import RunPanel
 from tests.processes.children import children, gone
 from tests.runs.test_train import losses, make_job, make_plan, ranks
 
-PATIENCE = 60
+TIMEOUT = 60
 """Seconds for what takes a moment on an idle machine."""
 LONG = 100_000
-"""Updates that no test waits for."""
+"""More updates than any test waits for."""
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = TIMEOUT) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -39,30 +39,30 @@ def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None
 
 
 class Steps:
-    """A call that goes a step when it is let."""
+    """A call that makes one step at a time."""
 
     def __init__(self) -> None:
         self.go: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self.told: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.stepped: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def climb(self, steps: int, *, on_metrics=None, on_progress=None) -> str:
         for step in range(1, steps + 1):
-            failure = self.go.get(timeout=PATIENCE)
+            failure = self.go.get(timeout=TIMEOUT)
             if failure is not None:
                 raise failure
             on_metrics(Metrics(step, 1 / step, 0.1, 10.0, None))
             on_progress(f"update {step} of {steps}", step / steps)
-            self.told.put(None)
+            self.stepped.put(None)
         return "the top"
 
     def step(self) -> None:
         self.go.put(None)
-        self.told.get(timeout=PATIENCE)
+        self.stepped.get(timeout=TIMEOUT)
 
 
 def test_a_run_shows_what_it_does_and_gives_its_result() -> None:
     steps, heard = Steps(), []
-    run = dp.start(steps.climb, 2, on_progress=lambda *told: heard.append(told))
+    run = dp.start(steps.climb, 2, on_progress=lambda *stepped: heard.append(stepped))
     assert (run.state, run.metrics) == ("running", ())
     steps.step()
     assert (run.progress, run.doing, [m.loss for m in run.metrics]) == (0.5, "update 1 of 2", [1.0])
@@ -70,7 +70,7 @@ def test_a_run_shows_what_it_does_and_gives_its_result() -> None:
     with pytest.raises(TimeoutError):
         run.result(timeout=0)
     steps.step()
-    assert run.result(PATIENCE) == "the top"
+    assert run.result(TIMEOUT) == "the top"
     assert (run.state, run.error, len(run.metrics)) == ("done", None, 2)
     assert repr(run).startswith("climb: done in ")
     assert heard == [("update 1 of 2", 0.5), ("update 2 of 2", 1.0)]
@@ -78,36 +78,36 @@ def test_a_run_shows_what_it_does_and_gives_its_result() -> None:
     assert run.state == "done"
 
 
-def test_updates_that_are_made_again_after_a_fault_are_listed_once() -> None:
+def test_updates_repeated_after_a_fault_are_listed_once() -> None:
     def train(*, on_progress=None, on_metrics=None) -> None:
         for update in (1, 2, 3, 2, 3, 4):
             on_metrics(Metrics(update, 0.5, 0.1, 10.0, None))
 
     run = dp.start(train)
-    run.result(PATIENCE)
+    run.result(TIMEOUT)
     assert [metrics.update for metrics in run.metrics] == [1, 2, 3, 4]
 
 
-def test_a_failed_run_tells_its_one_error() -> None:
+def test_a_failed_run_has_one_error() -> None:
     steps = Steps()
     run = dp.start(steps.climb, 2)
     steps.step()
     steps.go.put(RunError("the loss is nan (lower the learning rate)"))
     with pytest.raises(RunError, match="the loss is nan"):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert run.state == "failed"
     assert "\n" not in repr(run)
     assert repr(run).endswith("at 50 %: the loss is nan (lower the learning rate)")
 
 
-def test_a_cancelled_run_ends_where_it_tells_of_its_progress() -> None:
+def test_a_cancelled_run_ends_at_its_next_progress_report() -> None:
     steps = Steps()
     run = dp.start(steps.climb, 3)
     steps.step()
     run.request_cancel()
     steps.go.put(None)
     with pytest.raises(RunCancelledError):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert (run.state, run.progress, len(run.metrics)) == ("cancelled", 1 / 3, 1)
 
 
@@ -128,12 +128,12 @@ def test_a_cancelled_run_ends_while_it_waits_for_its_processes() -> None:
         cancellation.wait(queue.SimpleQueue(), 1000)
 
 
-def test_what_waits_in_another_thread_is_not_cancelled() -> None:
+def test_a_wait_in_another_thread_is_not_cancelled() -> None:
     run = dp.start(wait_for_ever)
     run.cancel()
     inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
     inbox.put("mine")
-    assert cancellation.wait(inbox, PATIENCE) == "mine"
+    assert cancellation.wait(inbox, TIMEOUT) == "mine"
 
 
 def test_interrupting_the_wait_for_a_result_cancels_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_interrupting_the_wait_for_a_result_cancels_the_run(monkeypatch: pytest.
     assert run.state == "cancelled"
 
 
-def test_what_cannot_be_followed_and_arguments_that_do_not_fit_are_refused_at_once() -> None:
+def test_functions_without_progress_and_invalid_arguments_are_refused_at_once() -> None:
     with pytest.raises(InvalidValueError, match="simulate reports no progress"):
         dp.start(dp.simulate, None)
     with pytest.raises(TypeError, match="stepz"):
@@ -165,7 +165,7 @@ def test_a_panel_follows_its_run_to_the_end() -> None:
     assert (bar.value, stop.disabled) == (0, False)
     steps.step()
     steps.step()
-    run.result(PATIENCE)
+    run.result(TIMEOUT)
     wait_until(lambda: stop.disabled)
     assert (bar.value, bar.bar_style) == (1, "success")
     assert said.value.startswith("climb: done in ")
@@ -173,12 +173,12 @@ def test_a_panel_follows_its_run_to_the_end() -> None:
     assert (late.value, late.bar_style) == (1, "success")
 
 
-def test_the_button_of_a_panel_cancels_and_the_error_stands_beside_it() -> None:
+def test_the_button_of_a_panel_cancels_and_the_error_is_shown() -> None:
     run = dp.start(wait_for_ever)
     bar, stop, _, said = RunPanel(run).children[0].children
     stop.click()
     with pytest.raises(RunCancelledError):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     wait_until(lambda: stop.disabled)
     assert bar.bar_style == "warning"
     assert "the run was cancelled" in said.value
@@ -193,7 +193,7 @@ def test_a_panel_shows_the_devices_when_asked_until_the_run_ends() -> None:
     shown = panel.children[1]
     assert "dp-telemetry-panel" in shown._dom_classes
     steps.step()
-    run.result(PATIENCE)
+    run.result(TIMEOUT)
     wait_until(lambda: not any(thread.name == "deeppool telemetry" for thread in threading.enumerate()))
 
 
@@ -207,11 +207,11 @@ def test_a_view_that_fails_does_not_end_a_run(caplog: pytest.LogCaptureFixture) 
     run.watch(fail)
     steps.step()
     steps.step()
-    assert run.result(PATIENCE) == "the top"
+    assert run.result(TIMEOUT) == "the top"
     assert [record.getMessage() for record in caplog.records] == ["climb is no longer shown"]
 
 
-def test_outside_a_notebook_a_run_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_notebook_a_run_prints_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     run = dp.start(wait_for_ever)
     assert set(run._repr_mimebundle_()) == {"text/plain"}
@@ -230,13 +230,13 @@ def with_processes(test: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[float]:
-    """The losses of a training that nobody touched."""
+    """Losses of an uninterrupted training."""
     return losses(dp.train(make_plan(2), make_job(), steps=6))
 
 
 @with_processes
 @pytest.mark.stress
-def test_two_runs_at_once_and_a_cancelled_one_goes_on_from_its_checkpoint(expected, tmp_path: Path) -> None:
+def test_two_concurrent_runs_and_a_cancelled_one_resumes_from_its_checkpoint(expected, tmp_path: Path) -> None:
     three = threading.Event()
     options = {"checkpoints": tmp_path, "checkpoint_every": 1}
     first = dp.start(
@@ -247,7 +247,7 @@ def test_two_runs_at_once_and_a_cancelled_one_goes_on_from_its_checkpoint(expect
         on_metrics=lambda update: three.set() if update.update == 3 else None,
         **options,
     )
-    assert three.wait(2 * PATIENCE), repr(first)
+    assert three.wait(2 * TIMEOUT), repr(first)
     its = ranks()
     second = dp.start(dp.train, make_plan(2), make_job(), steps=6)
     wait_until(lambda: len(ranks()) == 4)
@@ -256,7 +256,7 @@ def test_two_runs_at_once_and_a_cancelled_one_goes_on_from_its_checkpoint(expect
     assert not set(its) & set(ranks())
     with pytest.raises(RunCancelledError, match=r"the last checkpoint is .*step-0000"):
         first.result()
-    assert losses(second.result(2 * PATIENCE)) == expected
+    assert losses(second.result(2 * TIMEOUT)) == expected
     assert not ranks()
     assert [update.loss for update in first.metrics[:6]] == expected[: len(first.metrics)]
     reached = int(latest(tmp_path).name.removeprefix("step-"))
@@ -281,9 +281,9 @@ SCRIPT = """
 import sys, threading
 import deeppool as dp
 from tests.runs.test_train import make_job, make_plan
-under_way = threading.Event()
-run = dp.start(dp.train, make_plan(2), make_job(), steps=100_000, on_metrics=lambda update: under_way.set())
-assert under_way.wait(120), run
+has_started = threading.Event()
+run = dp.start(dp.train, make_plan(2), make_job(), steps=100_000, on_metrics=lambda update: has_started.set())
+assert has_started.wait(120), run
 """
 
 
@@ -312,10 +312,10 @@ def test_a_killed_kernel_leaves_no_process(tmp_path: Path) -> None:
     client = manager.client()
     try:
         client.start_channels()
-        client.wait_for_ready(timeout=PATIENCE)
+        client.wait_for_ready(timeout=TIMEOUT)
         shown: list[dict] = []
         reply = client.execute_interactive(
-            SCRIPT + "run", timeout=3 * PATIENCE, output_hook=lambda message: shown.append(message["content"])
+            SCRIPT + "run", timeout=3 * TIMEOUT, output_hook=lambda message: shown.append(message["content"])
         )
         assert reply["content"]["status"] == "ok", reply["content"]
         (bundle,) = [content["data"] for content in shown if "data" in content and "text/plain" in content["data"]]

@@ -1,4 +1,4 @@
-"""A live run's record: its numbers agree with each other and with the plan, and it really trains."""
+"""Records of live runs: their numbers agree with each other and with the plan, and the model trains."""
 
 import dataclasses
 import itertools
@@ -74,7 +74,7 @@ def alone(plan: Plan) -> ForegroundResult:
 
 
 @pytest.mark.processes
-def test_the_foreground_is_measured_as_often_as_was_asked_in_every_condition(collocated) -> None:
+def test_every_condition_has_the_requested_number_of_iterations(collocated) -> None:
     front = collocated[0].foreground
     for phase in (front, front.alone, front.alone_asleep):
         assert phase.iteration_time.count == STEPS
@@ -96,20 +96,20 @@ def test_the_foreground_computes_the_same_numbers_beside_a_background_as_alone(c
 
 
 @pytest.mark.processes
-def test_every_iteration_is_told_with_its_condition_and_bound(collocated) -> None:
-    def told(condition: str) -> list[LiveSample]:
+def test_every_iteration_is_published_with_its_condition_and_bound(collocated) -> None:
+    def samples_of(condition: str) -> list[LiveSample]:
         return [one for one in SAMPLES if one.condition == condition and one.seconds is not None]
 
     front = collocated[0].foreground
     for condition, phase in (("awake", front.alone), ("asleep", front.alone_asleep), ("collocated", front)):
-        assert summarise([one.seconds for one in told(condition)]) == dataclasses.replace(
+        assert summarise([one.seconds for one in samples_of(condition)]) == dataclasses.replace(
             phase.iteration_time, margin=None
         )
-    assert len(told("learning")) == DENSE
-    beside = told("learning") + told("collocated")
+    assert len(samples_of("learning")) == DENSE
+    beside = samples_of("learning") + samples_of("collocated")
     assert {one.bound for one in beside} == {0.05}
     assert [one.share == 0 for one in beside] == [is_alone(number) for number in range(DENSE + STEPS)]
-    assert {(one.bound, one.share) for one in told("awake") + told("asleep")} == {(None, None)}
+    assert {(one.bound, one.share) for one in samples_of("awake") + samples_of("asleep")} == {(None, None)}
     assert any(one.condition == "background alone" and one.iteration is None for one in SAMPLES)
     numbers = [one.iteration for one in SAMPLES if one.iteration is not None]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -140,7 +140,7 @@ def test_a_background_in_the_ranks_own_processes_is_measured_alike_and_changes_n
 
 
 @pytest.mark.processes
-def test_each_rank_says_what_its_governor_found(collocated) -> None:
+def test_each_rank_reports_the_results_of_its_governor(collocated) -> None:
     record, _ = collocated
     assert record.sharing == dataclasses.replace(POLICIES["feedback"], max_slowdown=0.05)
     assert len(record.governors) == record.ranks == 2
@@ -158,7 +158,7 @@ def test_each_rank_says_what_its_governor_found(collocated) -> None:
 
 
 @pytest.mark.processes
-def test_the_harvest_is_what_the_background_did_of_what_it_does_alone(collocated) -> None:
+def test_the_harvest_is_collocated_throughput_over_throughput_alone(collocated) -> None:
     record, _ = collocated
     back, alone = record.background, record.foreground.alone
     assert back.ended == "stopped"
@@ -203,7 +203,7 @@ def test_the_timeline_is_one_iteration_of_every_rank(collocated) -> None:
 
 
 @pytest.mark.processes
-def test_the_loss_is_a_number(collocated) -> None:
+def test_the_loss_is_finite(collocated) -> None:
     front = collocated[0].foreground
     # Ten classes and no training to speak of: about log 10.
     assert 1 < front.first_loss < 4
@@ -220,7 +220,7 @@ def test_progress_never_goes_back(collocated) -> None:
 
 
 @pytest.mark.processes
-def test_a_record_is_a_file_and_says_what_it_ran_on(collocated, tmp_path: Path) -> None:
+def test_a_record_is_saved_and_prints_what_it_ran_on(collocated, tmp_path: Path) -> None:
     record, _ = collocated
     assert dp.load(dp.save(record, tmp_path / "run.json")) == record
     assert (record.policy, record.ranks, record.device, record.backend) == ("feedback", 2, "cpu", "gloo")
@@ -279,7 +279,7 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
         ({"steps": 0}, "steps must be at least 1, got 0"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
+def test_invalid_arguments_are_refused_before_a_process_starts(
     arguments: dict, phrase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
@@ -289,7 +289,7 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("arguments", [{}, {"background": "vgg99"}])
-def test_an_unknown_model_is_refused_before_anything_starts(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_model_is_refused_before_a_process_starts(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
     with pytest.raises(CaptureError, match="unknown model"):
         dp.launch(two_layer_plan(), **arguments)

@@ -1,4 +1,4 @@
-"""A training of the user's own: it is the same however it was interrupted and whatever plan went on with it."""
+"""Trainings of your own model: the result is the same however they were interrupted and under whatever plan."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from examples import own_training
 from tests.processes.children import runs
 from tests.strategies import profile_from_times
 
-# Every training starts its ranks anew, which takes long on a busy machine.
+# Every training starts its own ranks, which takes long on a busy machine.
 pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
 BATCH = 6
 
@@ -99,7 +99,7 @@ def losses(record) -> list[float]:
 
 
 @pytest.mark.processes
-def test_going_on_from_a_checkpoint_is_bit_equal_to_never_having_stopped(whole, tmp_path: Path) -> None:
+def test_resuming_from_a_checkpoint_is_bit_equal_to_an_uninterrupted_training(whole, tmp_path: Path) -> None:
     expected, state = whole
     first = dp.train(make_plan(2), make_job(), steps=3, checkpoints=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
@@ -111,7 +111,7 @@ def test_going_on_from_a_checkpoint_is_bit_equal_to_never_having_stopped(whole, 
 
 
 @pytest.mark.processes
-def test_another_plan_on_other_ranks_goes_on_with_the_same_training(whole, tmp_path: Path) -> None:
+def test_another_plan_on_other_ranks_continues_the_same_training(whole, tmp_path: Path) -> None:
     expected, state = whole
     for gpus, steps in ((2, 2), (3, 4), (1, 6)):
         record = dp.train(make_plan(gpus), make_job(), steps=steps, checkpoints=tmp_path, checkpoint_every=1)
@@ -127,7 +127,7 @@ def test_another_plan_on_other_ranks_goes_on_with_the_same_training(whole, tmp_p
 
 
 @pytest.mark.processes
-def test_a_killed_rank_costs_what_came_after_the_last_checkpoint_and_no_more(whole, tmp_path: Path) -> None:
+def test_a_killed_rank_costs_only_the_updates_since_the_last_checkpoint(whole, tmp_path: Path) -> None:
     expected, _ = whole
     killed = threading.Event()
 
@@ -145,7 +145,7 @@ def test_a_killed_rank_costs_what_came_after_the_last_checkpoint_and_no_more(who
 
 
 @pytest.mark.processes
-def test_a_training_that_is_told_to_changes_its_plan_and_nothing_else(whole) -> None:
+def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole) -> None:
     expected, _ = whole
     graph = make_job().capture().graph
     # A plan made as if nothing gained from a second GPU; the profile knows better.
@@ -180,7 +180,7 @@ def test_without_a_restart_left_the_error_names_the_rank_and_the_checkpoint(tmp_
 
 
 @pytest.mark.processes
-def test_a_loss_that_is_no_number_ends_the_training_and_says_so(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_training_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         RunError, match=r"the loss is nan after update 1 of Net, on rank \d.*; there is no checkpoint .*learning rate"
     ):
@@ -215,7 +215,7 @@ def ranks() -> list[psutil.Process]:
 # -- without processes ------------------------------------------------------------------------------
 
 
-def test_each_epoch_shows_every_sample_once_in_an_order_of_its_own() -> None:
+def test_each_epoch_reads_every_sample_once_in_its_own_order() -> None:
     order = Order(20, 6, seed=1)
     epochs = [[order.positions(3 * epoch + batch) for batch in range(3)] for epoch in range(2)]
     for epoch in epochs:
@@ -245,7 +245,7 @@ def test_shards_of_a_batch_are_the_batch() -> None:
         ({"steps": 1, "restarts": -1}, "restarts must be at least 0, got -1"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused_before_anything_starts(changes, phrase) -> None:
+def test_invalid_numbers_are_refused_before_a_process_starts(changes, phrase) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         dp.train(make_plan(2), make_job(), **changes)
 
@@ -279,7 +279,7 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(whole, tmp
 
 
 @pytest.mark.processes
-def test_the_shell_trains_the_example_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_trains_the_example_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = own_training.job().capture().graph
     times = [lambda b: 1e-3 * b] * len(graph.layers)
     plan = dp.save(dp.plan(profile_from_times(graph, times), 2, 32), tmp_path / "plan.json")
@@ -288,8 +288,8 @@ def test_the_shell_trains_the_example_and_goes_on(tmp_path: Path, capsys: pytest
         with pytest.raises(SystemExit) as ended:
             app([*command, "--steps", str(steps), "--json"])
         assert ended.value.code == 0
-        told = json.loads(capsys.readouterr().out)
-        assert [metrics["update"] for metrics in told["metrics"]] == updates
+        output = json.loads(capsys.readouterr().out)
+        assert [metrics["update"] for metrics in output["metrics"]] == updates
 
 
 @pytest.mark.parametrize(
@@ -300,13 +300,13 @@ def test_the_shell_trains_the_example_and_goes_on(tmp_path: Path, capsys: pytest
         ("examples.own_training:dataset", "returned a TensorDataset, expected a deeppool.TrainingJob"),
     ],
 )
-def test_what_is_no_job_is_told_in_one_line(job: str, phrase: str, tmp_path: Path) -> None:
+def test_an_invalid_job_is_reported_in_one_line(job: str, phrase: str, tmp_path: Path) -> None:
     plan = dp.save(make_plan(2), tmp_path / "plan.json")
     with pytest.raises(InvalidValueError, match=phrase):
         app(["train", str(plan), job, "--steps", "1"])
 
 
-def test_machines_without_a_common_folder_are_told_at_the_start_that_they_cannot_change_their_plan() -> None:
+def test_a_launcher_without_a_shared_folder_refuses_proposals_at_the_start() -> None:
     elsewhere = LocalLauncher("cpu", 2)
     elsewhere.same_files = False
     with pytest.raises(InvalidValueError, match="change their plan through a checkpoint, and there is no folder"):
