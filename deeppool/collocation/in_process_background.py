@@ -71,12 +71,9 @@ class InProcessBackground:
         steps = (self.launcher.finished - self._finished) / len(self.pieces)
         seconds = time.perf_counter() - self._began
         self.launcher.stop()
-        error = (
-            None
-            if self.launcher.error is None
-            else f"failed: {type(self.launcher.error).__name__}: {self.launcher.error}"
-        )
-        loss = float(self._step.loss()) if error is None else None
+        failure = self.launcher.error
+        error = None if failure is None else f"failed: {type(failure).__name__}: {failure}"
+        loss = float(self._step.loss()) if failure is None else None
         return {"steps": steps, "seconds": seconds, "began": self._began, "loss": loss, "error": error}
 
     def _capture(self, sharing: Sharing) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
@@ -94,18 +91,12 @@ class InProcessBackground:
                 return step, time_pieces(pieces, self._stream, self._device)
 
         count = len(captured.graph.layers)
-        if not sharing.in_pieces:
-            return self._with_batches(*capture_step([range(count)]))
-        _, single = capture_step([range(layer, layer + 1) for layer in range(count)])
-        times = [(single[layer].expected, single[2 * count - 1 - layer].expected) for layer in range(count)]
-        limit = PIECE_SECONDS if self._device.kind == "cpu" else GPU_PIECE_SECONDS
-        return self._with_batches(*capture_step(group_layers(times, limit)))
-
-    def _with_batches(
-        self, step: CapturedStep, pieces: Sequence[LaunchedPiece]
-    ) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
-        """Has each step begin by loading the next batch."""
-        first, *others = pieces
+        groups = [range(count)]
+        if sharing.in_pieces:
+            _, single = capture_step([range(layer, layer + 1) for layer in range(count)])
+            times = [(single[layer].expected, single[2 * count - 1 - layer].expected) for layer in range(count)]
+            groups = group_layers(times, PIECE_SECONDS if self._device.kind == "cpu" else GPU_PIECE_SECONDS)
+        step, (first, *others) = capture_step(groups)
 
         def begin() -> None:
             assert self._next_batch is not None

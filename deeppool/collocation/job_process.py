@@ -1,4 +1,4 @@
-"""The hihistory of a background job, and one process of it."""
+"""The history of a background job, and one process of it."""
 
 import contextlib
 import time
