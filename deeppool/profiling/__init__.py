@@ -1,20 +1,11 @@
-"""Layer times: measured on a device, or estimated and marked so.
+"""Profiles: layer times of a model, measured on a device or estimated from a data sheet.
 
-table      Profile: times of every layer at several per-GPU batches, a plain record
-iteration  one iteration of a model, with a stamp of the time between the layers
-spread     how many iterations are enough, and which of them count
-store      what an interrupted measurement keeps
-bench      a model on a device, iteration after iteration
-company    other cores that train at the same time; company_rank is the process of one
-measure    a captured model → Profile, on the device at hand
-check      the layers against the whole iteration, the line against the largest batch
-compare    which layers changed between two profiles, beyond noise
-shipped    profiles that come with deeppool, by name
-network    ranks of this machine, or of several → Cluster: its links and all-reduces, measured
-patterns   what each of those ranks does; network_rank is the process of one
-estimate   a model and a GPU's data sheet → Profile, with no GPU
-work       a layer → its kernels, on tensors without data
-kernels    an operator → its kernels, their FLOPs and bytes
-roofline   seconds of a kernel from a data sheet
-pairs      synthetic kernels beside one another, measured
+table            Profile: times of every layer at several per-GPU batches
+store            log of an interrupted measurement, and resuming from it
+comparison       layers whose times differ between two profiles by more than noise
+iteration_check  sum of the layers against the whole iteration, and the extrapolation error
+shipped          profiles that come with deeppool, by name
+measure          dp.profile: a captured model on the device at hand
+estimate         dp.estimate: a model and a GPU's data sheet, without the GPU
+network          dp.measure_network: links and all-reduces between ranks
 """

@@ -1,4 +1,4 @@
-"""Two profiles of one model: which layers changed, by how much, and whether that is more than noise."""
+"""Comparison of two profiles of one model: layers whose times differ by more than noise."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,50 +11,50 @@ from deeppool.units import format_percent, format_seconds, format_tables
 
 @dataclass(frozen=True, slots=True)
 class LayerTimeChange:
-    """Equal layers at one batch size."""
+    """Changed time of the layers of one signature at one batch size."""
 
     layers: tuple[str, ...]
-    """Of one signature."""
+    """Names of the layers."""
     batch: int
     before: float
-    """Seconds of forward and backward of each."""
+    """Forward plus backward seconds of each layer."""
     after: float
     noise: float
-    """The spreads of both measurements, added: a share of ``before``."""
+    """Sum of both measurements' spreads, relative to ``before``."""
 
     @property
     def change(self) -> float:
-        """As a share of ``before``."""
+        """Difference relative to ``before``."""
         return self.after / self.before - 1
 
     @property
     def weight(self) -> float:
-        """Seconds by which all of them together change the iteration."""
+        """Seconds by which these layers together change the iteration."""
         return (self.after - self.before) * len(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileComparison:
-    """What changed from one profile to another."""
+    """Layer times that differ between two profiles of a model."""
 
     KIND: ClassVar[str] = "profile-comparison"
 
     model: str
     before: str
-    """Where and how it was measured."""
+    """Device, precision and date of the first profile."""
     after: str
     batch_sizes: tuple[int, ...]
-    """That both have measured; what lies between is not compared."""
+    """Batch sizes measured in both profiles; interpolated ones are not compared."""
     iteration_before: tuple[float, ...]
     """Sum of the layers per batch size, in seconds."""
     iteration_after: tuple[float, ...]
     changes: tuple[LayerTimeChange, ...]
-    """Beyond noise; those that weigh most in the iteration first."""
+    """Changes beyond noise, ordered by their effect on the iteration."""
     compared: int
-    """Distinct layers times batch sizes."""
+    """Number of compared times: distinct layers times batch sizes."""
 
     def explain(self, rows: int = 20) -> str:
-        """The iterations in a line each, then the layers that changed most."""
+        """Formats a line per batch size, then a table of the largest changes."""
         from rich import box
         from rich.table import Table
 
@@ -69,9 +69,9 @@ class ProfileComparison:
         for heading in ("layer", "batch", "before", "after", "change", "noise", "in the iteration"):
             table.add_column(heading, justify="left" if heading == "layer" else "right", no_wrap=True)
         for change in self.changes[:rows]:
-            alike = f" and {len(change.layers) - 1} like it" if len(change.layers) > 1 else ""
+            others = f" and {len(change.layers) - 1} like it" if len(change.layers) > 1 else ""
             table.add_row(
-                change.layers[0] + alike,
+                change.layers[0] + others,
                 str(change.batch),
                 format_seconds(change.before),
                 format_seconds(change.after),
@@ -94,8 +94,8 @@ class ProfileComparison:
 def compare_profiles(before: Profile, after: Profile) -> ProfileComparison:
     """Compares the layers of one model in two profiles, at the batch sizes that both measured.
 
-    A layer changed when the difference is more than the spreads of both measurements together. Devices,
-    precisions and versions may differ: that is often the question.
+    A layer has changed when the difference exceeds the sum of both measurements' spreads. Devices,
+    precisions and versions may differ.
 
     Raises:
         InvalidValueError: the profiles are of different models, or share no batch size.
@@ -111,27 +111,27 @@ def compare_profiles(before: Profile, after: Profile) -> ProfileComparison:
             f"the profiles share no batch size: {list(before.batch_sizes)} and {list(after.batch_sizes)} "
             "(profile again with common --batch-sizes)"
         )
-    places: dict[str, list[int]] = defaultdict(list)
+    indices: dict[str, list[int]] = defaultdict(list)
     for index, layer in enumerate(before.graph.layers):
-        places[layer.signature].append(index)
+        indices[layer.signature].append(index)
     changes = []
-    for layers in places.values():
+    for layers in indices.values():
         for batch in shared:
             old, new = before.time(layers[0], batch), after.time(layers[0], batch)
-            # A spread is a share of its own time.
+            # A spread is relative to its own time.
             noise = old.spread + new.spread * new.total / old.total
             if abs(new.total - old.total) > noise * old.total:
                 names = tuple(before.graph.layers[index].name for index in layers)
                 changes.append(LayerTimeChange(names, batch, old.total, new.total, noise))
     return ProfileComparison(
         model=before.graph.model,
-        before=_place(before),
-        after=_place(after),
+        before=_origin(before),
+        after=_origin(after),
         batch_sizes=shared,
         iteration_before=tuple(before.iteration_time(batch) for batch in shared),
         iteration_after=tuple(after.iteration_time(batch) for batch in shared),
         changes=tuple(sorted(changes, key=lambda change: -abs(change.weight))),
-        compared=len(places) * len(shared),
+        compared=len(indices) * len(shared),
     )
 
 
@@ -140,6 +140,6 @@ def _graph(profile: Profile) -> str:
     return f"{profile.graph.model} on {shape} ({len(profile.graph.layers)} layers, {profile.graph.fingerprint})"
 
 
-def _place(profile: Profile) -> str:
+def _origin(profile: Profile) -> str:
     mode = "CUDA graphs, " * profile.graphs
     return f"{profile.device_name} ({profile.precision}, {mode}{profile.date})"

@@ -1,6 +1,6 @@
-"""Profiles that come with deeppool, by name: real measurements to plan with before one's own are made.
+"""Profiles that come with deeppool, by name.
 
-A file ``<name>.json`` in the folder is all it takes; `make shipped` measures them again.
+Every file ``data/<name>.json`` is one; `make shipped` measures them again.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).with_name("data")
 
 @dataclass(frozen=True, slots=True)
 class ShippedProfile:
-    """One line of the list: what was measured, where and how well."""
+    """Summary of a shipped profile."""
 
     name: str
     model: str
@@ -27,7 +27,7 @@ class ShippedProfile:
     threads: int
     date: str
     deviation: float | None
-    """Of the sum of the layers from the whole iteration, at the batch size where it is largest in size."""
+    """Largest relative deviation of the layer sum from the whole iteration over the batch sizes."""
 
     def __str__(self) -> str:
         shape, sizes = "x".join(map(str, self.input_shape)), ", ".join(map(str, self.batch_sizes))
@@ -40,7 +40,7 @@ class ShippedProfile:
 
 @dataclass(frozen=True, slots=True)
 class ShippedProfiles:
-    """All of them."""
+    """List of the shipped profiles."""
 
     KIND: ClassVar[str] = "profile-list"
 
@@ -53,12 +53,12 @@ class ShippedProfiles:
 
 
 def list_profiles() -> ShippedProfiles:
-    """What :func:`find_profile` knows by name."""
+    """Lists the profiles that :func:`find_profile` finds by name."""
     return ShippedProfiles(tuple(_describe(name, find_profile(name)) for name in _names()))
 
 
 def find_profile(name_or_file: str | Path) -> Profile:
-    """A profile from its file, or a shipped one by name.
+    """Reads a profile from a file, or a shipped one by name.
 
     Raises:
         DocumentError: neither a file nor a name, or the file is not a profile.

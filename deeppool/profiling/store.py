@@ -1,4 +1,4 @@
-"""What an interrupted measurement keeps: finished iterations, appended one JSON line at a time."""
+"""Log of a measurement, from which an interrupted one resumes: finished iterations, one JSON line each."""
 
 import json
 from collections import Counter, defaultdict
@@ -11,28 +11,28 @@ Times = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Iterations of one batch size, in the order in which they were measured."""
+    """Measured iterations of one batch size, in order."""
 
     layered: list[Times]
-    """With stamps between the layers."""
+    """Iterations with time stamps between layers."""
     whole: list[Times]
-    """Without: one pair each, of the whole passes."""
+    """Iterations without, as one pair of the two whole passes."""
 
     @property
     def seconds(self) -> tuple[list[float], list[float]]:
-        """Of each iteration, layered ones first."""
+        """Seconds per iteration, of layered and of whole ones."""
         layered, whole = ([sum(map(sum, run)) for run in runs] for runs in (self.layered, self.whole))
         return layered, whole
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What an interrupted measurement left."""
+    """Summary of an interrupted measurement."""
 
     conditions: str
-    """Of which model, device and method."""
+    """Model, device and method, as JSON."""
     iterations: dict[int, int]
-    """Finished ones per batch size."""
+    """Number of finished iterations per batch size."""
 
     def __str__(self) -> str:
         each = ", ".join(f"{count} at batch {batch}" for batch, count in sorted(self.iterations.items()))
@@ -40,7 +40,7 @@ class ResumeState:
 
 
 def read_resume_state(path: Path) -> ResumeState | None:
-    """What is at ``path``; None where nothing is, or no iteration was finished."""
+    """Reads the log at ``path``; None if it does not exist or has no finished iteration."""
     conditions, entries = _read(path)
     if not entries:
         return None
@@ -49,7 +49,7 @@ def read_resume_state(path: Path) -> ResumeState | None:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One line of a log."""
+    """Finished iteration, one line of a log."""
 
     batch: int
     layered: bool
@@ -58,49 +58,49 @@ class _Entry:
 
 
 def _read(path: Path) -> tuple[str, list[_Entry]]:
-    """The conditions of a log, and its whole lines."""
+    """Returns the conditions of a log and its complete lines."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found: list[_Entry] = []
     for line in lines[1:]:
         try:
             batch, layered, times = json.loads(line)
         except ValueError:
-            break  # the interruption cut this line short
+            break  # an interruption truncated this line
         found.append(_Entry(batch, layered, tuple((forward, backward) for forward, backward in times), line))
     return (lines[0] if lines else ""), found
 
 
 class MeasurementLog:
-    """Finished iterations of one profile, on disk as soon as they are made.
+    """Finished iterations of one profile, written to disk one by one.
 
-    A log of another model, device or method is not continued but begun anew: ``conditions`` tells.
+    A log with other ``conditions`` (model, device or method) is overwritten.
     """
 
     def __init__(self, path: Path | None, conditions: str) -> None:
-        """Reads what an earlier, interrupted measurement left at ``path``; with None nothing is kept."""
+        """Resumes from the log at ``path``, if any; with None nothing is written."""
         self.path = path
         self.runs: dict[int, Runs] = defaultdict(lambda: Runs([], []))
-        """Per batch size."""
+        """Iterations per batch size."""
         if path is None:
             return
         before, entries = _read(path)
         if before != conditions:
             entries = []
         for entry in entries:
-            self._keep(entry.batch, entry.layered, entry.times)
+            self._append(entry.batch, entry.layered, entry.times)
         path.write_text("\n".join([conditions, *(entry.line for entry in entries)]) + "\n", encoding="utf-8")
 
     def add(self, batch: int, layered: bool, times: Times) -> None:
-        """Keeps one finished iteration."""
-        self._keep(batch, layered, times)
+        """Appends one finished iteration."""
+        self._append(batch, layered, times)
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps([batch, layered, times]) + "\n")
 
-    def _keep(self, batch: int, layered: bool, times: Times) -> None:
+    def _append(self, batch: int, layered: bool, times: Times) -> None:
         (self.runs[batch].layered if layered else self.runs[batch].whole).append(times)
 
     def remove(self) -> None:
-        """The profile is whole and saved: the log has served."""
+        """Deletes the log, once the profile is saved."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Profile: what every layer costs at several per-GPU batch sizes, and where the times come from."""
+"""Profile: times of every layer at several per-GPU batch sizes, with their provenance."""
 
 import hashlib
 from bisect import bisect_left
@@ -21,14 +21,14 @@ from deeppool.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """Seconds of one layer at one per-GPU batch size."""
+    """Forward and backward seconds of one layer at one per-GPU batch size."""
 
     forward: float
     backward: float
     spread: float = 0.0
     """Half the interquartile range of forward + backward over the repetitions, as a fraction of their median."""
     extrapolated: bool = False
-    """The batch lies above the largest measured one: the last two sizes were continued in a straight line."""
+    """Whether the batch exceeds the largest measured one, so that the time is a linear extrapolation."""
 
     @property
     def total(self) -> float:
@@ -38,19 +38,19 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One distinct layer signature at the profile's batch sizes, in their order."""
+    """Times of one distinct layer signature, per batch size of the profile."""
 
     signature: str
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     spread: tuple[float, ...]
     peak_bytes: tuple[int, ...] = ()
-    """Most that the layer's forward or backward held beyond what was there when it began; empty: not measured."""
+    """Peak bytes that the layer's forward or backward allocated; empty: not measured."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Layer times of one model on one device: what a plan is made of."""
+    """Layer times of one model on one device, from which plans are made."""
 
     KIND: ClassVar[str] = "profile"
 
@@ -64,7 +64,7 @@ class Profile:
     device_name: str
     precision: Precision
     threads: int
-    """CPU threads that one GPU's worth of work used."""
+    """CPU threads per rank."""
     provenance: Literal["measured", "estimated"]
     method: str
     date: str
@@ -72,14 +72,14 @@ class Profile:
     ranks: int = 1
     """CPU cores that trained at the same time, of which one was measured."""
     graphs: bool = False
-    """Measured under CUDA graphs, where launching kernels costs nothing."""
+    """Measured under CUDA graphs, without kernel launch costs."""
     checks: tuple[IterationCheck, ...] = ()
-    """Per batch size the sum of the layers against the whole iteration; empty where nothing was compared."""
+    """Sum of the layers against the whole iteration, per batch size; empty where not measured."""
     extrapolation_error: float | None = field(init=False, default=None, compare=False)
-    """How wrong the straight line above the largest size is, tried on the largest size itself: predicted from the
-    two below, the absolute errors of the layers as a share of their sum. None: fewer than three sizes."""
+    """Error of the linear extrapolation, checked on the largest size: predicted from the two sizes below, the absolute
+    errors of the layers relative to their sum. None: fewer than three sizes."""
     origin: Any = field(default=None, compare=False, repr=False)
-    """The CapturedModel it was measured on, in the process that did; never saved."""
+    """The CapturedModel that was measured, in the measuring process only; never saved."""
 
     def __post_init__(self) -> None:
         if not self.batch_sizes or list(self.batch_sizes) != sorted(set(self.batch_sizes)) or self.batch_sizes[0] < 1:
@@ -106,18 +106,18 @@ class Profile:
                     f"{list(measurement.backward)}: no layer takes no time at all (an estimate needs a launch cost)"
                 )
         object.__setattr__(self, "_by_signature", {m.signature: m for m in self.measurements})
-        object.__setattr__(self, "extrapolation_error", self._try_extrapolation())
+        object.__setattr__(self, "extrapolation_error", self._extrapolation_error())
 
     @property
     def fingerprint(self) -> str:
-        """Equal for profiles that hold the same times."""
+        """Hash of the times."""
         return hashlib.sha256(repr(self.measurements).encode()).hexdigest()[:16]
 
     def time(self, layer: int, batch: int) -> LayerTime:
-        """Time of a layer at a per-GPU batch size: measured, interpolated between two sizes, or continued above.
+        """Returns the time of a layer at a per-GPU batch size: measured, interpolated or extrapolated.
 
         Raises:
-            MissingProfileError: below the smallest measured size, where a straight line would be a guess.
+            MissingProfileError: the batch is below the smallest measured size, where extrapolation is unreliable.
         """
         sizes = self.batch_sizes
         if batch < sizes[0]:
@@ -129,37 +129,37 @@ class Profile:
         measurement: Measurement = self._by_signature[self.graph.layers[layer].signature]  # type: ignore[attr-defined]
         upper = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
         return LayerTime(
-            _along(sizes, measurement.forward, batch),
-            _along(sizes, measurement.backward, batch),
+            _interpolate(sizes, measurement.forward, batch),
+            _interpolate(sizes, measurement.backward, batch),
             max(measurement.spread[max(upper - 1, 0) : upper + 1]),
             batch > sizes[-1],
         )
 
     def spread(self, layer: int, batch: int) -> float | None:
-        """Of a layer's runs at a measured batch size, as in :class:`LayerTime`; None at any other size."""
+        """Returns the spread of a layer's runs at a measured batch size, as in :class:`LayerTime`; else None."""
         if batch not in self.batch_sizes:
             return None
         measurement: Measurement = self._by_signature[self.graph.layers[layer].signature]  # type: ignore[attr-defined]
         return measurement.spread[self.batch_sizes.index(batch)]
 
-    def _try_extrapolation(self) -> float | None:
+    def _extrapolation_error(self) -> float | None:
         sizes = self.batch_sizes
         if len(sizes) < 3:
             return None
         error = whole = 0.0
-        places = Counter(layer.signature for layer in self.graph.layers)
+        counts = Counter(layer.signature for layer in self.graph.layers)
         for measurement in self.measurements:
             for times in (measurement.forward, measurement.backward):
-                predicted = _along(sizes[:-1], times[:-1], sizes[-1])
-                error += places[measurement.signature] * abs(predicted - times[-1])
-                whole += places[measurement.signature] * times[-1]
+                predicted = _interpolate(sizes[:-1], times[:-1], sizes[-1])
+                error += counts[measurement.signature] * abs(predicted - times[-1])
+                whole += counts[measurement.signature] * times[-1]
         return error / whole
 
     def caveats(self, extrapolated: Iterable[str] = ()) -> tuple[str, ...]:
-        """What whoever uses the profile should know, a sentence each; nothing where all is within its bounds.
+        """Returns warnings about the profile's accuracy, a sentence each.
 
         Args:
-            extrapolated: names of layers whose times were asked for above the largest measured size.
+            extrapolated: names of layers whose times were extrapolated above the largest measured size.
         """
         found = [deviation_warning(self.checks, self.graphs)]
         names = list(extrapolated)
@@ -168,15 +168,14 @@ class Profile:
         return tuple(sentence for sentence in found if sentence is not None)
 
     def explain(self) -> str:
-        """The profile in a line, and below it the sum of its layers against the whole iteration, and its caveats."""
+        """Formats the profile, its accuracy checks and its warnings, one per line."""
         lines = [str(self), *(f"  {check}" for check in self.checks)]
-        lines.append(
-            f"  beyond batch {self.batch_sizes[-1]}: {extrapolation_accuracy(self.batch_sizes, self.extrapolation_error)}"
-        )
+        accuracy = extrapolation_accuracy(self.batch_sizes, self.extrapolation_error)
+        lines.append(f"  beyond batch {self.batch_sizes[-1]}: {accuracy}")
         return "\n".join([*lines, *(f"  caution: {sentence}" for sentence in self.caveats())])
 
     def iteration_time(self, batch: int) -> float:
-        """Seconds of forward and backward of all layers on one GPU."""
+        """Forward plus backward seconds of all layers on one GPU."""
         return sum(self.time(index, batch).total for index in range(len(self.graph.layers)))
 
     def __str__(self) -> str:
@@ -190,10 +189,10 @@ class Profile:
         )
 
 
-def _along(sizes: tuple[int, ...], times: tuple[float, ...], batch: int) -> float:
-    """The time at a batch size on straight lines through the measured ones, the last of them continued.
+def _interpolate(sizes: tuple[int, ...], times: tuple[float, ...], batch: int) -> float:
+    """Interpolates linearly between measured batch sizes, and extrapolates the last segment.
 
-    Continued, the time never falls below that of the largest size, where noise would have a larger batch be faster.
+    An extrapolated time is at least that of the largest size, whatever the noise.
     """
     if len(sizes) == 1:
         return times[0] * batch / sizes[0]

@@ -89,7 +89,7 @@ def test_measured_and_estimated_look_different_and_are_named(provenance, symbol)
 def test_the_subtitle_says_how_well_the_dashed_line_is_known():
     # From 3 ms at 1 and 5 ms at 4, a line has 13 ms at 16, where 20 were measured.
     assert (
-        "predicts batch 16 from 1 and 4 with 35.0 % error" in figures.batch_curves(profile()).layout.title.subtitle.text
+        "misses batch 16 by 35.0 % when fitted to 1 and 4" in figures.batch_curves(profile()).layout.title.subtitle.text
     )
 
 

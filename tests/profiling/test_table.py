@@ -199,7 +199,7 @@ def test_profile_prints_the_check_of_each_size():
         "batch 16: layers add up to 1.1 s, the whole iteration took 1 s (+10.0 %; spread 1.0 %, 5 runs), "
         "peak memory 1.0 MiB" in text
     )
-    assert "beyond batch 16: a straight line, which predicts batch 16 from 4 and 8 with 0.0 % error" in text
+    assert "beyond batch 16: linear extrapolation, which misses batch 16 by 0.0 % when fitted to 4 and 8" in text
 
 
 def test_plan_carries_what_is_uncertain_about_its_times():
@@ -208,8 +208,8 @@ def test_plan_carries_what_is_uncertain_about_its_times():
     assert inside.caveats == profile.caveats()
     assert len(inside.caveats) == 1
     assert beyond.caveats[1] == (
-        "the times of layer0 lie beyond batch 16, the largest measured: a straight line, which predicts batch 16 "
-        "from 4 and 8 with 0.0 % error"
+        "the times of layer0 are extrapolated beyond batch 16, the largest measured: linear extrapolation, which misses "
+        "batch 16 by 0.0 % when fitted to 4 and 8"
     )
     assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}; caution: {beyond.caveats[1]}")
     assert plan(one_layer([1.0] * 5), 2, 8).caveats == ()

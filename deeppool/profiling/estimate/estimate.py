@@ -1,4 +1,4 @@
-"""A model and the data sheet of a GPU that need not be here → an estimated :class:`Profile`."""
+"""Estimated profiles: layer times from the data sheet of a GPU that need not be present."""
 
 import datetime
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from deeppool.profiling.table import Measurement, Profile
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 VIEW = 1e-9
-"""Seconds per sample of a layer that launches nothing, such as a view: a profile takes no zero, because amplification
-is relative to a layer's time. In proportion to the batch, because a view costs no more on many GPUs."""
+"""Seconds per sample of a layer that launches no kernel, such as a view: profiles have no zero times, because
+amplification is relative to a layer's time. Proportional to the batch, because a view costs no more on many GPUs."""
 
 
 def estimate(
@@ -40,23 +40,24 @@ def estimate(
     """Estimates every distinct layer at several per-GPU batch sizes, on a machine with or without a GPU.
 
     The kernels of a layer's forward and backward, with their FLOPs and bytes, are found on tensors without data
-    (:mod:`deeppool.profiling.estimate.layer_work`); their times follow from the data sheet (:mod:`deeppool.profiling.estimate.roofline`).
+    (:mod:`deeppool.profiling.estimate.layer_work`); their times follow from the data sheet
+    (:mod:`deeppool.profiling.estimate.roofline`).
 
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
-        input_shape: of one sample, when the model is not captured yet.
+        input_shape: shape of one sample, for a model that is not captured yet.
         gpu: ``a100-40``, ``a100-80``, ``h100`` or ``h200``.
         batch_sizes: per-GPU batch sizes to estimate; a plan interpolates between them.
-        precision: ``tf32`` rounds the numbers of convolutions and matrix products to TF32, ``fp32`` does not (as
-            for :func:`deeppool.profile`); ``bf16`` and ``fp16`` as under autocast.
-        output: where to save the profile.
-        on_progress: see :data:`~deeppool.profiling.measure.profile.Progress`.
+        precision: ``tf32`` rounds the inputs of convolutions and matrix products to TF32, ``fp32`` does not (as
+            in :func:`deeppool.profile`); ``bf16`` and ``fp16`` as under autocast.
+        output: file to save the profile to.
+        on_progress: see :data:`deeppool.job.Progress`.
 
     Returns:
-        A profile whose ``provenance`` is ``estimated`` and whose ``method`` tells the model and its known error.
+        A profile whose ``provenance`` is ``estimated`` and whose ``method`` states the cost model and its known error.
 
     Raises:
-        InvalidValueError: a GPU that is not known, or batch sizes that are not positive.
+        InvalidValueError: unknown GPU, or batch sizes that are not positive.
     """
     sheet = find_gpu(gpu)
     sizes = tuple(sorted(set(batch_sizes)))
@@ -100,7 +101,7 @@ def estimate(
 def _seconds(
     works: Sequence[LayerWork], batches: Sequence[int], sheet: GpuSheet, *, tf32: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Forward and backward seconds of each work."""
+    """Forward and backward seconds, per batch size."""
     parts = [kernels for work in works for kernels in (work.forward, work.backward)]
     times = FITTED.seconds(Columns.of([kernel for part in parts for kernel in part]), sheet, tf32=tf32)
     ends = np.cumsum([len(part) for part in parts])
@@ -112,7 +113,7 @@ def _seconds(
 
 
 def _method(sheet: GpuSheet, precision: Precision) -> str:
-    """How the times came about, and how far off they may be."""
+    """Describes how the times were estimated, and their known error."""
     known = ACCURACY if sheet.name == "a100-40" and precision == "tf32" else f"error unknown here; {ACCURACY}"
     return (
         f"estimated, nothing was run: launch + bytes + waves of tiles of each kernel, by the data sheet of "

@@ -1,4 +1,4 @@
-"""An operator of PyTorch → the kernels that eager PyTorch launches for it on a GPU, with their FLOPs and bytes.
+"""The kernels that eager PyTorch launches for an operator on a GPU, with their FLOPs and bytes.
 
 A convolution's bias is a kernel of its own; a convolution's backward is one for the data and one for the weights.
 """
@@ -16,63 +16,63 @@ Kind = Literal["memory", "window", "product", "convolution"]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One operator on a GPU."""
+    """Kernel of an operator on a GPU."""
 
     operator: str
     kind: Kind
-    """``memory``: reads and writes; ``window``: looks at each number through several windows, as pooling does;
-    ``product``: matrix products; ``convolution``: a convolution done as such products."""
+    """``memory``: bounded by reads and writes; ``window``: reads each element in several windows, as pooling does;
+    ``product``: matrix products; ``convolution``: a convolution computed as such products."""
     bytes: int
-    """Inputs and outputs, each read or written once, and what is read again."""
+    """Bytes of inputs and outputs, plus those that are read twice."""
     flops: int = 0
-    """Of the products, a multiply-add counts two."""
+    """FLOPs of the products; a multiply-add counts as two."""
     rows: int = 0
-    """Of one product's result."""
+    """Rows of one product's result."""
     columns: int = 0
-    """Of one product's result."""
+    """Columns of one product's result."""
     count: int = 1
-    """Independent products: batched, or the groups of a convolution."""
+    """Number of independent products: batched ones, or the groups of a convolution."""
     element_size: int = 4
-    """Bytes of a number."""
+    """Bytes per element."""
     layout_bytes: int = 0
-    """Activations that a convolution reads in PyTorch's layout (channels first) and its kernels want channels last."""
+    """Bytes of activations that are converted from channels-first to the channels-last layout of convolution kernels."""
     weight_bytes: int = 0
-    """Weights or their gradients, of which the same is true."""
+    """Bytes of weights or their gradients that are converted in the same way."""
     pointwise: bool = False
-    """A convolution of size 1."""
+    """Whether it is a convolution of size 1."""
     window_reads: int = 0
-    """Numbers that windows read; in a backward, a number finds its windows at the price of two reads more."""
+    """Elements read in windows; in a backward each element costs :data:`FIND_WINDOWS` more reads."""
 
 
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
-"""Positions of the two factors."""
+"""Argument positions of the two factors."""
 
 READ_AGAIN = {
-    # Statistics first, then the result: their inputs do not fit into a multiprocessor.
+    # Statistics are computed before the result: the inputs do not fit into a multiprocessor.
     "native_batch_norm": (0,),
     "_native_batch_norm_legit": (0,),
     "native_group_norm": (0,),
     "native_batch_norm_backward": (0, 1),
     "native_group_norm_backward": (0, 1),
-    # The gradients of scale and shift go along the other dimension, in a kernel of their own.
+    # The gradients of scale and shift reduce over the other dimension, in a separate kernel.
     "native_layer_norm_backward": (0, 1),
 }
-"""Positions of what is read twice."""
+"""Argument positions of tensors that are read twice."""
 
 FIND_WINDOWS = 2
-"""Reads that it costs a number, in the backward of pooling, to find the windows that it was in."""
+"""Reads per element, in the backward of pooling, to find the windows that contain it."""
 
 
 def kernels_of(
     name: str, args: tuple[Any, ...], inputs: list[torch.Tensor], outputs: list[torch.Tensor]
 ) -> list[Kernel]:
-    """What one operator launches.
+    """Returns the kernels that an operator launches.
 
     Args:
-        name: of the operator, without its namespace.
-        args: that it was called with.
-        inputs: the tensors among them.
-        outputs: the tensors that it returned.
+        name: name of the operator, without its namespace.
+        args: arguments of the call.
+        inputs: the tensors among the arguments.
+        outputs: the returned tensors.
     """
     if name == "convolution":
         return _convolution(args, outputs[0])
@@ -94,7 +94,7 @@ def kernels_of(
         )
         return [_product(name, flops, query[-2], key[-2], math.prod(query[:-2]), inputs, outputs)]
     if name == "embedding":
-        # Reads the rows that it takes, not the table.
+        # Reads the selected rows, not the whole table.
         return [Kernel(name, "memory", _size([args[1]]) + 2 * _size(outputs))]
     moved = _size(inputs) + _size(outputs)
     if "pool" in name:
@@ -103,7 +103,7 @@ def kernels_of(
 
 
 def _pooled(name: str, args: tuple[Any, ...], output: torch.Tensor) -> int:
-    """What the windows of a pooling read."""
+    """Elements that the windows of a pooling read."""
     backward = "_backward" in name
     wide, narrow = (output, args[0]) if backward else (args[0], output)
     if "adaptive" in name:
@@ -153,13 +153,13 @@ def _convolution_product(
     result: Literal["output", "data", "weight"],
     groups: int,
 ) -> Kernel:
-    """The implicit product that gives one of the three tensors of a convolution."""
+    """The implicit matrix product that computes one of the three tensors of a convolution."""
     moved = _size([data, weight, output])
     flops = conv_flop_count(list(data.shape), list(weight.shape), list(output.shape), transposed=args[6])
     channels_in, channels_out = data.shape[1] // groups, output.shape[1] // groups
     area = math.prod(weight.shape[2:])
     if channels_in == channels_out == 1:
-        # Depthwise: nothing to multiply as matrices, PyTorch has kernels of its own.
+        # Depthwise convolutions have kernels without matrix products.
         return Kernel(name, "window", moved, window_reads=output.numel() * area)
     if result == "weight":
         rows, columns = channels_out, channels_in * area
@@ -183,5 +183,5 @@ def _convolution_product(
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes in memory: an expanded tensor is as small as what it was expanded from."""
+    """Bytes in memory; an expanded tensor occupies only its storage."""
     return sum(min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors)

@@ -1,7 +1,7 @@
-"""What a GPU has to do for a layer: the kernels of its forward and backward.
+"""The kernels of a layer's forward and backward on a GPU.
 
 The layer runs once on fake tensors, which have shapes but no data, and every operator that reaches PyTorch's
-dispatcher is written down as its kernels (:mod:`deeppool.profiling.estimate.kernels`).
+dispatcher is recorded as its kernels (:mod:`deeppool.profiling.estimate.kernels`).
 """
 
 from collections.abc import Callable, Iterable
@@ -17,26 +17,26 @@ from deeppool.graph.capture.extract import Segment, example_inputs
 from deeppool.graph.capture.fake_tensors import FakeTensorRun
 from deeppool.profiling.estimate.kernels import Kernel, kernels_of
 
-NOTHING = ("aten::empty", "aten::_unsafe_view")
-"""Beside views, what launches no kernel."""
+NO_KERNEL = ("aten::empty", "aten::_unsafe_view")
+"""Operators other than views that launch no kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """The kernels of a layer at one per-GPU batch, in the order of their launch."""
+    """The kernels of a layer at one per-GPU batch, in launch order."""
 
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
 
 
 def layer_work(segment: Segment, batch: int, *, autocast: bool = False) -> LayerWork:
-    """The kernels of some layers' forward and backward.
+    """Returns the kernels of the forward and backward of some layers.
 
     Args:
-        segment: of :func:`deeppool.graph.capture.extract.extract`.
-        batch: samples on the GPU.
-        autocast: products and convolutions run in 16 bits. The casts are counted, the cached ones of weights too:
-            every layer is taken alone. The operators that autocast chooses are those of a CPU.
+        segment: the layers, of :func:`deeppool.graph.capture.extract.extract`.
+        batch: number of samples on the GPU.
+        autocast: products and convolutions run in 16 bits. All casts are counted, including those of
+            weights that autocast caches: every layer is taken alone. The casted operators are those of a CPU.
     """
     mode = FakeTensorMode()
     run = FakeTensorRun(segment.module, mode)
@@ -54,15 +54,15 @@ def trace(
     mode: FakeTensorMode,
     autocast: bool = False,
 ) -> LayerWork:
-    """The kernels of ``forward`` on fake tensors, and of the gradients of the ``leaves`` that want one.
+    """Records the kernels of ``forward`` on fake tensors, and of the gradients of the ``leaves`` that require one.
 
     Args:
         forward: computes the outputs.
-        leaves: inputs and parameters; asked for after the forward.
-        mode: that the tensors belong to.
+        leaves: returns inputs and parameters; called after the forward.
+        mode: fake tensor mode of the tensors.
         autocast: as in :func:`layer_work`.
     """
-    # On dispatch, autograd is behind us: a convolution's backward is an operator like any other.
+    # Dispatch happens below autograd: a convolution's backward is an operator like any other.
     recorder = _Recorder()
     with mode, torch.enable_grad():
         with recorder, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -78,14 +78,14 @@ def trace(
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down operators as kernels."""
+    """Records dispatched operators as kernels."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._kernels: list[Kernel] = []
 
     def take(self) -> tuple[Kernel, ...]:
-        """What was recorded since the last call."""
+        """Returns the kernels recorded since the last call."""
         found, self._kernels = tuple(self._kernels), []
         return found
 
@@ -94,11 +94,11 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         name = func._schema.name
         if name == "aten::native_batch_norm" and args[0].numel() == args[0].shape[1]:
-            # One number a channel: the kernel takes it, the fake one divides by zero.
+            # With one element per channel the real kernel works, the fake one divides by zero.
             result = (torch.empty_like(args[0]), *(torch.empty(args[0].shape[1]) for _ in range(2)))
         else:
             result = func(*args, **(kwargs or {}))
-        if name.startswith("aten::") and not func.is_view and not name.startswith(NOTHING):
+        if name.startswith("aten::") and not func.is_view and not name.startswith(NO_KERNEL):
             outputs = _tensors(result)
             if outputs:
                 self._kernels += kernels_of(name.removeprefix("aten::"), args, _tensors((args, kwargs)), outputs)
@@ -106,5 +106,5 @@ class _Recorder(TorchDispatchMode):
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    """Distinct tensors among arguments or results."""
+    """Returns the distinct tensors among arguments or results."""
     return list({id(x): x for x in pytree.tree_leaves(values) if isinstance(x, torch.Tensor)}.values())

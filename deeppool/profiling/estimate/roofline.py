@@ -1,14 +1,14 @@
-"""Seconds of a kernel from a GPU's data sheet and what kernels reach of it: a roofline with waves of tiles.
+"""Kernel times from a GPU's data sheet and fitted efficiencies: a roofline model with waves of tiles.
 
-A kernel takes its launch, and then:
+A kernel takes its launch time plus, by kind:
 
-- *memory*: its bytes at the share of the memory bandwidth that such kernels reach.
+- *memory*: its bytes at the fraction of the memory bandwidth that such kernels reach.
 - *window* (pooling, depthwise convolution): the longer of its bytes and its reads through windows, of which a
   multiprocessor does a fixed number per cycle.
 - *product*: the longer of its bytes and its tiles.
-- *convolution*: its bytes and its tiles one after the other, for its kernels want channels last: activations and
-  weights are first brought into that layout, read and written once more. Weights move slowly on that way, those of
-  size-1 convolutions slower still.
+- *convolution*: its bytes and its tiles one after the other, because its kernels use channels last: activations and
+  weights are first converted to that layout, read and written once more. Weights are converted at a lower bandwidth,
+  those of size-1 convolutions lower still.
 
 *Tiles*: a result of ``rows`` x ``columns`` is cut into tiles, one a multiprocessor at a time, so the last wave may be
 half empty. A tile takes, per step of its depth, the longer of its multiply-adds at the data sheet's peak and of
@@ -37,31 +37,31 @@ TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What kernels reach of a data sheet's peaks."""
+    """Fractions of a data sheet's peaks that kernels reach."""
 
     launch: float
-    """Seconds that any kernel takes at least."""
+    """Minimum seconds of any kernel."""
     memory: float
-    """Share of the memory bandwidth."""
+    """Fraction of the memory bandwidth."""
     window_reads: float
-    """Reads through windows per cycle of a multiprocessor."""
+    """Window reads per cycle of a multiprocessor."""
     window_reads_backward: float
-    """The same, in a backward."""
+    """Window reads per cycle of a multiprocessor in a backward."""
     cache: float
-    """Bytes per cycle that each multiprocessor gets from the second-level cache."""
+    """Bytes per cycle and multiprocessor from the second-level cache."""
     depth: float
-    """Least depth of a tile whose depth is split."""
+    """Minimum depth of a tile whose depth is split."""
     weights: float
-    """Share of the memory bandwidth with which a convolution's weights change their layout."""
+    """Fraction of the memory bandwidth for converting the layout of a convolution's weights."""
     pointwise_weights: float
-    """The same, of convolutions of size 1."""
+    """The same for convolutions of size 1."""
 
     def seconds(self, columns: "Columns", gpu: GpuSheet, *, tf32: bool = True) -> Array:
-        """Of each kernel.
+        """Returns the seconds of each kernel.
 
         Args:
             columns: the kernels.
-            gpu: that they run on.
+            gpu: data sheet of the GPU.
             tf32: products and convolutions of fp32 numbers are rounded to TF32 and use the tensor cores.
         """
         x, bandwidth = columns, gpu.bandwidth
@@ -79,7 +79,7 @@ class Efficiency:
         return self.launch + result
 
     def _tiles(self, x: "Columns", gpu: GpuSheet, peak: Array) -> Array:
-        """Seconds of the tiles in their waves."""
+        """Seconds of the tiles, in waves over the multiprocessors."""
         best = np.full(len(x.rows), np.inf)
         for height, width in TILES:
             tiles = np.ceil(x.rows / height) * np.ceil(x.columns / width) * x.count
@@ -104,16 +104,16 @@ FITTED = Efficiency(
 )
 """Fitted to the layer times that DeepPool's authors published: convolutions, poolings and linear layers of VGG-16,
 WideResNet-101-2 and Inception-v3 on an A100 (40 GB), each layer in a CUDA graph of its own, fp32 with TF32
-products. ``python -m benchmarks.estimates.main`` fits them again. That they hold on other GPUs is an assumption:
-the peaks change, the shares of them do not."""
+products. ``python -m benchmarks.estimates.main`` fits them again. Other GPUs are assumed to reach the same fractions
+of their peaks."""
 
 ACCURACY = "on A100 layers over 100 us of models not fitted on: median error at most 7 %, 90th percentile 17 %"
-"""Of FITTED's kind; the table is in benchmarks/estimates."""
+"""Held-out error of coefficients fitted as FITTED is; see benchmarks/estimates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Kernels as columns of numbers, for all to be computed at once."""
+    """Properties of kernels as arrays, to compute all times at once."""
 
     kind: NDArray[np.str_]
     backward: NDArray[np.bool_]
@@ -131,32 +131,32 @@ class Columns:
 
     @classmethod
     def of(cls, kernels: Sequence[Kernel]) -> "Columns":
-        """The table of some kernels."""
+        """Collects the properties of kernels."""
 
-        def numbers(name: str) -> Array:
-            return np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64)
-
-        flops, rows, columns, count = (numbers(name) for name in ("flops", "rows", "columns", "count"))
+        names = (
+            "bytes",
+            "flops",
+            "rows",
+            "columns",
+            "count",
+            "element_size",
+            "layout_bytes",
+            "weight_bytes",
+            "window_reads",
+        )
+        of = {name: np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64) for name in names}
         return cls(
             kind=np.array([kernel.kind for kernel in kernels], dtype=np.str_),
             backward=np.array(["backward" in kernel.operator for kernel in kernels], dtype=np.bool_),
-            bytes=numbers("bytes"),
-            flops=flops,
-            rows=rows,
-            columns=columns,
-            count=count,
-            # The multiply-adds behind each number of the result; a strided convolution's backward has a broken one.
-            depth=flops / np.maximum(2 * rows * columns * count, 1),
-            element_size=numbers("element_size"),
-            layout_bytes=numbers("layout_bytes"),
-            weight_bytes=numbers("weight_bytes"),
+            # Multiply-adds per element of the result; fractional for a strided convolution's backward.
+            depth=of["flops"] / np.maximum(2 * of["rows"] * of["columns"] * of["count"], 1),
             pointwise=np.array([kernel.pointwise for kernel in kernels], dtype=np.bool_),
-            window_reads=numbers("window_reads"),
+            **of,
         )
 
 
 def peaks(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
-    """Operations per second that the data sheet promises each kernel."""
+    """Peak operations per second of each kernel by the data sheet."""
     half = columns.element_size <= 2
     tensor = half | tf32
     result: Array = np.where(tensor, np.where(half, gpu.half, gpu.tf32), gpu.fp32)
@@ -164,7 +164,7 @@ def peaks(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
 
 
 def naive_seconds(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
-    """The roofline alone: the longer of FLOPs at the peak and bytes at the memory bandwidth."""
+    """Seconds by the plain roofline: the longer of FLOPs at the peak and bytes at the memory bandwidth."""
     peak = peaks(columns, gpu, tf32=tf32)
     result: Array = np.maximum(columns.flops / peak, columns.bytes / gpu.bandwidth)
     return result

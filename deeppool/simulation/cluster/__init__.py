@@ -3,9 +3,9 @@
 simulate    dp.simulate_cluster: a workload trace to a ClusterSimulation
 workload    WorkloadTrace
 engine      the events
-jobs        what each job has still to train
-job_costs   what jobs cost, alone and beside one another
-history     what happened, as it happens
+jobs        the remaining work and rate of each job
+job_costs   costs of jobs, alone and collocated
+history     the recorded intervals
 record      the record
 comparison  a workload under every strategy
 """

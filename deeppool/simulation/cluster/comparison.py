@@ -1,4 +1,4 @@
-"""One workload by every strategy: what DeepPool's figures 9 and 10 compare."""
+"""Comparison of all strategies on one workload (figures 9 and 10 of DeepPool)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,32 +16,32 @@ from deeppool.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """A workload by one strategy."""
+    """Makespan, completion times and throughput of a workload under one strategy."""
 
     strategy: ClusterStrategy
     foreground_gpus: int | None
-    """Of a partition."""
+    """Size of the foreground part of a partition."""
     amplification_limit: float | None
-    """Given to all foregrounds; None: each has the trace's."""
+    """Limit of all foregrounds; None: each has the trace's."""
     makespan: float
     """Seconds."""
     completion_time: float | None
-    """Mean seconds of the foregrounds that ended; None: none did."""
+    """Mean seconds from arrival to finish of the foregrounds that finished; None: none did."""
     speedup: float | None
-    """Geometric mean of these, over one GPU."""
+    """Geometric mean over the same foregrounds, relative to one GPU."""
     foreground_throughput: float
-    """Samples a second over the makespan, as the next."""
+    """Samples per second over the makespan; background_throughput too."""
     background_throughput: float
     utilisation: float
 
     @property
     def throughput(self) -> float:
-        """Of the cluster: foreground plus background."""
+        """Samples per second of the cluster: foreground plus background."""
         return self.foreground_throughput + self.background_throughput
 
     @property
     def label(self) -> str:
-        """In words."""
+        """The strategy with its partition and limit, for legends and tables."""
         part = "" if self.foreground_gpus is None else f", {self.foreground_gpus} for foregrounds"
         limit = "" if self.amplification_limit is None else f", limit {self.amplification_limit:g}"
         return f"{self.strategy}{part}{limit}"
@@ -58,7 +58,7 @@ class StrategyResult:
 
 @dataclass(frozen=True, slots=True)
 class ClusterComparison:
-    """All strategies on one workload."""
+    """Results of all strategies on one workload."""
 
     KIND: ClassVar[str] = "cluster-comparison"
 
@@ -84,16 +84,16 @@ def compare_strategies(
     on_progress: Progress | None = None,
     **options: Any,
 ) -> ClusterComparison:
-    """Simulates a workload by every strategy.
+    """Simulates a workload under every strategy.
 
     Args:
         trace: the jobs; foregrounds of profiles, since each strategy plans by itself.
         cluster: as for :func:`simulate_cluster`.
         sources: as for :func:`simulate_cluster`.
-        partitions: GPUs of the foregrounds in each static partition; powers of two and all GPUs unless given.
-        amplification_limits: more points of ``collocated``, all foregrounds with such a limit.
-        on_progress: told what is simulated, and the share that is done.
-        options: others of :func:`simulate_cluster`.
+        partitions: foreground GPUs of each static partition; powers of two and all GPUs by default.
+        amplification_limits: limits with which ``collocated`` is simulated again, for all foregrounds.
+        on_progress: receives what is being simulated and the completed fraction.
+        options: further arguments of :func:`simulate_cluster`.
 
     Raises:
         InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`.
@@ -104,13 +104,13 @@ def compare_strategies(
         powers = {2**exponent for exponent in range(cluster.gpus.bit_length())}
         partitions = sorted({gpus for gpus in powers if gpus < cluster.gpus} | {cluster.gpus})
     report = on_progress or (lambda what, share: None)
-    asked: list[tuple[ClusterStrategy, int | None, float | None]] = []
+    runs: list[tuple[ClusterStrategy, int | None, float | None]] = []
     for strategy in STRATEGIES:
-        asked += [(strategy, gpus, None) for gpus in (partitions if strategy == "partition" else (None,))]
-    asked += [("collocated", None, limit) for limit in amplification_limits]
+        runs += [(strategy, gpus, None) for gpus in (partitions if strategy == "partition" else (None,))]
+    runs += [("collocated", None, limit) for limit in amplification_limits]
     results, found = [], None
-    for number, (strategy, gpus, limit) in enumerate(asked):
-        report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(asked))
+    for number, (strategy, gpus, limit) in enumerate(runs):
+        report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(runs))
         jobs = trace if limit is None else with_limit(trace, limit)
         found = simulate_cluster(jobs, cluster, strategy=strategy, foreground_gpus=gpus, sources=known, **options)
         results.append(summarise_strategy(found, limit))
@@ -120,13 +120,13 @@ def compare_strategies(
 
 
 def with_limit(trace: WorkloadTrace, limit: float) -> WorkloadTrace:
-    """The trace with another amplification limit for all foregrounds."""
+    """Returns the trace with one amplification limit for all foregrounds."""
     jobs = (replace(x, amplification_limit=limit) if x.role == "foreground" else x for x in trace.jobs)
     return replace(trace, jobs=tuple(jobs))
 
 
-def summarise_strategy(found: ClusterSimulation, limit: float | None = None) -> StrategyResult:
-    """What is compared of a simulation; ``limit`` is what its foregrounds were given in place of the trace's."""
+def summarise_strategy(found: ClusterSimulation, limit: float | None) -> StrategyResult:
+    """Extracts the compared figures of a simulation; ``limit`` replaced the trace's limits."""
     return StrategyResult(
         strategy=found.strategy,
         foreground_gpus=found.foreground_gpus,

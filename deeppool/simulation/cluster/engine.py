@@ -1,4 +1,4 @@
-"""The events of a simulated cluster, one after another."""
+"""Discrete-event loop of a simulated cluster."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.scheduling.placement import Gpu, JobPlacement, Request, place
-from deeppool.simulation.cluster.history import SimulationHistory
+from deeppool.simulation.cluster.history import Occupancy, SimulationHistory
 from deeppool.simulation.cluster.job_costs import ClusterStrategy, CostCache
 from deeppool.simulation.cluster.jobs import SimulatedBackground, SimulatedForeground
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
@@ -17,9 +17,9 @@ from deeppool.simulation.plan.conditions import Conditions
 
 NO_JOB = -1
 SIMULTANEOUS = 1e-12
-"""Of the time: events that are not further apart are one."""
+"""Relative difference of times below which events count as simultaneous."""
 EXCLUSIVE: tuple[ClusterStrategy, ...] = ("data-parallel", "burst-parallel")
-"""Strategies by which a background leaves where a foreground comes."""
+"""Strategies under which a foreground evicts the backgrounds on its GPUs."""
 
 SimulatedJob = SimulatedForeground | SimulatedBackground
 
@@ -36,7 +36,7 @@ class Engine:
         costs: CostCache,
         conditions: Conditions,
     ) -> None:
-        """Prices every job.
+        """Computes the cost of every job.
 
         Raises:
             InvalidValueError: a job is larger than the cluster.
@@ -52,7 +52,7 @@ class Engine:
         self._strategy, self._costs = strategy, costs
         gpus = tuple(Gpu(number, str(number // cluster.gpus_per_node)) for number in range(cluster.gpus))
         self._all = gpus
-        # A partition's foregrounds have their part, its backgrounds the other one.
+        # In a partition, foregrounds use the first part and backgrounds the rest.
         self._foreground_gpus = gpus[:foreground_gpus]
         self._background_gpus = gpus if foreground_gpus is None else gpus[foreground_gpus:]
         self._speed = np.array([conditions.speed(number) for number in range(cluster.gpus)])
@@ -62,7 +62,7 @@ class Engine:
         self._backgrounds = {job.number: job.cost for job in self.jobs if isinstance(job, SimulatedBackground)}
 
     def run(self, until: float | None, report: Progress) -> None:
-        """Goes on until all jobs that have an end have come to it, or nothing more can start."""
+        """Runs until every finite job has finished, or nothing more can start."""
         ending = sum(not _endless(job) for job in self.jobs)
         while True:
             self._arrive()
@@ -82,7 +82,7 @@ class Engine:
             self._waiting.append(self._arrivals.pop())
 
     def _place(self) -> None:
-        """Starts what can start now."""
+        """Places and starts waiting jobs."""
         if not self._waiting:
             return
         if self._strategy == "collocated":
@@ -106,7 +106,7 @@ class Engine:
             job = self.jobs[placement.job]
             self._waiting.remove(job)
             self._running[job.number] = job
-            # Two that come together come at the time of the first.
+            # Simultaneous arrivals start at their own arrival time.
             start = max(self.now, job.job.arrival)
             if isinstance(job, SimulatedForeground):
                 job.start(start, placement.gpus, self._costs)
@@ -114,7 +114,7 @@ class Engine:
                 job.start(start, placement.gpus)
 
     def _suspend(self, held: set[int]) -> None:
-        """Backgrounds leave the GPUs that foregrounds hold, and wait again where they came in the line."""
+        """Suspends backgrounds on GPUs that foregrounds hold; they rejoin the queue in order of arrival."""
         for job in list(self._running.values()):
             if isinstance(job, SimulatedBackground) and not held.isdisjoint(job.gpus):
                 del self._running[job.number]
@@ -123,31 +123,31 @@ class Engine:
         self._waiting.sort(key=lambda job: (job.job.arrival, job.number))
 
     def _next_event(self) -> float:
-        """Finds every job's rate, and when the first of them ends unless another arrives before."""
+        """Updates every job's rate; returns the time of the next arrival or finish."""
         self._rate()
         arrival = self._arrivals[-1].job.arrival if self._arrivals else math.inf
         return min([arrival, *(job.end(self.now) for job in self._running.values())])
 
     def _rate(self) -> None:
         size = len(self._all)
-        self._foreground, self._background = (np.full(size, NO_JOB, dtype=np.intp) for _ in range(2))
+        foreground, background = (np.full(size, NO_JOB, dtype=np.intp) for _ in range(2))
         behind = [job for job in self._running.values() if isinstance(job, SimulatedBackground)]
         for job in behind:
-            self._background[job.columns[job.training]] = job.number
-        # Where no foreground is, a background has the GPU to itself.
-        alone = self._background != NO_JOB
-        self._held, self._harvested, work = np.zeros(size), alone.astype(np.float64), np.ones(size)
+            background[job.columns[job.training]] = job.number
+        # Without a foreground, a background has the GPU to itself.
+        held, harvested, work = np.zeros(size), (background != NO_JOB).astype(np.float64), np.ones(size)
         for front in self._running.values():
             if isinstance(front, SimulatedForeground):
                 where = front.columns
-                front.collocate(self._background[where], self._backgrounds, self._costs)
-                self._foreground[where] = front.number
-                self._held[where], self._harvested[where], work[where] = front.held, front.harvested, front.work
+                front.collocate(background[where], self._backgrounds, self._costs)
+                foreground[where] = front.number
+                held[where], harvested[where], work[where] = front.held, front.harvested, front.work
+        self._occupancy = Occupancy(foreground, background, held, harvested)
         for job in behind:
             job.set_rates((work * self._speed)[job.columns])
 
     def _advance_to(self, event: float) -> None:
-        """Time goes on; nothing happens before ``event``."""
+        """Advances time to the next event and records the interval."""
         seconds = event - self.now
         throughput = {"foreground": 0.0, "background": 0.0}
         for job in self._running.values():
@@ -157,10 +157,7 @@ class Engine:
             self.history.record(
                 self.now,
                 event,
-                self._foreground,
-                self._background,
-                self._held,
-                self._harvested,
+                self._occupancy,
                 throughput=(throughput["foreground"], throughput["background"]),
                 queued=len(self._waiting),
             )

@@ -1,14 +1,15 @@
-"""What the jobs of a workload cost: iterations alone, on which GPUs, and beside one another.
+"""Costs of the jobs of a workload: iteration times alone and collocated.
 
 A foreground alone takes an iteration time T, of which GPU i is held for ``held_i`` seconds; the rest are gaps. A
-background beside it on GPU i makes what is held longer by a factor ``stretch_i``, delays it by ``wait_i`` seconds that
-it cannot be recalled in, uses the part ``gaps_i`` of the gaps, and gets ``overlapped_i`` seconds of its own work done per
-second beside the foreground's. All ranks wait for the slowest, so with backgrounds beside some of them
+background on GPU i stretches the held time by a factor ``stretch_i``, delays the foreground by ``wait_i`` seconds in
+which its launched work cannot be recalled, uses the fraction ``gaps_i`` of the gaps, and completes ``overlapped_i``
+seconds of its own work per second of the stretched held time. All ranks wait for the slowest, so with backgrounds
+beside some of them
 
     T'      = max(T, max over i of  T + (stretch_i - 1) held_i + wait_i)
     work_i  = gaps_i (T' - stretch_i held_i)  +  overlapped_i stretch_i held_i
 
-seconds of background work are done on GPU i per iteration. The four numbers come from one simulation of a GPU with
+seconds of background work are done on GPU i per iteration. These four numbers come from one simulation of a GPU with
 both jobs (``collocated``), once per distinct combination; without measured interference they are 1, 0, 1 and 0.
 """
 
@@ -35,52 +36,52 @@ from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities, median_activities
 
 ClusterStrategy = Literal["data-parallel", "partition", "burst-parallel", "collocated"]
-"""Who trains where:
+"""Placement of foregrounds and backgrounds:
 
-data-parallel    foregrounds are data parallel and have their GPUs to themselves; backgrounds train on the others
-partition        the same, on a fixed part of the cluster; backgrounds train on the other part
-burst-parallel   as data-parallel, with burst-parallel plans
-collocated       burst-parallel plans, and backgrounds in their gaps
+data-parallel    data-parallel foregrounds on GPUs of their own; backgrounds train on the others
+partition        data-parallel foregrounds on a fixed part of the cluster; backgrounds on the other part
+burst-parallel   burst-parallel foregrounds on GPUs of their own; backgrounds train on the others
+collocated       burst-parallel foregrounds, with backgrounds in their gaps
 """
 STRATEGIES: tuple[ClusterStrategy, ...] = get_args(ClusterStrategy)
 SAMPLED_ITERATIONS = 200
-"""Whose mean is a job's iteration time under random conditions."""
+"""Iterations whose mean is a job's iteration time under random conditions."""
 COLLOCATED_ITERATIONS, LEARNING_ITERATIONS = 20, 200
-"""Of each distinct combination of a GPU's work and a background; where a governor first learns what it costs."""
+"""Simulated iterations per distinct combination of a GPU's work and a background; more where a controller learns."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterferenceEffect:
-    """A background beside one GPU of a foreground; see above."""
+    """Effect of a background on one GPU of a foreground; see the module docstring."""
 
     stretch: float = 1.0
     wait: float = 0.0
-    """Seconds of an iteration."""
+    """Seconds per iteration."""
     gaps: float = 1.0
     overlapped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForegroundCost:
-    """A foreground alone on some GPUs."""
+    """Iteration time and busy time of a foreground alone on some GPUs."""
 
     plan: Plan
-    """Whose GPUs are all in use."""
+    """Plan in which all GPUs are used."""
     work: tuple[GpuActivity, ...]
-    """Of its ranks, as planned; those that do the same together."""
+    """Activity of its ranks as planned; ranks with the same activity share an entry."""
     kind: NDArray[np.intp]
-    """Per rank, which of ``work`` it does."""
+    """Per rank, its index in ``work``."""
     planned_time: float
-    """Seconds of an iteration."""
+    """Seconds per iteration as planned."""
     iteration_time: float
-    """Under the conditions of its GPUs; a mean where they are random."""
+    """Seconds per iteration under the conditions of its GPUs; a mean where they are random."""
     held: NDArray[np.float64]
-    """Per rank, seconds of such an iteration in which the foreground holds its GPU."""
+    """Per rank, seconds of an iteration in which the foreground holds its GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundCost:
-    """A background alone on a GPU."""
+    """Step time of a background alone on a GPU."""
 
     profile: Profile
     batch: int
@@ -89,7 +90,7 @@ class BackgroundCost:
 
 
 class CostCache:
-    """Prices each distinct combination once."""
+    """Computes the costs of each distinct combination once."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class CostCache:
         harvest_of_idle: float = 1.0,
         conditions: Conditions | None = None,
     ) -> None:
-        """Takes what prices depend on; see :func:`deeppool.simulation.cluster.simulate.simulate_cluster`."""
+        """Stores what costs depend on; see :func:`deeppool.simulation.cluster.simulate.simulate_cluster`."""
         self._cluster = cluster
         self._strategy = strategy
         self._sources = sources
@@ -118,11 +119,11 @@ class CostCache:
         self._effects: dict[tuple[int, int, int], InterferenceEffect] = {}
 
     def plan(self, job: TraceJob) -> Plan:
-        """Of a foreground, by the strategy; all of its GPUs are in use.
+        """Returns the plan of a foreground under the strategy; it uses all of its GPUs.
 
         Raises:
-            InvalidValueError: the job does not say what it wants, or brings a plan where the strategy needs a profile.
-            PlanError: there is none.
+            InvalidValueError: the job lacks GPUs or batch, or its source is a plan where the strategy needs a profile.
+            PlanError: no plan exists.
         """
         key = (job.source, job.gpus, job.batch, job.amplification_limit)
         if key not in self._plans:
@@ -135,8 +136,8 @@ class CostCache:
         if isinstance(source, Plan):
             if not burst:
                 raise InvalidValueError(
-                    f"job '{job.name}' brings a plan, and the strategy {self._strategy} needs its profile to plan by "
-                    "itself (name the profile, its GPUs and its batch)"
+                    f"the source of job '{job.name}' is a plan, and the strategy {self._strategy} needs a profile "
+                    "(name the profile, its GPUs and its batch)"
                 )
             return source
         if job.gpus is None or job.batch is None:
@@ -147,7 +148,7 @@ class CostCache:
         return make_plan(source, cluster, job.batch, job.amplification_limit)
 
     def foreground(self, job: TraceJob, gpus: tuple[int, ...] | None = None) -> ForegroundCost:
-        """Alone on some GPUs of the cluster; on such as planned unless given."""
+        """Returns the cost of a foreground alone on some GPUs; by default under planned conditions."""
         plan = self.plan(job)
         conditions = None if self._conditions is None or gpus is None else self._conditions.on(gpus)
         key = (id(plan), conditions)
@@ -156,7 +157,7 @@ class CostCache:
         return self._costs[key]
 
     def background(self, job: TraceJob) -> BackgroundCost:
-        """Alone on a GPU.
+        """Returns the cost of a background alone on a GPU.
 
         Raises:
             InvalidValueError: its source is a plan, or its batch is above its profile's largest.
@@ -165,7 +166,7 @@ class CostCache:
         if key not in self._backgrounds:
             profile = self._source(job)
             if isinstance(profile, Plan):
-                raise InvalidValueError(f"background job '{job.name}' brings a plan, it needs a profile")
+                raise InvalidValueError(f"the source of background job '{job.name}' is a plan, it needs a profile")
             batch = profile.batch_sizes[-1] if job.batch is None else job.batch
             if batch > profile.batch_sizes[-1]:
                 raise InvalidValueError(
@@ -176,11 +177,11 @@ class CostCache:
         return self._backgrounds[key]
 
     def effect(self, cost: ForegroundCost, kind: int, background: BackgroundCost) -> InterferenceEffect:
-        """A background beside a GPU of a foreground that does work number ``kind``."""
+        """Returns the effect of a background on a GPU of a foreground with activity number ``kind``."""
         work = cost.work[kind]
         if self._interference is None or self._sharing is None or not work.spans:
             return InterferenceEffect(gaps=self._harvest)
-        # As planned, whatever the conditions: they change how long work is held, not what suffers beside what.
+        # Simulated as planned: conditions change durations, not which kernels slow each other down.
         key = (id(cost.plan), kind, id(background))
         if key not in self._effects:
             self._effects[key] = interference_effect(
@@ -212,7 +213,7 @@ def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
         time = fmean(times)
     held = np.zeros(plan.gpus)
     for one in ranks:
-        # The iteration of median length may be longer than the mean.
+        # The iteration of median length may exceed the mean.
         held[list(one.gpus)] = min(one.held, time)
     return ForegroundCost(plan, tuple(work), kind, planned_time, time, held)
 
@@ -226,7 +227,7 @@ def interference_effect(
     interference: Interference,
     sharing: Sharing,
 ) -> InterferenceEffect:
-    """Simulates a GPU of a plan with a background beside it; see :func:`simulate_gpu` for the arguments."""
+    """Simulates one GPU of a plan with a background; the arguments are those of :func:`simulate_gpu`."""
     iterations = LEARNING_ITERATIONS if sharing.learns else COLLOCATED_ITERATIONS
     found = simulate_gpu(plan, work, iteration_time, background, batch, interference, sharing, iterations=iterations)
     busy = found.elapsed - found.gap_time

@@ -1,4 +1,4 @@
-"""Jobs of a simulated cluster: what each has still to train, and at which rate it does."""
+"""Jobs of a simulated cluster: remaining work and current rate."""
 
 import math
 
@@ -14,12 +14,12 @@ Gpus = NDArray[np.intp]
 
 
 class _SimulatedJob:
-    """What both roles have in common; a job waits, trains on some GPUs, and may be suspended in between."""
+    """State common to both roles; a job waits, trains on some GPUs, and may be suspended in between."""
 
     def __init__(self, number: int, job: TraceJob, gpu_count: int) -> None:
         self.number, self.job, self.gpu_count = number, job, gpu_count
         self.gpus: tuple[int, ...] = ()
-        """Where it trains; kept when it has ended."""
+        """GPUs it trains on; kept after it has finished."""
         self.started: float | None = None
         self.finished: float | None = None
         self.samples = 0.0
@@ -28,7 +28,7 @@ class _SimulatedJob:
 
     @property
     def columns(self) -> Gpus:
-        """Its GPUs, to pick from arrays over all GPUs."""
+        """Its GPUs, as an index into arrays over all GPUs."""
         return np.array(self.gpus, dtype=np.intp)
 
     def _outcome(self, iterations: float, single_gpu_iteration_time: float | None) -> JobOutcome:
@@ -49,10 +49,10 @@ class _SimulatedJob:
 
 
 class SimulatedForeground(_SimulatedJob):
-    """A training by a plan."""
+    """A foreground job that trains by a plan."""
 
     def __init__(self, number: int, job: TraceJob, costs: CostCache) -> None:
-        """Waits."""
+        """Creates the job, waiting."""
         self._plan = costs.plan(job)
         super().__init__(number, job, self._plan.gpus)
         assert job.iterations is not None
@@ -62,10 +62,10 @@ class SimulatedForeground(_SimulatedJob):
         self._period = math.inf
         self._collocated_with: bytes | None = None
         self.held = self.harvested = self.work = np.zeros(0)
-        """Per GPU of its own, parts of the time: held by it, by a background alone, and a background's work done."""
+        """Per GPU of the job, fractions of time: held by it, used by a background alone, and background work done."""
 
     def start(self, now: float, gpus: tuple[int, ...], costs: CostCache) -> None:
-        """Gets its GPUs."""
+        """Starts on the given GPUs."""
         self.gpus, self.started = gpus, now
         self._cost = costs.foreground(self.job, gpus)
         self._collocated_with = None
@@ -95,34 +95,34 @@ class SimulatedForeground(_SimulatedJob):
 
     @property
     def throughput(self) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return self._plan.global_batch / self._period
 
     def end(self, now: float) -> float:
-        """When it will have finished at this rate."""
+        """Time at which it finishes at the current rate."""
         return now + self._left * self._period
 
     def advance(self, seconds: float) -> None:
-        """Trains."""
+        """Trains for some seconds at the current rate."""
         done = min(self._left, seconds / self._period)
         self._left -= done
         self.samples += done * self._plan.global_batch
 
     def finish(self, now: float) -> None:
-        """Has trained all of it."""
+        """Marks the job as finished."""
         self._left, self.finished = 0.0, now
         self.samples = float(self._iterations * self._plan.global_batch)
 
     def outcome(self) -> JobOutcome:
-        """What came of it so far."""
+        """The outcome so far."""
         return self._outcome(self._iterations - self._left, self._plan.single_gpu_iteration_time)
 
 
 class SimulatedBackground(_SimulatedJob):
-    """Trainings of their own on some GPUs; the job is over when all of them are."""
+    """A background job: an independent training per GPU, finished when all of them are."""
 
     def __init__(self, number: int, job: TraceJob, costs: CostCache) -> None:
-        """Waits."""
+        """Creates the job, waiting."""
         super().__init__(number, job, job.gpus or 1)
         self.cost = costs.background(job)
         self._whole = math.inf if job.iterations is None else float(job.iterations)
@@ -134,46 +134,46 @@ class SimulatedBackground(_SimulatedJob):
 
     @property
     def endless(self) -> bool:
-        """Whether it trains until all others have ended."""
+        """Whether it trains until all other jobs have finished."""
         return math.isinf(self._whole)
 
     @property
     def training(self) -> NDArray[np.bool_]:
-        """Per GPU of its own, whether there is anything left to train."""
+        """Per GPU of the job, whether work remains."""
         return self._left > 0
 
     def start(self, now: float, gpus: tuple[int, ...]) -> None:
-        """Gets its GPUs, for the first time or again."""
+        """Starts or resumes on the given GPUs."""
         self.gpus = gpus
         self.started = now if self.started is None else self.started
 
     def suspend(self) -> None:
-        """Leaves its GPUs, and waits again."""
+        """Releases its GPUs and waits."""
         self.suspensions += 1
 
     def set_rates(self, speed: Floats) -> None:
-        """Takes its rates: per GPU of its own, how fast it goes there; 1 is as fast as alone."""
+        """Sets the relative speed on each of its GPUs; 1 is as fast as alone."""
         self._rate = np.where(self.training, speed / self.cost.step_time, 0.0)
 
     @property
     def throughput(self) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return float(self._rate.sum()) * self.cost.batch
 
     def end(self, now: float) -> float:
-        """When the next of its trainings will have finished at these rates."""
+        """Time at which the next of its trainings finishes at the current rates."""
         moving = self._rate > 0
         return now + float(np.min(self._left[moving] / self._rate[moving])) if moving.any() else math.inf
 
     def advance(self, seconds: float) -> None:
-        """Trains."""
+        """Trains for some seconds at the current rate."""
         done = np.minimum(self._left, seconds * self._rate)
         self._done += done
         self._left -= done
         self.samples = float(self._done.sum()) * self.cost.batch
 
     def finish_training(self, now: float, tolerance: float) -> bool:
-        """Ends those of its trainings that end now; returns whether that was the last of them."""
+        """Finishes the trainings that end now; returns whether all are finished."""
         over = (self._rate > 0) & (self._left <= tolerance * self._rate)
         self._done[over], self._left[over], self._rate[over] = self._whole, 0.0, 0.0
         if self._left.any():
@@ -183,5 +183,5 @@ class SimulatedBackground(_SimulatedJob):
         return True
 
     def outcome(self) -> JobOutcome:
-        """What came of it so far."""
+        """The outcome so far."""
         return self._outcome(float(self._done.mean()), None)

@@ -1,4 +1,4 @@
-"""What came of a workload on a simulated cluster: per job, per GPU, over time."""
+"""Records of a simulated cluster: per job, per GPU and over time."""
 
 import math
 from collections.abc import Iterator
@@ -16,29 +16,29 @@ from deeppool.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """One job of the trace."""
+    """Outcome of one job of the trace."""
 
     name: str
     role: Role
     gpu_count: int
     gpus: tuple[int, ...]
-    """Where it trained last; empty: it never started."""
+    """GPUs it trained on last; empty: it never started."""
     arrival: float
     """Seconds from the start of the trace, as are the next two."""
     start: float | None
-    """First; None: it never started."""
+    """First start; None: it never started."""
     finish: float | None
-    """None: it never ended by itself."""
+    """None: it did not finish."""
     iterations: float
-    """That it trained, those under way counted in part; on a background the mean over its GPUs."""
+    """Trained iterations, fractions included; for a background the mean over its GPUs."""
     samples: float
-    """That it trained."""
+    """Trained samples."""
     alone_time: float | None
-    """Seconds that all its iterations take without any other job; None: it has no end, or never started."""
+    """Seconds that all its iterations take without other jobs; None: endless, or never started."""
     suspensions: int
-    """Times that a background had to leave its GPUs to a foreground, with what it had trained."""
+    """Number of times a background was evicted by a foreground; its progress is kept."""
     single_gpu_iteration_time: float | None
-    """Of a foreground's global batch."""
+    """Seconds for a foreground's global batch on one GPU."""
 
     @property
     def completion_time(self) -> float | None:
@@ -52,71 +52,71 @@ class JobOutcome:
 
     @property
     def slowdown(self) -> float | None:
-        """Completion time over the time alone: 1 is as if it had the cluster to itself."""
+        """Completion time relative to the time alone; 1 means no delay by other jobs."""
         return self.completion_time / self.alone_time if self.completion_time is not None and self.alone_time else None
 
     @property
     def iteration_time(self) -> float | None:
-        """Mean seconds, of a foreground that has ended."""
+        """Mean seconds per iteration of a finished foreground."""
         ended = self.role == "foreground" and self.start is not None and self.finish is not None
         return (self.finish - self.start) / self.iterations if ended else None  # type: ignore[operator]
 
     @property
     def speedup(self) -> float | None:
-        """Of a foreground that has ended, over one GPU with its global batch."""
+        """Speed of a finished foreground relative to one GPU with its global batch."""
         mean = self.iteration_time
         return self.single_gpu_iteration_time / mean if mean and self.single_gpu_iteration_time else None
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What a GPU does for a while; the three shares of its time sum to 1."""
+    """Interval of one GPU with constant occupancy; its three fractions of time sum to 1."""
 
     start: float
     end: float
     foreground: str | None
-    """Name of the job."""
+    """Name of the foreground job; None: none."""
     background: str | None
     held: float
-    """By the foreground, whether or not a background works beside it."""
+    """Fraction held by the foreground, with or without a background running concurrently."""
     harvested: float
-    """By the background alone."""
+    """Fraction used by the background alone."""
     idle: float
 
 
 @dataclass(frozen=True, slots=True)
 class GpuGroup:
-    """GPUs that did the same at all times."""
+    """GPUs with identical intervals."""
 
     gpus: tuple[int, ...]
     stints: tuple[Interval, ...]
-    """Without a break from the start of the trace to the end of the simulation."""
+    """Contiguous, from the start of the trace to the end of the simulation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStep:
-    """The cluster between two events."""
+    """State of the cluster between two events."""
 
     start: float
     end: float
     foreground_throughput: float
-    """Samples a second, of all jobs together."""
+    """Samples per second over all jobs."""
     background_throughput: float
     held: float
-    """GPUs, on average."""
+    """Mean number of GPUs; the next two too."""
     harvested: float
     idle: float
     queued: int
-    """Jobs that wait."""
+    """Number of waiting jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSeconds:
-    """Of the whole cluster until the makespan."""
+    """GPU-seconds of the whole cluster until the makespan."""
 
     foreground: float
     background: float
-    """While no foreground held the GPU."""
+    """GPU-seconds of backgrounds while no foreground held the GPU."""
     idle: float
 
     @property
@@ -127,7 +127,7 @@ class GpuSeconds:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSimulation:
-    """A workload on a cluster, by one strategy."""
+    """A simulated workload on a cluster under one strategy."""
 
     KIND: ClassVar[str] = "cluster-simulation"
 
@@ -135,16 +135,16 @@ class ClusterSimulation:
     cluster: Cluster
     strategy: ClusterStrategy
     foreground_gpus: int | None
-    """Of a partition."""
+    """Size of the foreground part of a partition."""
     sharing: Sharing | None
-    """How backgrounds share the GPUs, where interference was modelled."""
+    """How backgrounds share the GPUs; None where no interference was modelled."""
     interference: str
-    """Where it was measured, and when; or that none was modelled."""
+    """Device and date of the measurement, or a statement that none was modelled."""
     conditions: Conditions | None
     provenance: Literal["measured", "estimated"]
-    """Of the layer times; estimated where one profile is."""
+    """Provenance of the layer times; estimated if any source is."""
     makespan: float
-    """Seconds from the start of the trace to the last finish, or to the given end."""
+    """Seconds from the start of the trace to the last finish, or to ``until``."""
     gpu_seconds: GpuSeconds
     jobs: tuple[JobOutcome, ...]
     """In the trace's order."""
@@ -156,36 +156,36 @@ class ClusterSimulation:
 
     @property
     def foreground_throughput(self) -> float:
-        """Samples a second, over the makespan."""
+        """Samples per second over the makespan."""
         return self._samples("foreground") / self.makespan
 
     @property
     def background_throughput(self) -> float:
-        """Samples a second, over the makespan."""
+        """Samples per second over the makespan."""
         return self._samples("background") / self.makespan
 
     @property
     def throughput(self) -> float:
-        """Of the cluster: foreground plus background."""
+        """Samples per second of the cluster: foreground plus background."""
         return self.foreground_throughput + self.background_throughput
 
     @property
     def utilisation(self) -> float:
-        """Part of the GPU-seconds in which a job held the GPU."""
+        """Fraction of the GPU-seconds in which a job held the GPU."""
         return 1 - self.gpu_seconds.idle / self.gpu_seconds.total
 
     def finished(self, role: Role) -> Iterator[JobOutcome]:
-        """Jobs that came to their end."""
+        """Finished jobs of a role."""
         return (job for job in self.jobs if job.role == role and job.finish is not None)
 
     def mean_completion_time(self, role: Role = "foreground") -> float | None:
-        """Seconds; None: no such job came to its end."""
+        """Mean seconds from arrival to finish; None: no job of the role finished."""
         times = [job.completion_time for job in self.finished(role) if job.completion_time is not None]
         return fmean(times) if times else None
 
     @property
     def mean_speedup(self) -> float:
-        """Geometric, of the foregrounds over one GPU; not a number where none has ended."""
+        """Geometric mean of the foregrounds' speedups over one GPU; NaN if none finished."""
         speedups = [job.speedup for job in self.finished("foreground") if job.speedup]
         return math.exp(fmean(map(math.log, speedups))) if speedups else math.nan
 

@@ -1,12 +1,13 @@
-"""A cluster on a virtual clock: jobs arrive, are placed, train beside one another, and finish.
+"""Simulation of a cluster on a virtual clock: jobs arrive, are placed, train collocated, and finish.
 
-The placement is the coordinator's (``deeppool.scheduling.placement``); this is its other clock. Time goes on from event
+The placement is the coordinator's (``deeppool.scheduling.placement``); here it
+runs on a virtual clock. Time advances from event
 to event: an arrival, the end of a job, the end of a background's training on one of its GPUs. Between two events every
-job goes at a rate that ``pricing`` knows, so a job of a million iterations costs no more than one of ten.
+job has a constant rate (``job_costs``), so a job of a million iterations costs no more than one of ten.
 
-A foreground has precedence. Where a strategy gives it GPUs to itself, a background on them goes back to the front of
-its line with what it has trained, and starts again on GPUs that no foreground holds. A plan is priced as on the first
-GPUs of the cluster, wherever the job is placed: a job that is spread over more nodes than that would be slower.
+A foreground has precedence. Where a strategy gives it GPUs to itself, a background on them is suspended with its
+progress and resumes on GPUs that no foreground holds. A plan is priced as on the first GPUs of the cluster, wherever
+the job is placed: a job that is spread over more nodes than that would be slower.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ def simulate_cluster(
     until: float | None = None,
     on_progress: Progress | None = None,
 ) -> ClusterSimulation:
-    """Runs a workload trace on a cluster; the same arguments give the same record.
+    """Simulates a workload trace on a cluster; the same arguments give the same record.
 
         trace = dp.load("trace.json")
         found = dp.simulate_cluster(trace, 64)
@@ -48,20 +49,20 @@ def simulate_cluster(
     Args:
         trace: the jobs.
         cluster: its GPUs and links, or a number of GPUs of DGX A100 nodes.
-        strategy: who trains where, see :data:`deeppool.simulation.cluster.job_costs.ClusterStrategy`.
-        sources: the profiles and plans that the trace names; found by their names and files unless given.
-        foreground_gpus: of a partition, the first ones; all others are for backgrounds.
-        interference: measured between kernels; None: backgrounds cost foregrounds nothing.
+        strategy: placement of the jobs, see :data:`deeppool.simulation.cluster.job_costs.ClusterStrategy`.
+        sources: the profiles and plans that the trace names; loaded by name or file by default.
+        foreground_gpus: size of the foreground part of a partition, its first GPUs.
+        interference: measured between kernels; None: backgrounds do not slow foregrounds down.
         policy: how a background shares a GPU, where interference is given.
-        max_slowdown: bound on the foreground's slowdown, with interference, that a controller holds.
-        harvest_of_idle: the share of a foreground's gaps that a background gets, where interference is not given.
-        conditions: of the cluster's GPUs and links, other than planned.
-        until: seconds at which the simulation ends, whatever still trains; when all jobs have ended unless given.
-        on_progress: told what happens, and the share of jobs that have ended.
+        max_slowdown: bound on the foreground's slowdown that a controller enforces; needs interference.
+        harvest_of_idle: fraction of a foreground's gaps that a background uses, without interference.
+        conditions: deviations of the cluster's GPUs and links from the plan.
+        until: seconds at which the simulation ends; by default when all jobs have finished.
+        on_progress: receives a description and the fraction of finished jobs.
 
     Raises:
         InvalidValueError: a job that the cluster or the strategy cannot run, or an argument out of its bounds.
-        PlanError, MissingProfileError, DocumentError: of a job's plan and its sources.
+        PlanError, MissingProfileError, DocumentError: from planning a job or loading its sources.
     """
     cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
     _check(strategy, foreground_gpus, cluster, harvest_of_idle, until)
@@ -108,7 +109,8 @@ def _check(
         raise InvalidValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got '{strategy}'")
     if (strategy == "partition") != (foreground_gpus is not None):
         raise InvalidValueError(
-            f"foreground_gpus says how a partition divides the GPUs: got {foreground_gpus} with strategy {strategy}"
+            "foreground_gpus and the strategy partition need each other: got "
+            f"{foreground_gpus} with strategy {strategy}"
         )
     if foreground_gpus is not None and not 1 <= foreground_gpus <= cluster.gpus:
         raise InvalidValueError(f"foreground_gpus must be from 1 to {cluster.gpus}, got {foreground_gpus}")

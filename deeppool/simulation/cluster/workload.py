@@ -1,4 +1,4 @@
-"""A workload trace: which jobs arrive at a cluster when, and what each of them wants."""
+"""Workload traces: jobs with arrival times and resource requests."""
 
 import math
 from collections import Counter
@@ -14,29 +14,29 @@ from deeppool.profiling.table import Profile
 from deeppool.scheduling.placement import Role
 
 Source = Profile | Plan
-"""What is known of a job's work."""
+"""Source of a job's layer times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:
     """A job of a trace.
 
-    A foreground is planned for its GPUs and batch, by the strategy that is simulated. A background trains by itself on
-    each of its GPUs, as the coordinator's do.
+    A foreground is planned for its GPUs and batch under the simulated strategy. A background trains independently on
+    each of its GPUs, as under the coordinator.
     """
 
     name: str
     role: Role
     source: str
-    """A profile by its name or file, or, for a foreground, the file of a plan; its own GPUs, batch and limit hold."""
+    """Name or file of a profile; for a foreground also the file of a plan, whose GPUs, batch and limit then apply."""
     arrival: float = 0.0
     """Seconds from the start of the trace."""
     iterations: int | None = None
-    """To train, on each GPU of a background; None: a background that ends with the last job that has an end."""
+    """Iterations to train, per GPU of a background; None: a background that runs until the last finite job finishes."""
     gpus: int | None = None
-    """To plan a foreground for; that a background trains on, 1 unless given."""
+    """GPUs to plan a foreground for, or that a background trains on (default 1)."""
     batch: int | None = None
-    """Global batch of a foreground; per GPU of a background, the largest of its profile unless given."""
+    """Global batch of a foreground; per-GPU batch of a background (default: the largest of its profile)."""
     amplification_limit: float | None = None
     """Per layer of a foreground; None: no limit."""
 
@@ -53,13 +53,13 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTrace:
-    """Jobs that arrive at a cluster."""
+    """Jobs of a cluster in the order given, with their arrival times."""
 
     KIND: ClassVar[str] = "workload-trace"
 
     name: str
     method: str
-    """Where it comes from: recorded when and where, or drawn from which distributions."""
+    """Origin: when and where it was recorded, or the distributions it was drawn from."""
     jobs: tuple[TraceJob, ...]
 
     def __post_init__(self) -> None:
@@ -78,11 +78,11 @@ class WorkloadTrace:
 
 
 def load_sources(trace: WorkloadTrace, folder: str | Path = ".") -> dict[str, Source]:
-    """The profiles and plans that a trace names.
+    """Loads the profiles and plans that a trace names.
 
     Args:
-        trace: whose jobs' sources are looked up.
-        folder: that file names are relative to, as of the trace's own file.
+        trace: the trace.
+        folder: base of relative file names, usually the folder of the trace's own file.
 
     Raises:
         DocumentError: a source is neither a file nor a shipped profile, or is of another kind.
@@ -117,9 +117,9 @@ def single_foreground_trace(
     iterations: int = 100,
     amplification_limit: float | None = None,
 ) -> WorkloadTrace:
-    """One foreground on a whole cluster, and a background that never ends on each of its GPUs.
+    """Makes a trace of one foreground on a whole cluster and an endless background on each GPU.
 
-    What DeepPool's figures 9 and 10 measure.
+    DeepPool's figures 9 and 10 measure this workload.
 
     Args:
         foreground: source of its times, see :class:`TraceJob`.

@@ -1,6 +1,6 @@
 """One device shared by a foreground and a background, on a virtual clock.
 
-collocated    what each sharing mechanism costs and brings
+collocated    slowdown and harvest under each sharing mechanism
 interference  Interference: measured rates of kernels beside one another
-idle_harvest  what a background gets done while a foreground waits
+idle_harvest  IdleHarvest: background work done while a foreground waits
 """

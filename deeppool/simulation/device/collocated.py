@@ -1,16 +1,16 @@
-"""A background beside the foreground of one device, on a virtual clock: what it costs, and what it gets done.
+"""Simulation of a foreground and a background that share one device: slowdown and harvest on a virtual clock.
 
-The gate and the governor are those of a live run (``deeppool.scheduling``); this is their other clock. The device:
+The gate and the governor are those of a live run (``deeppool.scheduling``). The device model:
 
 - Pieces of the background run one after another, in the order of their launches.
-- While an operator of the foreground works, it and the piece under way each go at the rate that :data:`Rates` gives
-  the two.
-- A CPU lets the foreground in at once. On a GPU (``preempts=False``) what was launched is not recalled, so an operator
-  that comes after idle time first waits for the piece under way, and for every piece that is in the queue which both
-  jobs share: all of them where the priorities are equal, else those beyond ``private_queue``.
-- Idle time of the foreground is a wait for something elsewhere: it takes as long as alone.
-- Meanwhile the background goes as fast as alone, or slower where an operator's ``idle_rate`` says so: in short waits
-  its caches are cold.
+- While an operator of the foreground runs, it and the running piece each progress at the rate that :data:`Rates`
+  gives for the pair.
+- A CPU preempts the background at once. On a GPU (``preempts=False``) launched work is not recalled, so an operator
+  after idle time first waits for the running piece, and for every piece in the queue that both jobs
+  share: all of them where the priorities are equal, else those beyond ``private_queue``.
+- Idle time of the foreground is a wait for another device: it takes as long as alone.
+- In idle time the background runs as fast as alone, or at an operator's ``idle_rate``: in short waits its caches are
+  cold.
 """
 
 import math
@@ -31,54 +31,54 @@ from deeppool.scheduling.governor import Governor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStep:
-    """An operator of the foreground, and the idle time before it."""
+    """Operator of the foreground and the idle time before it."""
 
     kind: str
     stage: int
     seconds: float
-    """Alone."""
+    """Duration alone."""
     idle: float = 0.0
-    """Seconds before it in which this device waits."""
+    """Idle seconds before it."""
     idle_rate: float = 1.0
-    """At which the background goes meanwhile; 1 is as fast as alone."""
+    """Speed of the background in that idle time; 1 is as fast as alone."""
     intensity: float | None = None
     """FLOP per byte of its kernels; None: unknown."""
     kernel: float | None = None
-    """Seconds of one of its kernels; None: it is one."""
+    """Seconds of one of its kernels; None: it is a single kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPiece:
-    """What the background launches as one."""
+    """Unit of background work that is launched at once."""
 
     seconds: float
-    """Alone."""
+    """Duration alone."""
     intensity: float | None = None
     """FLOP per byte of its kernels; None: unknown."""
     kernel: float | None = None
-    """Seconds of one of its kernels; None: it is one."""
+    """Seconds of one of its kernels; None: it is a single kernel."""
 
 
 Rates = Callable[[SimulatedStep, SimulatedPiece], tuple[float, float]]
-"""At which an operator and a piece go while both are on the device; 1 is as fast as alone."""
+"""Speeds of an operator and a piece that run concurrently; 1 is as fast as alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceModel:
-    """What a device does with two jobs."""
+    """Properties of a device that two jobs share."""
 
     rates: Rates
     preempts: bool = False
-    """Whether the foreground is let in at once where its priority is higher, as on a CPU."""
+    """Whether a foreground of higher priority preempts the background, as on a CPU."""
     queue: int = 64
-    """Launches that the background may have waiting; one more would block it."""
+    """Largest number of launches that the background may have queued."""
     private_queue: int = 2
-    """Launches of a lower priority that do not yet lie in the queue that both jobs share."""
+    """Launches of lower priority that stay out of the queue shared by both jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollocatedSimulation:
-    """A foreground beside a background, and alone."""
+    """Foreground iteration times with and without a background, and the background's harvest."""
 
     KIND: ClassVar[str] = "collocated-simulation"
 
@@ -87,31 +87,31 @@ class CollocatedSimulation:
     alone_time: float
     """Mean seconds of an iteration alone."""
     iteration_time: float
-    """Mean seconds of an iteration, those without background included."""
+    """Mean seconds of an iteration, including iterations without background."""
     slowdown: float
-    """Of the mean."""
+    """Relative increase of the mean iteration time."""
     p99_inflation: float
-    """Of the 99th percentile."""
+    """Relative increase of the 99th percentile of iteration times."""
     idle_share: float
-    """Of the time, alone."""
+    """Idle fraction of the foreground alone."""
     harvest: float
-    """What the background got done, as a part of what it would alone."""
+    """Background work done, relative to running alone."""
     shares: tuple[float, ...]
-    """Ordered in each iteration; 0 where it was alone."""
+    """Background share ordered in each iteration; 0 where the foreground ran alone."""
     bans: tuple[tuple[Operator, int], ...]
-    """Operators that were banned, and in how many iterations."""
+    """Banned operators and the number of iterations of each ban."""
     elapsed: float
-    """Seconds of all iterations."""
+    """Total seconds of all iterations."""
     work: float
-    """Seconds of the background's work that were done."""
+    """Seconds of background work done."""
     gap_work: float = 0.0
-    """Of these, while the foreground computed nothing on this device."""
+    """Seconds of background work done while the foreground computed nothing on this device."""
     gap_time: float = 0.0
-    """Seconds in which it computed nothing on this device: what it waits for elsewhere, and for the device."""
+    """Seconds in which the foreground computed nothing on this device, waiting for others or for the device."""
 
     @property
     def harvest_of_idle(self) -> float:
-        """The harvest as a part of the idle time; above 1 where it also ran beside operators."""
+        """Harvest relative to the idle time; above 1 where the background also overlapped operators."""
         return self.harvest / self.idle_share if self.idle_share else math.inf
 
     def __str__(self) -> str:
@@ -134,20 +134,20 @@ def simulate_collocated(
     seed: int = 0,
     poll: float = 2e-4,
 ) -> CollocatedSimulation:
-    """Runs a foreground beside a background.
+    """Simulates iterations of a foreground with a background.
 
     Args:
-        steps: of one iteration of the foreground, in order.
-        pieces: of one step of the background, in order; it starts again after the last.
-        sharing: the mechanisms.
-        device: that both use.
-        iterations: of the foreground.
-        noise: standard deviation of the logarithm of an operator's time, the same draws as in the foreground alone.
-        seed: of the noise.
-        poll: seconds after which a background that may not launch asks again.
+        steps: operators of one iteration of the foreground, in order.
+        pieces: of one step of the background, in order, repeated.
+        sharing: the sharing mechanisms.
+        device: the shared device.
+        iterations: number of foreground iterations.
+        noise: standard deviation of the logarithm of an operator's time, drawn equally for the foreground alone.
+        seed: random seed of the noise.
+        poll: seconds between attempts of a background that may not launch.
 
     Raises:
-        InvalidValueError: nothing to do, or a time that is not positive.
+        InvalidValueError: no steps, pieces or iterations, or a time that is not positive.
     """
     if not steps or not pieces or iterations < 1:
         raise InvalidValueError("a simulation needs at least one step, one piece and one iteration")
@@ -155,7 +155,7 @@ def simulate_collocated(
     if min(times) <= 0 or min(step.idle for step in steps) < 0:
         raise InvalidValueError(f"steps and pieces must take longer than 0 s, got {min(times):g}")
     draw = random.Random(seed)
-    run = _Run(pieces, sharing, device, poll)
+    run = _DeviceSimulation(pieces, sharing, device, poll)
     governor = Governor(sharing)
     together, alone, ordered = [], [], []
     bans: dict[Operator, int] = {}
@@ -187,19 +187,19 @@ def simulate_collocated(
     )
 
 
-class _Run:
-    """The device's state; time goes on by events: the end of an operator, of a piece, a question to the gate."""
+class _DeviceSimulation:
+    """State of the device; time advances by events: the end of an operator or a piece, or a poll of the gate."""
 
     def __init__(self, pieces: Sequence[SimulatedPiece], sharing: Sharing, device: DeviceModel, poll: float) -> None:
         self.now = 0.0
         self.work = 0.0
-        """Seconds of the background's."""
+        """Seconds of background work done."""
         self.gap_work = self.gap_time = 0.0
         self._pieces = pieces
         self._next = 0
         self._queue: deque[SimulatedPiece] = deque()
         self._left = 0.0
-        """Seconds of the first piece in the queue."""
+        """Remaining seconds of the first piece in the queue."""
         self._gate = Gate(sharing)
         self._device = device
         self._poll = poll
@@ -210,53 +210,53 @@ class _Run:
     def iterate(
         self, steps: Sequence[SimulatedStep], drawn: Sequence[float], orders: BackgroundLimits
     ) -> tuple[float, dict[Operator, float]]:
-        """One iteration of the foreground; returns its seconds, and those of each operator."""
+        """Runs one foreground iteration; returns its seconds and those of each operator."""
         self._orders = orders
         began = self.now
         operators: dict[Operator, float] = {}
         for step, seconds in zip(steps, drawn, strict=True):
             rested, done = self.now, self.work
             self._idle(step.idle, step.idle_rate)
-            doing = (step.kind, step.stage)
+            operator = (step.kind, step.stage)
             started = self.now
             if step.idle and not self._device.preempts:
-                self._wait_for_device(doing)
+                self._wait_for_device(operator)
             self.gap_time += self.now - rested
             self.gap_work += self.work - done
-            self._run_operator(step, doing, seconds)
-            operators[doing] = operators.get(doing, 0.0) + self.now - started
+            self._run_operator(step, operator, seconds)
+            operators[operator] = operators.get(operator, 0.0) + self.now - started
         return self.now - began, operators
 
     def _idle(self, seconds: float, rate: float) -> None:
-        """The foreground is idle: the device is the background's."""
+        """Advances through idle time of the foreground."""
         end = self.now + seconds
         while self.now < end:
             self._launch(None)
             self._advance(min(end - self.now, self._piece_time(rate), self._until_poll()), rate)
 
-    def _wait_for_device(self, doing: Operator) -> None:
-        """An operator waits for what was launched before it and cannot be recalled."""
+    def _wait_for_device(self, operator: Operator) -> None:
+        """Waits for pieces that were launched before the operator and cannot be recalled."""
         ahead = max(min(1, len(self._queue)), len(self._queue) - self._private)
         while ahead > 0:
-            self._launch(doing)
+            self._launch(operator)
             ended = self._advance(min(self._piece_time(1.0), self._until_poll()), 1.0)
             ahead -= ended
 
-    def _run_operator(self, step: SimulatedStep, doing: Operator, seconds: float) -> None:
-        """An operator works, beside whatever the background has on the device."""
+    def _run_operator(self, step: SimulatedStep, operator: Operator, seconds: float) -> None:
+        """Runs an operator, concurrently with the background's pieces."""
         while seconds > 0:
-            self._launch(doing)
+            self._launch(operator)
             foreground, background = self._device.rates(step, self._queue[0]) if self._queue else (1.0, 1.0)
             passed = min(seconds / foreground, self._piece_time(background), self._until_poll())
             done = passed == seconds / foreground
             self._advance(passed, background)
             seconds = 0.0 if done else seconds - passed * foreground
 
-    def _launch(self, doing: Operator | None) -> None:
-        """As many pieces as the gate admits and the device takes."""
+    def _launch(self, operator: Operator | None) -> None:
+        """Launches as many pieces as the gate admits and the queue holds."""
         while len(self._queue) < self._device.queue:
             piece = self._pieces[self._next]
-            if not self._gate.admits(self.now, self._orders, doing, piece.seconds):
+            if not self._gate.admits(self.now, self._orders, operator, piece.seconds):
                 return
             self._gate.launched(self.now, piece.seconds)
             if not self._queue:
@@ -265,15 +265,15 @@ class _Run:
             self._next = (self._next + 1) % len(self._pieces)
 
     def _piece_time(self, rate: float) -> float:
-        """Seconds until the first piece in the queue ends."""
+        """Seconds until the first piece in the queue ends, at a given speed."""
         return self._left / rate if self._queue and rate > 0 else math.inf
 
     def _until_poll(self) -> float:
-        """Seconds until the gate may say something else though nothing ends: only a share is earned with time."""
+        """Seconds until the gate is polled again; only a share below 1 is earned with time alone."""
         return self._poll if self._orders.open and self._orders.share < 1 else math.inf
 
     def _advance(self, seconds: float, rate: float) -> bool:
-        """Time passes; returns whether a piece ended."""
+        """Advances time; returns whether a piece ended."""
         ends = seconds >= self._piece_time(rate)
         self.now += seconds
         if not self._queue:

@@ -1,4 +1,4 @@
-"""What a background gets done while a foreground waits: less than alone, the more so the shorter the wait."""
+"""Background work done while a foreground waits: the shorter the wait, the smaller its fraction of work alone."""
 
 import math
 from bisect import bisect_right
@@ -11,15 +11,15 @@ from deeppool.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class IdleHarvest:
-    """Measured by length, of a background at the lowest priority on the foreground's core."""
+    """Harvest per length of wait, measured for a background of lowest priority on the foreground's core."""
 
     seconds: tuple[float, ...]
-    """Of a wait, ascending."""
+    """Lengths of waits, ascending."""
     harvest: tuple[float, ...]
-    """What gets done in it, as a part of what would alone."""
+    """Work done in such a wait, as a fraction of the work done alone."""
     in_transfers: float = 1.0
-    """What gets done in the waits inside transfers and all-reduces, each for what the other side is about to send; all
-    where it was not measured, as it takes two cores."""
+    """The same fraction for the short waits inside transfers and all-reduces; 1 where it was not measured, which takes
+    two cores."""
 
     def __post_init__(self) -> None:
         if not self.seconds or min(self.seconds) <= 0 or any(after <= one for one, after in pairwise(self.seconds)):
@@ -32,7 +32,7 @@ class IdleHarvest:
             raise InvalidValueError(f"in_transfers must be a part, from 0 to 1, got {self.in_transfers:g}")
 
     def at(self, seconds: float) -> float:
-        """Of a wait so long: linear in the logarithm between those measured, outside as at the edge."""
+        """Harvest of a wait of some length: linear in its logarithm between measured lengths, constant outside."""
         return sum(weight * self.harvest[index] for index, weight in interpolation_weights(self.seconds, seconds))
 
     def __str__(self) -> str:
@@ -43,11 +43,11 @@ class IdleHarvest:
 
 
 FULL_HARVEST = IdleHarvest((1.0,), (1.0,))
-"""Nothing is lost in any wait."""
+"""A harvest that uses every wait in full."""
 
 
 def interpolation_weights(grid: Sequence[float], value: float) -> list[tuple[int, float]]:
-    """The grid's neighbours of a value, and their weights by its logarithm; they sum to 1."""
+    """Grid points around a value and their weights by its logarithm, which sum to 1."""
     if value <= grid[0]:
         return [(0, 1.0)]
     if value >= grid[-1]:

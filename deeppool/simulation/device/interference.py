@@ -1,7 +1,7 @@
-"""How fast a kernel of the foreground goes beside a kernel of the background: measured pairs, and what lies between.
+"""Speeds of concurrent foreground and background kernels, interpolated between measured pairs.
 
-DeepPool's figure 12: synthetic kernels of varied arithmetic intensity and duration, each beside each, as a part of
-what they reach alone. ``measured_interference`` measures them.
+DeepPool's figure 12: every pair of synthetic kernels of varied arithmetic intensity and duration, relative to their
+speed alone. ``deeppool.collocation.interference`` measures them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from deeppool.simulation.device.collocated import Rates, SimulatedPiece, Simulat
 from deeppool.simulation.device.idle_harvest import FULL_HARVEST, IdleHarvest, interpolation_weights
 
 Pairs = tuple[tuple[float, ...], ...]
-"""Per class of the foreground (row) and of the background (column)."""
+"""Speeds per class of the foreground kernel (row) and of the background kernel (column)."""
 
 
 SLOWEST, FASTEST = 1e-4, 100.0
@@ -24,17 +24,20 @@ SLOWEST, FASTEST = 1e-4, 100.0
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """All pairs in one arrangement of the two jobs; 1 is as fast as alone."""
+    """Speeds of all pairs in one arrangement of the two jobs; 1 is as fast as alone."""
 
     name: str
-    """``normal``, ``nice`` or ``lowest``, as the background's priority on the same core or GPU, or ``other core``."""
+    """Priority of the background on the same core or GPU (``normal``, ``nice``, ``lowest``), or ``other core``."""
     foreground: Pairs
     background: Pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """Measured on one device. A class is an intensity and a duration: all durations of the first intensity first."""
+    """Speeds of concurrent kernels on one device.
+
+    A kernel class is an intensity and a duration; classes are ordered by intensity, then by duration.
+    """
 
     KIND: ClassVar[str] = "interference"
 
@@ -47,7 +50,7 @@ class Interference:
     """Seconds of a kernel alone, ascending."""
     arrangements: tuple[Arrangement, ...]
     waits: IdleHarvest | None = None
-    """None: not measured, as on GPUs; a background then gets all of every wait."""
+    """Harvest of waits; None: not measured, as on GPUs; a background then uses every wait in full."""
 
     def __post_init__(self) -> None:
         classes = len(self.intensities) * len(self.durations)
@@ -64,12 +67,12 @@ class Interference:
             slowest, fastest = min(map(min, found.foreground)), max(map(max, found.foreground + found.background))
             if slowest < SLOWEST or fastest > FASTEST or min(map(min, found.background)) < 0:
                 raise InvalidValueError(
-                    f"arrangement {found.name} has a foreground that stands still, or rates below 0: foreground rates "
+                    f"arrangement {found.name} has a foreground speed of 0, or negative speeds: foreground rates "
                     f"must be {SLOWEST:g} to {FASTEST:g} and background rates 0 to {FASTEST:g} (1 is as fast as alone)"
                 )
 
     def arrangement(self, name: str) -> Arrangement:
-        """That of a name.
+        """Returns an arrangement by name.
 
         Raises:
             InvalidValueError: it was not measured.
@@ -81,15 +84,15 @@ class Interference:
         raise InvalidValueError(f"no interference was measured for {name} (choose one of: {known})")
 
     def rates(self, name: str) -> Rates:
-        """For a simulation: between the measured classes linear in the logarithms, outside as at the edge.
+        """Returns the speeds in an arrangement: linear in the logarithms between measured classes, constant outside.
 
-        Of an intensity that is unknown, the mean over those measured.
+        For an unknown intensity it is the mean over the measured ones.
         """
         found = self.arrangement(name)
 
         weights = lru_cache(maxsize=4096)(self._weights)
 
-        # Deep models have hundreds of operators, each beside hundreds of pieces, again and again.
+        # Deep models pair hundreds of operators with hundreds of pieces many times.
         @lru_cache(maxsize=2**17)
         def interpolate(*kernels: float | None) -> tuple[float, float]:
             rows, columns = weights(*kernels[:2]), weights(*kernels[2:])
@@ -106,11 +109,11 @@ class Interference:
         return look_up
 
     def idle_harvest(self, name: str) -> IdleHarvest:
-        """What a background in that arrangement gets done in waits: only the lowest priority's are measured."""
+        """Returns the harvest of waits in an arrangement; only that of the lowest priority is measured."""
         return FULL_HARVEST if self.waits is None or name != "lowest" else self.waits
 
     def _weights(self, intensity: float | None, seconds: float) -> list[tuple[int, float]]:
-        """Of the classes around a kernel; they sum to 1."""
+        """Weights of the classes around a kernel, which sum to 1."""
         count = len(self.intensities)
         rows = (
             [(row, 1 / count) for row in range(count)]
@@ -121,7 +124,7 @@ class Interference:
         return [(row * len(self.durations) + column, one * other) for (row, one), (column, other) in along]
 
     def __str__(self) -> str:
-        lines = [f"interference on {self.device_name}, {self.date}: the foreground as a part of alone"]
+        lines = [f"interference on {self.device_name}, {self.date}: foreground speed relative to alone"]
         for found in self.arrangements:
             rates = sorted(100 * rate for row in found.foreground for rate in row)
             middle = rates[len(rates) // 2]

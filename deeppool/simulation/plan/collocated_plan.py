@@ -1,7 +1,7 @@
-"""A background job beside every GPU of a plan: what it costs the foreground, and what it gets done.
+"""Simulation of a background job on every GPU of a plan: slowdown of the foreground and harvest.
 
-Each GPU is simulated by itself (see ``collocated``): what the plan leaves idle on it takes as long as alone. The ranks
-wait for the slowest of them, so the plan is slowed down as much as that one at least.
+Each GPU is simulated separately (``simulation.device.collocated``) with the plan's idle times unchanged. The ranks
+wait for the slowest one, so the plan slows down by at least the largest slowdown.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities
 
 @dataclass(frozen=True, slots=True)
 class CollocatedPlan:
-    """A plan beside a background job on each GPU that it uses."""
+    """Simulations of a background job on each GPU that a plan uses."""
 
     KIND: ClassVar[str] = "collocated-plan"
 
@@ -33,22 +33,22 @@ class CollocatedPlan:
     background_model: str
     background_batch: int
     background_sample_time: float
-    """Seconds alone."""
+    """Seconds per sample, alone."""
     interference: str
-    """Where it was measured, and when."""
+    """Device and date of the measurement."""
     gpus: tuple[CollocatedSimulation, ...]
-    """Those that the plan uses, in their order."""
+    """One per GPU that the plan uses, in ascending order."""
     fidelity: Fidelity | None = None
-    """How far off a live run of the plan was, where one was given."""
+    """Errors against a live run of the plan, where one was given."""
 
     @property
     def slowdown(self) -> float:
-        """Of the GPU that suffers most."""
+        """Largest slowdown of any GPU."""
         return max(found.slowdown for found in self.gpus)
 
     @property
     def background_throughput(self) -> float:
-        """Samples a second, on all these GPUs."""
+        """Background samples per second over all these GPUs."""
         return sum(found.harvest for found in self.gpus) / self.background_sample_time
 
     def __str__(self) -> str:
@@ -66,16 +66,16 @@ class CollocatedPlan:
 def simulate_collocated_plan(
     plan: Plan, background: Profile, interference: Interference, sharing: Sharing, *, iterations: int = 300
 ) -> CollocatedPlan:
-    """Prices a background job beside a plan.
+    """Simulates a background job on every GPU of a plan.
 
-    A layer's forward or backward counts as one kernel of unknown intensity, a transfer as one that only moves bytes.
+    A layer's forward or backward counts as one kernel of unknown intensity, a transfer as a kernel of intensity 0.
 
     Args:
-        plan: of the foreground.
-        background: profile of the background job; it trains its largest batch, a layer a piece.
-        interference: between kernels, on such a device.
-        sharing: the mechanisms.
-        iterations: simulated.
+        plan: plan of the foreground.
+        background: profile of the background job; it trains its largest batch, one piece per layer.
+        interference: measured between kernels on such a device.
+        sharing: the sharing mechanisms.
+        iterations: number of simulated iterations.
 
     Raises:
         InvalidValueError: no interference was measured for the background's priority.
@@ -108,17 +108,17 @@ def simulate_gpu(
     *,
     iterations: int,
 ) -> CollocatedSimulation:
-    """A background job beside one GPU of a plan.
+    """Simulates a background job on one GPU of a plan.
 
     Args:
-        plan: of the foreground.
-        work: what the plan has it do, see :func:`deeppool.simulation.plan.simulate.gpu_activities`.
-        iteration_time: of the plan.
-        background: profile of the background job, a layer a piece.
-        batch: of the background.
-        interference: between kernels, on such a device.
-        sharing: the mechanisms.
-        iterations: simulated.
+        plan: plan of the foreground.
+        work: activity of the GPU, of :func:`deeppool.simulation.plan.simulate.gpu_activities`.
+        iteration_time: iteration time of the plan.
+        background: profile of the background job; one piece per layer.
+        batch: batch size of the background.
+        interference: measured between kernels on such a device.
+        sharing: the sharing mechanisms.
+        iterations: number of simulated iterations.
 
     Raises:
         InvalidValueError: no interference was measured for the background's priority.
@@ -134,13 +134,13 @@ def simulate_gpu(
 
 
 def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHarvest) -> list[SimulatedStep]:
-    """What one GPU does in an iteration; the idle time at its end comes before the next one's first operator."""
+    """Operators of one GPU in an iteration; idle time at its end precedes the next iteration's first operator."""
     free_since = work.spans[-1].end - end
     steps = []
     for span in work.spans:
         moves = span.kind in ("reshard", "sync")
         seconds = work.computed(span)
-        # In a transfer the core waits before there is something to move.
+        # In a transfer the core waits before data arrive.
         gap, pauses = max(0.0, span.start - free_since), span.duration - seconds
         idle = gap + pauses
         steps.append(
@@ -148,7 +148,7 @@ def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHar
                 kind=span.kind,
                 stage=stages[span.name],
                 seconds=seconds,
-                # Sums of times differ in the last digit where nothing lies between.
+                # Adjacent spans may differ in the last digit.
                 idle=idle if idle > 1e-9 * end else 0.0,
                 idle_rate=(waits.at(gap) * gap + waits.in_transfers * pauses) / idle if idle else 1.0,
                 intensity=0.0 if moves else None,

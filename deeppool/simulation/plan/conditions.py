@@ -1,4 +1,4 @@
-"""What a cluster is really like, against what a plan takes it for: slow GPUs, stragglers, slow links."""
+"""Deviations of a cluster from what a plan assumes: slow GPUs, stragglers, slow links."""
 
 import math
 from collections.abc import Sequence
@@ -18,27 +18,25 @@ NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Of a cluster while a plan runs. As they stand, everything goes as planned.
+    """Speeds of GPUs and links while a plan runs; the defaults are those planned with.
 
-    In each iteration each GPU computes as many times slower as
+    In each iteration the computing time of each GPU is multiplied independently by
 
-        exp(jitter x N(0, 1)) / speed,  and with probability ``straggling`` once more  1 + delay x Exp(1)
-
-    times slower, each GPU and each iteration by itself.
+        exp(jitter x N(0, 1)) / speed,  and with probability ``straggling`` also by  1 + delay x Exp(1).
     """
 
     speeds: tuple[float, ...] = ()
-    """Per GPU, from the first one on: 0.5 computes half as fast as planned. Those beyond the last: 1."""
+    """Relative speed per GPU, from GPU 0 on: 0.5 computes half as fast as planned. Further GPUs: 1."""
     jitter: float = 0.0
     """Standard deviation of the logarithm of a GPU's computing time, from iteration to iteration."""
     straggling: float = 0.0
     """Probability that a GPU is a straggler in an iteration."""
     delay: float = 1.0
-    """By which a straggler is slower on average: 1.0 computes twice as long."""
+    """Mean relative delay of a straggler: 1.0 computes twice as long."""
     inside_bandwidth: float = 1.0
-    """Of the links inside a node, as a part of what was planned with; latency suffers with it."""
+    """Bandwidth of the links inside a node relative to the plan's; latency grows accordingly."""
     between_bandwidth: float = 1.0
-    """Of the links between nodes."""
+    """Bandwidth of the links between nodes relative to the plan's."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -58,28 +56,28 @@ class Conditions:
 
     @property
     def random(self) -> bool:
-        """Whether one iteration differs from another."""
+        """Whether iterations differ from one another."""
         return self.jitter > 0 or (self.straggling > 0 and self.delay > 0)
 
     @property
     def as_planned(self) -> bool:
-        """Whether nothing is other than planned."""
+        """Whether everything is as planned."""
         return not self.random and {*self.speeds, self.inside_bandwidth, self.between_bandwidth} <= {1.0}
 
     def speed(self, gpu: int) -> float:
-        """Of a GPU, without what is drawn."""
+        """Relative speed of a GPU, without random effects."""
         return self.speeds[gpu] if gpu < len(self.speeds) else 1.0
 
     def on(self, gpus: Sequence[int]) -> "Conditions":
-        """For a plan whose rank i is GPU ``gpus[i]``."""
+        """Returns the conditions for a plan whose rank i is GPU ``gpus[i]``."""
         speeds = tuple(self.speed(gpu) for gpu in gpus)
         return replace(self, speeds=speeds if set(speeds) - {1.0} else ())
 
     def slowness(self, iterations: int, gpus: int) -> NDArray[np.float64]:
-        """Draws how many times slower each GPU computes in each iteration; the same seed draws the same.
+        """Draws the factor by which each GPU computes slower in each iteration, reproducibly for a seed.
 
         Returns:
-            (iterations, gpus).
+            Array of shape (iterations, gpus).
         """
         draw = np.random.default_rng(self.seed)
         slow = np.tile(1 / np.array([self.speed(gpu) for gpu in range(gpus)]), (iterations, 1))
@@ -105,32 +103,32 @@ class Conditions:
 
 
 def profiled_conditions(profile: Profile, gpus: int, *, seed: int = 0) -> Conditions:
-    """GPUs that differ from one iteration to the next as the one did on which a profile was measured.
+    """Returns conditions under which all GPUs are as noisy as the one on which a profile was measured.
 
-    A profile's times are means of the faster half of its iterations (see ``profiling/spread.py``); a GPU
-    computes slower than that in the middle, the more the noisier it is.
+    A profile's times are means of the faster half of its iterations (see ``profiling/measure/sampling.py``), so the
+    median iteration is slower than the profile, the more the noisier the device was.
 
     Args:
-        profile: whose whole iterations say how noisy the device was.
-        gpus: that the plan has.
-        seed: of what is drawn.
+        profile: profile with measured whole iterations.
+        gpus: number of GPUs of the plan.
+        seed: random seed.
 
     Raises:
         InvalidValueError: the profile has no whole iterations, as an estimate, or too few at every batch size.
     """
     if not profile.checks:
         raise InvalidValueError(
-            f"the profile of {profile.graph.model} knows no noise: it was {profile.provenance}, and no whole iteration "
+            f"the profile of {profile.graph.model} holds no noise: it was {profile.provenance}, and no whole iteration "
             "was measured beside its layers (measure it: deeppool profile)"
         )
     spreads = [check.spread for check in profile.checks if check.runs >= MINIMUM_RUNS]
     if not spreads:
         most = max(check.runs for check in profile.checks)
         raise InvalidValueError(
-            f"the profile of {profile.graph.model} knows no noise: no batch size has more than {most} whole "
+            f"the profile of {profile.graph.model} holds no noise: no batch size has more than {most} whole "
             f"iterations, and noise shows in {MINIMUM_RUNS} (measure longer: deeppool profile --seconds 30)"
         )
-    # Half the distance of the quartiles of exp(jitter x N(0, 1)), and the mean of its lower half.
+    # Half the interquartile range of exp(jitter x N(0, 1)), and the mean of its lower half.
     jitter = math.asinh(fmean(spreads)) / NORMAL.inv_cdf(0.75)
     typical = 2 * math.exp(jitter**2 / 2) * NORMAL.cdf(-jitter)
     return Conditions(speeds=(typical,) * gpus, jitter=jitter, seed=seed)

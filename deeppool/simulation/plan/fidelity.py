@@ -1,4 +1,4 @@
-"""How far a simulation is from a live run of the same."""
+"""Errors of a simulation against a live run."""
 
 import math
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ class Quantity:
 
     name: str
     unit: str
-    """``s``, or empty for a share."""
+    """``s``, or empty for a fraction."""
     simulated: float
     measured: float
 
     @property
     def error(self) -> float:
-        """Of the simulation, as a part of what was measured: -0.1 is 10 % too little."""
+        """Relative error of the simulation: -0.1 is 10 % too little."""
         if not self.measured:
             return math.inf if self.simulated else 0.0
         return self.simulated / self.measured - 1
@@ -38,27 +38,27 @@ class Fidelity:
 
     model: str
     where: str
-    """The run's ranks and device."""
+    """Ranks and device of the run."""
     date: str
-    """Of the run."""
+    """Date of the run."""
     policy: str
     background: str | None
     interference: str
-    """That the simulation knew."""
+    """Interference that the simulation modelled."""
     update_time: float
-    """Seconds of an iteration in which the run's slowest rank updated its weights. No plan predicts it: it is taken off
-    measured iteration times, and shares of the time are those of simulated iterations with it."""
+    """Seconds per iteration of the weight update on the run's slowest rank. Plans do not predict it: it is subtracted
+    from measured iteration times, and fractions of time refer to simulated iterations including it."""
     quantities: tuple[Quantity, ...]
     conditions: Conditions | None = None
-    """Other than planned, that the simulation knew; None: all as planned."""
+    """Conditions that the simulation modelled; None: all as planned."""
 
     @property
     def worst(self) -> Quantity:
-        """The one that is furthest off."""
+        """Quantity with the largest error."""
         return max(self.quantities, key=lambda quantity: abs(quantity.error))
 
     def within(self, bound: float) -> bool:
-        """Whether all of them are; 0.15 is 15 %."""
+        """Whether all errors are within a bound; 0.15 is 15 %."""
         return abs(self.worst.error) <= bound
 
     def __str__(self) -> str:

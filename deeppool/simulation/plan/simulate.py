@@ -1,17 +1,18 @@
-"""A plan on a virtual clock: what each GPU does when, and what a background job could take.
+"""Simulation of a plan on a virtual clock: per-GPU activity, and the idle time left for a background job.
 
-Layers run when the plan's schedule says (see ``deeppool.planning.evaluate.schedule``), so the iteration takes
-exactly the plan's iteration time. What a GPU does is one thing at a time: of an all-reduce that overlaps the
-backward pass only the stretches in which its GPU would otherwise wait are spans. They are the foreground's,
-since its kernels run there: no background job takes them. A core, however, waits for part of a transfer; where a
-measured network says for how much, that part counts as idle though it lies within the transfer's span.
+Layers start when the plan's schedule says (``deeppool.planning.evaluate.schedule``), so the iteration takes exactly
+the plan's iteration time. A GPU has one span at a time: of an all-reduce that overlaps the backward pass only the
+intervals in which its GPU would otherwise wait are spans. They belong to the foreground, whose kernels run there. A
+CPU core waits during part of a transfer; where a measured network gives that part, it counts as idle although it lies
+within the transfer's span.
 
-Under conditions that the plan does not know (slow GPUs, stragglers, slow links) many iterations are drawn, and the
-one of median length is shown.
+Under other conditions than planned (slow GPUs, stragglers, slow links) many iterations are drawn, and the one of median
+length is shown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import ClassVar
 
 import numpy as np
@@ -37,7 +38,7 @@ from deeppool.units import format_percent, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """One simulated iteration."""
+    """One simulated iteration of a plan."""
 
     KIND: ClassVar[str] = "simulation"
 
@@ -45,24 +46,24 @@ class Simulation:
     gpus: int
     iteration_time: float
     gpu_seconds: float
-    """Held by the foreground."""
+    """GPU-seconds held by the foreground."""
     idle_gpu_seconds: float
-    """Left for a background; together with ``gpu_seconds`` they are gpus x iteration_time."""
+    """GPU-seconds left for a background; with ``gpu_seconds`` they add up to gpus x iteration_time."""
     background_samples: float | None
-    """That a background job trains in the idle time of one iteration, if it takes all of it without interference."""
+    """Samples that a background job trains per iteration if it uses all idle time without interference."""
     timeline: Timeline
     plan_iteration_time: float | None = None
-    """As planned; None: a record from before conditions."""
+    """Planned iteration time; None: a record from before conditions."""
     conditions: Conditions | None = None
-    """Other than planned; None: all as planned."""
+    """Simulated conditions; None: all as planned."""
     iteration_times: tuple[float, ...] = ()
-    """Of every iteration that was drawn; ``iteration_time`` is their median's. Empty without conditions."""
+    """Times of all drawn iterations, whose median is ``iteration_time``; empty without conditions."""
     fidelity: Fidelity | None = None
-    """How far off a live run of the plan was, where one was given."""
+    """Errors against a live run of the plan, where one was given."""
 
     @property
     def summary(self) -> TimeSummary:
-        """Of the iteration times."""
+        """Mean and percentiles of the iteration times."""
         return summarise(list(self.iteration_times) or [self.iteration_time])
 
     def __str__(self) -> str:
@@ -92,15 +93,15 @@ def simulate(
     conditions: Conditions | None = None,
     iterations: int = 1000,
 ) -> Simulation:
-    """Replays one iteration of a plan.
+    """Simulates one iteration of a plan.
 
     Args:
-        plan: what to replay.
-        background_sample_time: seconds that a background job takes per sample on one GPU alone; it then
+        plan: the plan.
+        background_sample_time: seconds per sample of a background job on one GPU alone; it then
             fills every gap.
-        conditions: under which it runs, other than planned; many iterations are then drawn, and the one of median
-            length is replayed.
-        iterations: to draw, where something is random.
+        conditions: deviations from the plan; many iterations are then drawn, and the one of median length is
+            shown.
+        iterations: number of iterations to draw, where conditions are random.
 
     Raises:
         InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
@@ -140,42 +141,41 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class GpuActivity:
-    """What some GPUs do in an iteration, all of them the same."""
+    """Spans of an iteration on a set of GPUs with identical activity."""
 
     gpus: tuple[int, ...]
     spans: tuple[Span, ...]
-    """On the first of them, by start."""
+    """Spans on the first GPU, by start."""
     computing: Mapping[SpanKind, float] = field(default_factory=dict)
-    """Part of the spans of a kind for which a core computes, where that is less than all: in the others the
-    foreground waits for what moves."""
+    """Per kind of span, the fraction in which a core computes, where it is below 1; in the rest it waits for data."""
 
     @property
     def held(self) -> float:
-        """Seconds, on one of them."""
+        """Seconds for which the foreground holds one of the GPUs."""
         return sum(self.computed(span) for span in self.spans)
 
     def harvest(self, end: float, waits: IdleHarvest) -> float:
-        """Seconds of its own work that a background gets done on one of them while it waits, until ``end``.
+        """Seconds of background work done on one of the GPUs in its waits.
 
         Args:
-            end: of the iteration.
-            waits: what it gets done in them, as a part of what it would alone.
+            end: end of the iteration.
+            waits: harvest per length of wait.
         """
         inside = sum(span.duration - self.computed(span) for span in self.spans)
         lengths = [until - since for since, until in _gaps(self.spans, end)]
         return waits.in_transfers * inside + sum(waits.at(length) * length for length in lengths)
 
     def computed(self, span: Span) -> float:
-        """Seconds of a span in which the GPU is not free."""
+        """Seconds of a span in which the GPU is busy."""
         return span.duration * self.computing.get(span.kind, 1.0)
 
     def on(self, gpu: int) -> tuple[Span, ...]:
-        """The spans of another of them."""
+        """The spans on another of the GPUs."""
         return tuple(Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
 
 
 def gpu_activities(plan: Plan) -> tuple[list[GpuActivity], float]:
-    """What each GPU does, and the iteration time; GPUs that do the same together, those without work included."""
+    """Returns the activity of all GPUs, grouped where identical and including idle GPUs, and the iteration time."""
     layers, gpus = plan.layers, plan.gpu_sets
     times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
     names = [layer.name for layer in layers]
@@ -188,20 +188,20 @@ def gpu_activities(plan: Plan) -> tuple[list[GpuActivity], float]:
 
 
 def replay(plan: Plan) -> tuple[GpuActivity, ...]:
-    """As :func:`simulate`, but once for all GPUs that do the same, idle spans included: of many GPUs few kinds."""
+    """Returns the activity of all GPUs with idle spans, one entry per group of identical GPUs."""
     work, end = gpu_activities(plan)
     return tuple(sorted((_filled(one, end, "idle") for one in work), key=lambda one: one.gpus[0]))
 
 
 def planned_title(plan: Plan) -> str:
-    """Of a plan's timeline."""
+    """Title of a plan's timeline."""
     return f"{plan.model}, planned"
 
 
 def median_activities(
     plan: Plan, conditions: Conditions, iterations: int
 ) -> tuple[list[GpuActivity], tuple[float, ...]]:
-    """What each GPU does in the iteration of median length, and the times of all iterations.
+    """Returns the activity of all GPUs in the iteration of median length, and the times of all iterations.
 
     Raises:
         InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
@@ -212,7 +212,7 @@ def median_activities(
 
 
 def sampled_activities(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuActivity], float]]:
-    """What each GPU does in every iteration, and how long that takes.
+    """Returns the activity of all GPUs and the iteration time, for every drawn iteration.
 
     Raises:
         InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
@@ -247,13 +247,13 @@ def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
 
 
 def _median_iteration(times: Sequence[float]) -> tuple[int, float]:
-    """The iteration of median length, the shorter of two, and that length."""
+    """Index and length of the iteration of median length, the shorter of two."""
     index = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
     return index, times[index]
 
 
 def _computing(plan: Plan) -> dict[SpanKind, float]:
-    """Of transfers, where the network was measured between cores."""
+    """Computing fractions of transfers, where the network was measured between cores."""
     network = plan.cluster.measured
     if network is None:
         return {}
@@ -269,7 +269,7 @@ def _without_work(plan: Plan) -> list[GpuActivity]:
 def _spans(
     gpu: int, computed: Sequence[int], names: Sequence[str], times: Schedule, layers: Sequence[LayerSeconds]
 ) -> tuple[Span, ...]:
-    """Of the layers that a GPU computes."""
+    """Spans of the layers that a GPU computes."""
     spans: list[Span] = []
 
     def run(layer: int, kind: SpanKind, start: float, seconds: float) -> None:
@@ -283,17 +283,17 @@ def _spans(
         run(index, "backward", times.backward[index], layer.backward)
         run(index, "reshard", gradients, layer.reshard / 2)
     spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed_syncs(times, layers, computed))
-    return tuple(sorted(spans, key=_start))
+    return tuple(sorted(spans, key=attrgetter("start")))
 
 
 def _filled(work: GpuActivity, end: float, kind: SpanKind) -> GpuActivity:
-    """With spans of a kind in its gaps, until the end of the iteration."""
+    """Fills the gaps until the end of the iteration with spans of a kind."""
     gaps = (Span(work.gpus[0], kind, kind, *gap) for gap in _gaps(work.spans, end))
-    return GpuActivity(work.gpus, tuple(sorted([*work.spans, *gaps], key=_start)))
+    return GpuActivity(work.gpus, tuple(sorted([*work.spans, *gaps], key=attrgetter("start"))))
 
 
 def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
-    """Where a GPU is held by nothing; its spans are by start."""
+    """Start and end of each gap between spans sorted by start."""
     now = 0.0
     for span in spans:
         if span.start > now:
@@ -301,7 +301,3 @@ def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
         now = max(now, span.end)
     if end > now:
         yield now, end
-
-
-def _start(span: Span) -> float:
-    return span.start

@@ -1,14 +1,14 @@
-"""Iterations of a plan on GPUs of unlike speed: who waits for whom, and how long they then take.
+"""Iterations of a plan on GPUs of different speeds, with the waits between GPUs.
 
-A GPU computes its layers as fast as it can. It waits where it needs others:
+A GPU computes its layers as fast as it can and waits only for others:
 
 - A layer on other GPUs than the layer before it, or one that moves samples, starts when all GPUs of the layer before
   have ended theirs, and its own GPUs are free.
 - An all-reduce starts when all its GPUs have computed the layer's gradients.
 - A join of branches waits for all of them; the next iteration for the whole one.
 
-So fast GPUs go ahead of slow ones through a stage and wait at its end. With equal GPUs it is the schedule of the plan
-(``deeppool.planning.evaluate.schedule``), number by number.
+So fast GPUs run ahead of slow ones through a stage and wait at its end. With equal GPUs the times equal the plan's
+schedule (``deeppool.planning.evaluate.schedule``).
 """
 
 from bisect import bisect_left
@@ -25,19 +25,19 @@ from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 from deeppool.simulation.plan.conditions import Conditions
 
 Times = NDArray[np.float64]
-"""(iterations, GPUs of a layer), or (iterations, 1) where it is the same for all of them."""
+"""Shape (iterations, GPUs of a layer), or (iterations, 1) where all GPUs have the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StragglingIterations:
-    """Iterations of a plan, side by side."""
+    """Times of many iterations of a plan, as arrays over iterations."""
 
     iteration_times: NDArray[np.float64]
-    """Seconds of each."""
+    """Seconds per iteration."""
     slowness: NDArray[np.float64]
-    """(iterations, gpus) by which each GPU computed slower than planned."""
+    """Factor by which each GPU computed slower than planned, of shape (iterations, gpus)."""
     network: tuple[float, ...]
-    """Per layer by which its transfers and its all-reduce took longer."""
+    """Per layer, the factor by which its transfers and its all-reduce took longer."""
     inputs: tuple[Times, ...]
     """Per layer, as in :class:`deeppool.planning.evaluate.schedule.Schedule`; the GPUs in the layer's order."""
     backward: tuple[Times, ...]
@@ -45,9 +45,9 @@ class StragglingIterations:
     all_reduce: tuple[Times, ...]
 
     def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[Schedule, tuple[LayerTimes, ...]]:
-        """When one GPU runs its layers in one iteration, and how long each takes there.
+        """Returns the schedule of one GPU in one iteration, and the times of its layers.
 
-        Of layers that it does not compute, the times mean nothing.
+        Times of layers that it does not compute are meaningless.
         """
         slow = float(self.slowness[iteration, gpu])
         starts: list[list[float]] = [[], [], [], []]
@@ -70,8 +70,8 @@ class StragglingIterations:
 
 
 def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
-    """Runs iterations under some conditions; complexity O(layers x GPUs x iterations)."""
-    run = _Run(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
+    """Simulates iterations under given conditions; complexity O(layers x GPUs x iterations)."""
+    run = _IterationSimulation(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
     whole = run.iterate(order_of(plan.tree, plan.gpu_sets))
     return StragglingIterations(
         whole, run.slow, run.network, *(tuple(times) for times in (run.inputs, run.backward, run.gradients, run.sync))
@@ -79,7 +79,7 @@ def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> 
 
 
 def network_slowness(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
-    """Per layer by which what it moves takes longer: the slowest link between any GPUs that take part."""
+    """Per layer, the factor by which its transfers take longer, by the slowest link between its GPUs."""
     node, inside, between = plan.cluster.gpus_per_node, plan.cluster.inside, plan.cluster.between
     planned = min(inside.bandwidth, between.bandwidth)
     actual = min(inside.bandwidth * conditions.inside_bandwidth, between.bandwidth * conditions.between_bandwidth)
@@ -93,21 +93,21 @@ def network_slowness(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _PassState:
-    """Where a pass has got to."""
+    """Progress of a forward or backward pass."""
 
     gpus: GpuSet | None
-    """That the step before ran on, and that may go on each by itself; None: what follows waits for all of them."""
+    """GPUs of the previous step, which continue independently; None: the next step waits for all of them."""
     ends: Times
-    """When each of them had ended it."""
+    """When each of them finished it."""
 
 
-class _Run:
-    """All iterations at once: they do not depend on one another."""
+class _IterationSimulation:
+    """All iterations at once, since they are independent of one another."""
 
     def __init__(self, plan: Plan, slow: NDArray[np.float64], network: tuple[float, ...]) -> None:
         self.plan, self.slow, self.network = plan, slow, network
         self.free = np.zeros_like(slow)
-        """When each GPU has ended what it last computed or moved."""
+        """When each GPU finished its last computation or transfer."""
         self.channels: dict[GpuSet, Times] = {}
         nothing: Sequence[Times] = [np.zeros((len(slow), 1))] * len(plan.layers)
         self.inputs, self.backward, self.gradients, self.sync = (list(nothing) for _ in range(4))
@@ -155,14 +155,14 @@ class _Run:
                 self.gradients[step] = now
                 state = self._ended(step, now + layer.reshard / 2 * self.network[step])
                 if layer.reshard > 0:
-                    # Gradients come to the layer before it from all of its GPUs.
+                    # The preceding layer needs the gradients of all GPUs.
                     state = _PassState(None, state.ends)
             else:
                 state = _join([self._backward(lane, state) for lane in step])
         return state
 
     def _all_reduce(self, index: int, computed: Times) -> Times:
-        """When each GPU may go on."""
+        """Starts the all-reduce of a layer; returns when each GPU can continue."""
         layer = self.plan.layers[index]
         if layer.sync <= 0:
             self.sync[index] = computed

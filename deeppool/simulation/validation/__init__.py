@@ -1,5 +1,4 @@
-"""Simulations against live runs.
+"""Simulations compared with live runs.
 
-compare_with_run  a simulation of a run, beside the run
-fidelity          Fidelity: the record
+compare_with_run  dp.compare_with_run: simulates a live run and reports the errors as a Fidelity
 """

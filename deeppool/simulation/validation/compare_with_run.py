@@ -1,4 +1,4 @@
-"""A plan's simulation beside a live run of it → :class:`Fidelity`."""
+"""Comparison of a plan's simulation with a live run of it."""
 
 import math
 from collections.abc import Sequence
@@ -26,16 +26,16 @@ def compare_with_run(
     conditions: Conditions | None = None,
     iterations: int = 200,
 ) -> Fidelity:
-    """Simulates what a live run did, and says how far off that is.
+    """Simulates a live run and reports the errors.
 
     Args:
-        plan: that was run.
-        run: its record.
+        plan: the plan that was run.
+        run: record of the run.
         background: profile of the run's background job, where interference is given.
-        interference: measured on the run's device; None: the background costs nothing and gets all idle time. What it
-            gets of a wait depends on how long that is in each iteration that is drawn.
-        conditions: under which the plan ran, other than planned; what is random is drawn.
-        iterations: to draw, where something is random.
+        interference: measured on the run's device; None: the background does not slow the foreground down and uses
+            all idle time. The harvest of a wait depends on its length in each drawn iteration.
+        conditions: deviations from the plan under which it ran.
+        iterations: number of iterations to draw, where conditions are random.
 
     Raises:
         InvalidValueError: the run was of another plan, or interference without the background's profile.
@@ -48,29 +48,29 @@ def compare_with_run(
     draws = [(planned, planned_time)] if conditions is None else sampled_activities(plan, conditions, iterations)
     ranks = [run.emulated_rank] if run.emulated_rank is not None else list(range(plan.gpus))
     by_rank = {gpu: one for one in planned for gpu in one.gpus}
-    means = {rank: _mean_of(rank, draws, waits) for rank in ranks}
+    means = {rank: _rank_means(rank, draws, waits) for rank in ranks}
     passes = fmean(time for _, time in draws)
     updates = {rank: _update_time(run, rank) for rank in ranks}
     update = max(updates.values())
     alone = run.foreground.alone
     idle = [1 - (means[rank].held + updates[rank]) / (passes + update) for rank in ranks]
-    middle = median(time for _, time in draws)
+    median_time = median(time for _, time in draws)
     quantities = [
-        Quantity("iteration alone, without the update,", "s", middle, alone.iteration_time.p50 - update),
+        Quantity("iteration alone, without the update,", "s", median_time, alone.iteration_time.p50 - update),
         Quantity("idle time alone", "", fmean(idle), fmean(alone.idle_share)),
     ]
     if run.background is not None:
         effects = {rank: _effect(plan, by_rank[rank], planned_time, run, background, interference) for rank in ranks}
-        longer = max(effect.wait + (effect.stretch - 1) * means[rank].held for rank, effect in effects.items())
+        delay = max(effect.wait + (effect.stretch - 1) * means[rank].held for rank, effect in effects.items())
         harvest = []
         for rank, effect in effects.items():
             busy = effect.stretch * means[rank].held
-            gaps = passes + longer + update - busy - updates[rank]
+            gaps = passes + delay + update - busy - updates[rank]
             usable = gaps - means[rank].lost
-            harvest.append((effect.gaps * usable + effect.overlapped * busy) / (passes + longer + update))
-        beside = run.foreground.iteration_time.p50 - update
+            harvest.append((effect.gaps * usable + effect.overlapped * busy) / (passes + delay + update))
+        collocated_time = run.foreground.iteration_time.p50 - update
         quantities += [
-            Quantity("beside the background", "s", middle + longer, beside),
+            Quantity("beside the background", "s", median_time + delay, collocated_time),
             Quantity("background harvest", "", fmean(harvest), run.background.harvest),
         ]
     return Fidelity(
@@ -89,17 +89,17 @@ def compare_with_run(
 
 
 @dataclass(frozen=True, slots=True)
-class _Mean:
-    """Of a rank's iterations, seconds."""
+class _RankMeans:
+    """Means over a rank's iterations, in seconds."""
 
     held: float
     lost: float
-    """Of its waits, to a background that has only just come in."""
+    """Idle time that a background cannot use."""
 
 
-def _mean_of(rank: int, draws: Sequence[tuple[Sequence[GpuActivity], float]], waits: IdleHarvest) -> _Mean:
+def _rank_means(rank: int, draws: Sequence[tuple[Sequence[GpuActivity], float]], waits: IdleHarvest) -> _RankMeans:
     own = [(work, end) for all_work, end in draws for work in all_work if rank in work.gpus]
-    return _Mean(
+    return _RankMeans(
         held=fmean(work.held for work, _ in own),
         lost=fmean(end - work.held - work.harvest(end, waits) for work, end in own),
     )
@@ -126,7 +126,7 @@ def _check(plan: Plan, run: RunRecord, background: Profile | None, interference:
 
 
 def _update_time(run: RunRecord, rank: int) -> float:
-    """Seconds in the iteration that the run kept."""
+    """Seconds of the update in the recorded iteration."""
     return sum(span.duration for span in run.timeline.spans if span.gpu == rank and span.kind == "update")
 
 
@@ -141,6 +141,6 @@ def _effect(
     if interference is None or background is None or run.sharing is None or run.background is None or not work.spans:
         return InterferenceEffect()
     batch = min(run.background.batch, background.batch_sizes[-1])
-    # What the waits give is not a mean over the plan's here, but known of each iteration that is drawn.
+    # The harvest of waits is computed per drawn iteration, not from the plan.
     only_pairs = replace(interference, waits=None)
     return interference_effect(plan, work, iteration_time, background, batch, only_pairs, run.sharing)

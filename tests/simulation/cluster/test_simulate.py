@@ -414,7 +414,7 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
     ("jobs", "options", "told"),
     [
         ([foreground("f")], {"strategy": "fastest"}, "strategy must be one of data-parallel, partition"),
-        ([foreground("f")], {"strategy": "partition"}, "foreground_gpus says how a partition divides"),
+        ([foreground("f")], {"strategy": "partition"}, "foreground_gpus and the strategy partition need each other"),
         ([foreground("f")], {"foreground_gpus": 2}, "got 2 with strategy collocated"),
         ([foreground("f")], {"strategy": "partition", "foreground_gpus": 9}, "from 1 to 4, got 9"),
         ([foreground("f")], {"harvest_of_idle": 2.0}, "harvest_of_idle must be from 0 to 1, got 2"),
@@ -433,9 +433,9 @@ def test_what_cannot_run_is_refused(jobs, options, told):
 
 def test_a_plan_where_a_profile_is_needed_is_refused():
     made = {"net": plan(PROFILE, CLUSTER, 16, 1.5)}
-    with pytest.raises(InvalidValueError, match="the strategy data-parallel needs its profile"):
+    with pytest.raises(InvalidValueError, match="the strategy data-parallel needs a profile"):
         run(foreground("f"), sources=made, strategy="data-parallel")
-    with pytest.raises(InvalidValueError, match="'b' brings a plan, it needs a profile"):
+    with pytest.raises(InvalidValueError, match="source of background job 'b' is a plan, it needs a profile"):
         run(foreground("f"), background("b"), sources=made)
 
 

@@ -120,7 +120,7 @@ def test_a_file_with_a_pair_too_few_names_the_arrangement(tmp_path):
         ({"durations": (1e-2, 1e-4)}, "durations must be positive and ascend"),
         ({"intensities": (0.0, 1.0)}, "intensities must be positive"),
         ({"arrangements": (Arrangement("nice", ((1.0,),), ((1.0,),)),)}, "nice must have 4 x 4 rates"),
-        ({"arrangements": (Arrangement("nice", pairs(lambda *_: 0.0), pairs(slope)),)}, "stands still"),
+        ({"arrangements": (Arrangement("nice", pairs(lambda *_: 0.0), pairs(slope)),)}, "a foreground speed of 0"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, message):

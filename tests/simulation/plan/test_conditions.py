@@ -40,7 +40,7 @@ def test_gpus_under_the_noise_of_a_profile_would_be_profiled_as_it_was(noise):
 
 def test_a_profile_without_noise_is_as_planned_and_one_that_knows_none_is_refused():
     assert profiled_conditions(noisy_profile(0.0), 2).as_planned
-    with pytest.raises(InvalidValueError, match=r"knows no noise.*deeppool profile"):
+    with pytest.raises(InvalidValueError, match=r"holds no noise.*deeppool profile"):
         profiled_conditions(noisy_profile(), 2)
 
 
