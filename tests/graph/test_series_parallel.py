@@ -68,7 +68,7 @@ def test_layers_that_read_across_branches_are_not_series_parallel():
 
 
 def test_branch_that_ends_in_a_knot_makes_one_of_all_branches_beside_it():
-    """Layer 1 is followed by a non-series-parallel region of 2 to 5, which meets only at the join outside, where 6 ends too."""
+    """Layer 1 is followed by such a region of 2 to 5, which meets only at the join outside, where 6 ends too."""
     found = decompose([(), (0,), (1,), (1,), (2,), (2, 3), (0,), (4, 5, 6)])
     assert found == Series((0, 7), (None, NonSeriesParallel((1, 2, 3, 4, 5, 6))))
 

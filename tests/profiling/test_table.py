@@ -180,7 +180,7 @@ CHECKS = (IterationCheck(1, 1.0, 1.04, 0.01, 5), IterationCheck(16, 1.1, 1.0, 0.
         ((), False, None),
         (CHECKS[:1], False, None),
         (CHECKS[:1], True, None),
-        (CHECKS, False, "add up to 10.0 % more than the whole iteration at batch 16, beyond its bound of 8 %"),
+        (CHECKS, False, "add up to 10.0 % more than the whole iteration at batch 16, beyond the bound of 8 %"),
         ((replace(CHECKS[1], layers=0.94),), False, None),
         ((replace(CHECKS[1], layers=0.94),), True, "add up to 6.0 % less than the whole iteration at batch 16"),
     ],
@@ -208,8 +208,8 @@ def test_plan_carries_what_is_uncertain_about_its_times():
     assert inside.caveats == profile.caveats()
     assert len(inside.caveats) == 1
     assert beyond.caveats[1] == (
-        "the times of layer0 are extrapolated beyond batch 16, the largest measured: linear extrapolation, which misses "
-        "batch 16 by 0.0 % when fitted to 4 and 8"
+        "the times of layer0 are extrapolated beyond batch 16, the largest measured: linear extrapolation, which "
+        "misses batch 16 by 0.0 % when fitted to 4 and 8"
     )
     assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}; caution: {beyond.caveats[1]}")
     assert plan(one_layer([1.0] * 5), 2, 8).caveats == ()

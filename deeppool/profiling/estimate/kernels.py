@@ -35,7 +35,7 @@ class Kernel:
     element_size: int = 4
     """Bytes per element."""
     layout_bytes: int = 0
-    """Bytes of activations that are converted from channels-first to the channels-last layout of convolution kernels."""
+    """Bytes of activations that are converted from channels first to the channels-last layout of kernels."""
     weight_bytes: int = 0
     """Bytes of weights or their gradients that are converted in the same way."""
     pointwise: bool = False

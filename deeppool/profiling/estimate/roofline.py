@@ -132,18 +132,7 @@ class Columns:
     @classmethod
     def of(cls, kernels: Sequence[Kernel]) -> "Columns":
         """Collects the properties of kernels."""
-
-        names = (
-            "bytes",
-            "flops",
-            "rows",
-            "columns",
-            "count",
-            "element_size",
-            "layout_bytes",
-            "weight_bytes",
-            "window_reads",
-        )
+        names = "bytes flops rows columns count element_size layout_bytes weight_bytes window_reads".split()
         of = {name: np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64) for name in names}
         return cls(
             kind=np.array([kernel.kind for kernel in kernels], dtype=np.str_),
