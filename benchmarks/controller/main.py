@@ -17,7 +17,7 @@ from statistics import fmean, median, pstdev
 
 from deeppool.base.sharing import Sharing
 from deeppool.runs.interleaved_measurement import ROUND_STEPS
-from deeppool.scheduling.controller import LEAST, Controller
+from deeppool.scheduling.controller import MIN_SHARE, Controller
 from deeppool.scheduling.governor import DENSE, Governor
 
 BOUND = 0.03
@@ -53,7 +53,7 @@ class Plain:
     drift = 0.0
 
     @property
-    def at_ease(self):
+    def is_settled(self):
         return self.share == 1
 
     @property
@@ -77,7 +77,7 @@ class AdditiveIncrease(Plain):
         self._seen.append(slowdown)
         if len(self._seen) >= 5 and alone >= 2:
             broken = fmean(self._seen) > self._bound
-            self.share = max(LEAST, self.share / 2) if broken else min(1.0, self.share + 0.05)
+            self.share = max(MIN_SHARE, self.share / 2) if broken else min(1.0, self.share + 0.05)
             self._seen = []
 
 
@@ -100,7 +100,7 @@ class Bisection(Plain):
         if self._breaks - self._holds < 0.02:
             # Found; look again whether it has moved.
             self._holds, self._breaks = self.share / 2, min(1.0, 2 * self.share)
-        self.share = max(LEAST, (self._holds + self._breaks) / 2)
+        self.share = max(MIN_SHARE, (self._holds + self._breaks) / 2)
 
 
 CONTROLLERS = {"additive increase": AdditiveIncrease, "bisection": Bisection, "trials and a fit (ours)": Controller}

@@ -31,11 +31,11 @@ from deeppool.collectives.layout import Layout
 from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
-from deeppool.execution.communicator import Alone
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import TrainingTask, synthetic_work
+from deeppool.execution.training_task import TrainingTask, synthetic_task
 from deeppool.job import Job
 
 EVERYTHING = replace(POLICIES["feedback"], max_slowdown=0.01)
@@ -88,7 +88,7 @@ def main() -> None:
     print(dp.environment(), file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         job = Job(arguments.model, shape, arguments.batch)
-        work = synthetic_work(job, device.torch_device(), Path(folder))
+        work = synthetic_task(job, device.torch_device(), Path(folder))
         iterate = iterations(work, arguments.batch, arguments.stages, device, Path(folder))
         off, on, own = measure(iterate, 2.0 if arguments.quick else arguments.seconds)
     found = summarise(off, on, own)
@@ -115,12 +115,12 @@ def iterations(
     data = tuple(tensor.to(device.torch_device()) for tensor in work.samples(0, range(batch)))
     stream = device.stream("high")
     with stream.current():
-        trainer = Trainer(work.captured, parts, Alone(), work.training)
-    governing = ForegroundControl(EVERYTHING, folder, 0, Alone(), device.torch_device())
+        trainer = Trainer(work.captured, parts, SingleRank(), work.training)
+    governing = ForegroundControl(EVERYTHING, folder, 0, SingleRank(), device.torch_device())
     watcher: ForegroundPhases | None = None
     if device.kind == "cuda":
         watcher = ForegroundPhases(device)
-        governing.trust(watcher)
+        governing.use_device_times(watcher)
 
     def iterate(engine: bool) -> tuple[float, float]:
         own = 0.0

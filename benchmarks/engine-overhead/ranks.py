@@ -32,7 +32,7 @@ from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import synthetic_work
+from deeppool.execution.training_task import synthetic_task
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 
@@ -97,10 +97,10 @@ def rank(number: int, folder: Path, pairs: int) -> None:
 
 def blocks(plan: Plan, number: int, folder: Path) -> Callable[[bool], float]:
     """A training that runs a block with the engine or without, and tells the seconds of an iteration."""
-    peers = ProcessGroup()
-    work = synthetic_work(Job(MODEL, SHAPE, plan.global_batch), torch.device("cpu"), folder, plan)
-    trainer = Trainer(work.captured, stages_of(plan), peers, work.training)
-    governing = ForegroundControl(EVERYTHING, folder, number, peers)
+    communicator = ProcessGroup()
+    work = synthetic_task(Job(MODEL, SHAPE, plan.global_batch), torch.device("cpu"), folder, plan)
+    trainer = Trainer(work.captured, stages_of(plan), communicator, work.training)
+    governing = ForegroundControl(EVERYTHING, folder, number, communicator)
 
     def block(engine: bool) -> float:
         started = ended = time.perf_counter()

@@ -26,9 +26,9 @@ from deeppool.base import serialization
 from deeppool.collocation.background_worker import single_stage
 from deeppool.device.cpu import pin_to_core, usable_cores
 from deeppool.device.heap import keep_memory
-from deeppool.execution.communicator import Alone
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import synthetic_work
+from deeppool.execution.training_task import synthetic_task
 from deeppool.job import Job
 
 JOBS = {"vgg16": ((3, 32, 32), 8), "resnet50": ((3, 64, 64), 4), "resnet18": ((3, 64, 64), 4)}
@@ -83,8 +83,8 @@ def train(model: str, seconds: float, *, kept: bool) -> dict[str, float]:
         assert keep_memory(), "this C library cannot be asked to keep memory"
     shape, batch = JOBS[model]
     with tempfile.TemporaryDirectory() as folder:
-        work = synthetic_work(Job(model, shape, batch), torch.device("cpu"), Path(folder))
-    trainer = Trainer(work.captured, single_stage(work.captured, batch), Alone(), work.training)
+        work = synthetic_task(Job(model, shape, batch), torch.device("cpu"), Path(folder))
+    trainer = Trainer(work.captured, single_stage(work.captured, batch), SingleRank(), work.training)
 
     def iterate() -> tuple[float, int]:
         started, before = time.perf_counter(), pages()

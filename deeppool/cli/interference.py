@@ -13,8 +13,6 @@ from deeppool.errors import RunError
 def interference(
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the measurements (JSON).")],
     device: Annotated[Device, typer.Option(help="auto selects CUDA if there is a GPU.")] = "auto",
-    seconds: Annotated[float, typer.Option(help="Of each pair in each round.")] = 0.2,
-    rounds: Annotated[int, typer.Option(help="Whose median counts.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Measure how two jobs on one device slow each other down, for simulations with a background job.
@@ -35,7 +33,7 @@ def interference(
     serialization.check_writable(output)
     with progress() as report:
         try:
-            found = measure_interference(device=device, seconds=seconds, rounds=rounds, on_progress=report)
+            found = measure_interference(device=device, on_progress=report)
         except KeyboardInterrupt:
             raise RunError("interrupted; every process was ended, nothing was saved") from None
     serialization.write(found, output)

@@ -19,10 +19,10 @@ from deeppool.device.protocol import Device, Stream, StreamPriority
 from deeppool.device.sm_share import sm_share
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint_folder import CheckpointFolder
-from deeppool.execution.communicator import Alone
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import TrainingTask, keep_sockets_in, own_work, synthetic_work
+from deeppool.execution.training_task import TrainingTask, place_sockets_in, synthetic_task, user_task
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.job import job_from
 from deeppool.processes.managed_process import CommandChannel, Message
@@ -103,7 +103,7 @@ class BackgroundWorker:
 
     def _trainer(self, stages: Sequence[Stage]) -> Trainer:
         with self._stream.current():
-            return Trainer(self.task.captured, stages, Alone(), self.task.training)
+            return Trainer(self.task.captured, stages, SingleRank(), self.task.training)
 
     def step(self) -> float:
         """Makes one update; returns its loss."""
@@ -238,9 +238,9 @@ def load_task(setup: Message, place: torch.device) -> tuple[TrainingTask, int]:
     folder = Path(setup["folder"])
     if "job" in setup:
         job = job_from(setup["job"])
-        return synthetic_work(job, place, folder), job.batch
-    keep_sockets_in(folder)
-    return own_work(load_job(setup["saved_job"]), setup["batch"], place), setup["batch"]
+        return synthetic_task(job, place, folder), job.batch
+    place_sockets_in(folder)
+    return user_task(load_job(setup["saved_job"]), setup["batch"], place), setup["batch"]
 
 
 def create_stream(sharing: Sharing, device: Device) -> tuple[Stream, str | None, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.execution import worker
-from deeppool.execution.failure_report import describe
+from deeppool.execution.failure_report import describe_failure
 from deeppool.execution.worker import Command, Rank
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.processes.shared_page import SharedPage
@@ -29,13 +29,13 @@ class CollocatedRank:
         setup = rank.setup
         self._page = SharedPage(setup["boards"] or setup["folder"], setup["position"])
         self._background: InProcessBackground | None = None
-        if rank.governing is not None:
-            rank.governing.trust(self._phases)
+        if rank.foreground_control is not None:
+            rank.foreground_control.use_device_times(self._phases)
         if rank.device.kind == "cuda":
             # CPU time does not measure work on a GPU, so stamps are made without a background, too.
-            rank.watcher, rank.used = self._phases, self._phases.busy
+            rank.watcher, rank.device_seconds = self._phases, self._phases.busy
         else:
-            rank.used = self._foreground_cpu_seconds
+            rank.device_seconds = self._foreground_cpu_seconds
 
     @property
     def commands(self) -> Mapping[str, Command]:
@@ -55,7 +55,7 @@ class CollocatedRank:
                 job_setup, self._rank.device, self._rank.place, self._read_foreground
             )
         except Exception as error:
-            return {"priority": None, "error": describe(error, "its start")["text"]}
+            return {"priority": None, "error": describe_failure(error, "its start")["text"]}
         return {"priority": self._background.priority, "loss": self._background.loss, "error": None}
 
     def begin(self, message: Message, commands: CommandChannel) -> dict[str, Any]:

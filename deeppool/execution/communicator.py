@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from deeppool.base.timeline import SpanKind
 
-Passage = tuple[torch.Tensor, int]
+P2PBuffer = tuple[torch.Tensor, int]
 """What goes to, or comes from, a rank."""
 
 
@@ -47,7 +47,7 @@ class Communicator(Protocol):
     def group(self, ranks: Sequence[int]) -> Group:
         """Of two or more ranks; those outside make it too."""
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
+    def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """Starts transfers between pairs of ranks; both sides list those of a pair in the same order.
 
         Args:
@@ -67,7 +67,7 @@ class Communicator(Protocol):
     def begin(self) -> None:
         """An iteration begins."""
 
-    def await_turn(self, kind: SpanKind, stage: int) -> None:
+    def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
         """Returns when this rank may compute a stage, whose inputs have arrived."""
 
     def enter(self, kind: SpanKind, stage: int) -> None:
@@ -83,13 +83,13 @@ class Communicator(Protocol):
         """Leaves the others; all ranks do."""
 
 
-class _Unwatched:
+class _WithoutReplay:
     """Real ranks find each other by what they send: nobody needs to hear what this one does."""
 
     def begin(self) -> None:
         """Nothing."""
 
-    def await_turn(self, kind: SpanKind, stage: int) -> None:
+    def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
         """At once: it has waited for its inputs."""
 
     def enter(self, kind: SpanKind, stage: int) -> None:
@@ -103,7 +103,7 @@ class _Unwatched:
         """Nothing."""
 
 
-class ProcessGroup(_Unwatched):
+class ProcessGroup(_WithoutReplay):
     """The ranks of torch.distributed, which is initialised."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class ProcessGroup(_Unwatched):
         """As :meth:`Communicator.group`."""
         return _SubGroup(ranks)
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
+    def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """As :meth:`Communicator.exchange`: receives first, because gloo queues a receiver's readiness behind payload."""
         operations = [dist.P2POp(dist.irecv, tensor, source) for tensor, source in receiving]
         operations += [dist.P2POp(dist.isend, tensor, destination) for tensor, destination in sending]
@@ -159,14 +159,14 @@ def _sum(tensor: torch.Tensor, group: Any) -> PendingWork:
     return work
 
 
-class Done:
+class CompletedWork:
     """Work that took no time."""
 
     def wait(self) -> None:
         """At once."""
 
 
-class Alone(_Unwatched):
+class SingleRank(_WithoutReplay):
     """One rank, which needs no torch.distributed: every stage runs on rank 0, and nothing leaves it."""
 
     rank, ranks = 0, 1
@@ -175,7 +175,7 @@ class Alone(_Unwatched):
         """There is none."""
         raise ValueError(f"there are no ranks {list(ranks)} in a training of one rank")
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
+    def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """Nothing changes its place."""
         assert not receiving, "a stage of a training of one rank reads from another rank"
         assert not sending, "a stage of a training of one rank is read on another rank"
@@ -183,7 +183,7 @@ class Alone(_Unwatched):
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """The sum over one rank is there."""
-        return Done()
+        return CompletedWork()
 
     def barrier(self) -> None:
         """All are there."""

@@ -30,7 +30,7 @@ Forward = Callable[..., tuple[torch.Tensor, ...]]
 UNCAPTURABLE = (SampleDropout, BatchNormOfGroup)
 
 
-class _Stage(nn.Module):
+class _FixedBatchStage(nn.Module):
     """A segment at one batch: what is captured takes tensors only."""
 
     def __init__(self, segment: Segment, batch: int) -> None:
@@ -42,7 +42,7 @@ class _Stage(nn.Module):
         return outputs
 
 
-def forwards(
+def stage_forwards(
     segments: Sequence[Segment],
     batches: Sequence[int],
     types: Mapping[fx.Node, torch.dtype],
@@ -64,7 +64,7 @@ def forwards(
     if device.type != "cuda" or accumulation > 1:
         return run
     captured = {
-        index: _Stage(segment, batch)
+        index: _FixedBatchStage(segment, batch)
         for index, (segment, batch) in enumerate(zip(segments, batches, strict=True))
         if batch and not any(isinstance(module, UNCAPTURABLE) for module in segment.module.modules())
     }

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from deeppool.base.timeline import SpanKind
-from deeppool.execution.communicator import Done, Group, Passage, PendingWork
-from deeppool.execution.replay_schedule import START, Event, Moment, ReplaySchedule
+from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer, PendingWork
+from deeppool.execution.replay_schedule import START, Event, EventTime, ReplaySchedule
 
 SPIN = 100e-6
 """Seconds before the end of a wait in which the core stays awake: a sleeping one wakes up that late."""
@@ -37,9 +37,9 @@ class EmulatedCommunicator:
         self,
         rank: int,
         ranks: int,
-        turns: ReplaySchedule,
+        schedule: ReplaySchedule,
         *,
-        settle: Callable[[], None] = lambda: None,
+        synchronize: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
         wait: Callable[[float], None] = wait_until,
     ) -> None:
@@ -48,89 +48,91 @@ class EmulatedCommunicator:
         Args:
             rank: the one that is there.
             ranks: of the plan.
-            turns: of the rank.
-            settle: returns when the device has done what this rank gave it: a stage ends then, not at its launch.
+            schedule: of the rank.
+            synchronize: returns when the device has done what this rank gave it: a stage ends then, not at its launch.
             clock: seconds.
             wait: returns at a moment of the clock.
         """
         self.rank, self.ranks = rank, ranks
-        self._turns, self._settle, self._clock, self._wait = turns, settle, clock, wait
-        self._others_began: float | None = None
+        self._schedule, self._synchronize, self._clock, self._wait = schedule, synchronize, clock, wait
+        self._others_started: float | None = None
         """The next iteration; None: they begin it together with this rank."""
-        self._ended: dict[Event, float] = {}
+        self._end_times: dict[Event, float] = {}
         """In this iteration."""
-        self._ahead: list[Event] = []
+        self._remaining: list[Event] = []
         """What this rank has still to compute in it, the next one last."""
-        self._met = 0.0
+        self._transfer_start = 0.0
         """In the span at hand, when the others had begun what was waited for."""
         self._stage = 0
         """Of that span."""
         self._noise: dict[torch.dtype, torch.Tensor] = {}
 
     def group(self, ranks: Sequence[int]) -> Group:
-        """As :meth:`Peers.group`."""
-        return _Emulated(self, len(ranks))
+        """As :meth:`Communicator.group`."""
+        return _EmulatedGroup(self, len(ranks))
 
-    def exchange(self, receiving: Sequence[Passage], sending: Sequence[Passage]) -> Sequence[PendingWork]:
+    def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """What comes is needed by the next stage; nobody waits for what leaves."""
         for tensor, _ in receiving:
             self._fill(tensor)
-        return [_Until(self.await_next)] * len(receiving) + [_Until(lambda: None)] * len(sending)
+        return [_PendingWait(self.await_transfers)] * len(receiving) + [_PendingWait(lambda: None)] * len(sending)
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """Others contribute nothing, in no time: the plan does not price updates."""
-        return Done()
+        return CompletedWork()
 
     def barrier(self) -> None:
         """All are there, and begin the next iteration together."""
-        self._others_began = None
+        self._others_started = None
 
     def begin(self) -> None:
         """The others did not wait for what this rank did between two iterations; it may be late for its own turn."""
-        self._ended = {START: self._clock() if self._others_began is None else self._others_began}
-        self._ahead = list(self._turns.turns)[::-1]
+        self._end_times = {START: self._clock() if self._others_started is None else self._others_started}
+        self._remaining = list(self._schedule.computations)[::-1]
 
-    def await_turn(self, kind: SpanKind, stage: int) -> None:
+    def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
         """Also where all of its inputs are at hand: the plan may let it wait for a layer elsewhere."""
-        self._wait(self._when(self._turns.turns[kind, stage].go))
+        self._wait(self._when(self._schedule.computations[kind, stage].end))
 
     def enter(self, kind: SpanKind, stage: int) -> None:
         """Nothing was waited for yet."""
-        self._met, self._stage = 0.0, stage
+        self._transfer_start, self._stage = 0.0, stage
 
     def leave(self, kind: SpanKind, stage: int) -> float:
         """Notes the end of what this rank computes."""
         if kind in ("forward", "backward"):
-            self._settle()
-            self._ended[kind, stage] = self._clock()
-            assert self._ahead.pop() == (kind, stage), "a rank computes its stages in the order of the plan's schedule"
-        return self._met
+            self._synchronize()
+            self._end_times[kind, stage] = self._clock()
+            assert self._remaining.pop() == (kind, stage), (
+                "a rank computes its stages in the order of the plan's schedule"
+            )
+        return self._transfer_start
 
     def end(self) -> None:
         """Waits until the others' iteration has ended too."""
-        self._others_began = self._when(self._turns.end)
-        self._wait(self._others_began)
+        self._others_started = self._when(self._schedule.end)
+        self._wait(self._others_started)
 
     def close(self) -> None:
         """There is nobody to leave."""
 
-    def await_next(self) -> None:
+    def await_transfers(self) -> None:
         """Returns when what the next stage needs has arrived."""
-        turn = self._turns.turns[self._ahead[-1]]
-        self._await(turn.met, turn.go)
+        turn = self._schedule.computations[self._remaining[-1]]
+        self._await(turn.start, turn.end)
 
-    def await_sums(self) -> None:
+    def await_all_reduce(self) -> None:
         """Returns when the gradients of the span's stage are summed up."""
-        turn = self._turns.sums.get(self._stage)
+        turn = self._schedule.all_reduces.get(self._stage)
         if turn is not None:
-            self._await(turn.met, turn.go)
+            self._await(turn.start, turn.end)
 
-    def _await(self, met: Moment, go: Moment) -> None:
-        self._met = max(self._met, self._when(met))
+    def _await(self, met: EventTime, go: EventTime) -> None:
+        self._transfer_start = max(self._transfer_start, self._when(met))
         self._wait(self._when(go))
 
-    def _when(self, moment: Moment) -> float:
-        return max(self._ended[event] + delay for event, delay in moment.items())
+    def _when(self, moment: EventTime) -> float:
+        return max(self._end_times[event] + delay for event, delay in moment.items())
 
     def _fill(self, tensor: torch.Tensor) -> None:
         """With values that a rank might send, at the price of a copy."""
@@ -145,21 +147,21 @@ class EmulatedCommunicator:
         tensor.copy_(noise[: tensor.numel()].view_as(tensor))
 
 
-class _Until:
+class _PendingWait:
     """Something under way that ends when a wait does."""
 
     def __init__(self, wait: Callable[[], None]) -> None:
         self.wait = wait
 
 
-class _Emulated:
+class _EmulatedGroup:
     """A group of which one rank is there."""
 
-    def __init__(self, peers: EmulatedCommunicator, ranks: int) -> None:
-        self._peers, self._ranks = peers, ranks
+    def __init__(self, communicator: EmulatedCommunicator, ranks: int) -> None:
+        self._communicator, self._ranks = communicator, ranks
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        return _Until(self._peers.await_sums)
+        return _PendingWait(self._communicator.await_all_reduce)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         return [tensor] * self._ranks

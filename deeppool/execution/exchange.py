@@ -8,7 +8,7 @@ import torch
 
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.reshard import Transfer, reshard
-from deeppool.execution.communicator import Communicator, Passage, PendingWork
+from deeppool.execution.communicator import Communicator, P2PBuffer, PendingWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PendingTensor:
         self._shard, self._works = shard, works
 
     @property
-    def travels(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether there is something to wait for."""
         return bool(self._works)
 
@@ -49,19 +49,19 @@ class Exchange:
     Every rank starts the same reshards in the same order; sends are awaited at the end of the iteration.
     """
 
-    def __init__(self, peers: Communicator, device: torch.device) -> None:
+    def __init__(self, communicator: Communicator, device: torch.device) -> None:
         """Starts with nothing under way."""
-        self._peers, self.rank, self.device = peers, peers.rank, device
-        self._sending: list[tuple[PendingWork, list[Passage]]] = []
+        self._communicator, self.rank, self.device = communicator, communicator.rank, device
+        self._pending_sends: list[tuple[PendingWork, list[P2PBuffer]]] = []
 
     def start(self, moves: Sequence[SampleCopy]) -> list[PendingTensor]:
         """This rank's shards in the destination layouts; all values travel as one batch."""
-        results = [self._room(move) for move in moves]
+        results = [self._allocate(move) for move in moves]
         # Per pair of ranks, both sides list the transfers in the same order: that is how they find each other.
         receiving = [
             [
                 (_rows(result, move.destination.shard(self.rank), transfer), transfer.source)
-                for transfer in self._mine(move)
+                for transfer in self._own_transfers(move)
                 if transfer.destination == self.rank
             ]
             for move, result in zip(moves, results, strict=True)
@@ -69,37 +69,37 @@ class Exchange:
         sending = [
             (_rows(move.shard, move.source.shard(self.rank), transfer).contiguous(), transfer.destination)
             for move in moves
-            for transfer in self._mine(move)
+            for transfer in self._own_transfers(move)
             if transfer.source == self.rank
         ]
         posted = list(itertools.chain.from_iterable(receiving))
-        works = self._peers.exchange(posted, sending) if posted or sending else []
+        works = self._communicator.exchange(posted, sending) if posted or sending else []
         for move, result in zip(moves, results, strict=True):
-            self._keep(move, result)
+            self._copy_kept(move, result)
         if len(works) < len(posted) + len(sending):
             # One for the whole batch.
-            self._sending += [(work, sending) for work in works]
+            self._pending_sends += [(work, sending) for work in works]
             return [PendingTensor(result, works if own else ()) for result, own in zip(results, receiving, strict=True)]
         coming = iter(works)
         arrivals = [
             PendingTensor(result, list(itertools.islice(coming, len(own))))
             for result, own in zip(results, receiving, strict=True)
         ]
-        self._sending += [(work, sending) for work in coming]
+        self._pending_sends += [(work, sending) for work in coming]
         return arrivals
 
     def finish(self) -> None:
         """Waits until everything sent has left."""
-        for work, _ in self._sending:
+        for work, _ in self._pending_sends:
             work.wait()
-        self._sending.clear()
+        self._pending_sends.clear()
 
-    def _mine(self, move: SampleCopy) -> Iterator[Transfer]:
+    def _own_transfers(self, move: SampleCopy) -> Iterator[Transfer]:
         for transfer in reshard(move.source, move.destination):
             if self.rank in (transfer.source, transfer.destination):
                 yield transfer
 
-    def _room(self, move: SampleCopy) -> torch.Tensor | None:
+    def _allocate(self, move: SampleCopy) -> torch.Tensor | None:
         """For the shard in the destination layout; the samples themselves where the rank has all of them."""
         had, wants = move.source.shard(self.rank), move.destination.shard(self.rank)
         if not len(wants):
@@ -108,7 +108,7 @@ class Exchange:
             return move.shard[wants.start - had.start : wants.stop - had.start]
         return move.like.new_empty((len(wants), *move.like.shape[1:]))
 
-    def _keep(self, move: SampleCopy, result: torch.Tensor | None) -> None:
+    def _copy_kept(self, move: SampleCopy, result: torch.Tensor | None) -> None:
         """Copies the samples that stay, unless they are where they were."""
         had, wants = move.source.shard(self.rank), move.destination.shard(self.rank)
         start, stop = max(had.start, wants.start), min(had.stop, wants.stop)

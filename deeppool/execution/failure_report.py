@@ -20,7 +20,7 @@ from deeppool.processes.heartbeat import is_library
 from deeppool.processes.managed_process import CommandChannel
 from deeppool.units import format_bytes
 
-MEETING = "meeting the other ranks"
+RENDEZVOUS = "meeting the other ranks"
 """What a rank does that joins the process group."""
 
 _NO_MEMORY = re.compile(
@@ -44,17 +44,17 @@ def report_failure(commands: CommandChannel, error: BaseException, doing: str) -
         doing: what it was at.
     """
     try:
-        told = describe(error, doing)
+        told = describe_failure(error, doing)
         commands.answer("failed", **told)
     except RuntimeError as second:
         # torch raises one wherever this process is when it hears of a loader's end: most often while it reads the
         # samples that do not come, but here too.
-        told = describe(second, doing)
+        told = describe_failure(second, doing)
         commands.answer("failed", **told)
     return told
 
 
-def describe(error: BaseException, doing: str) -> dict[str, Any]:
+def describe_failure(error: BaseException, doing: str) -> dict[str, Any]:
     """The content of a ``failed`` answer.
 
     Args:
@@ -65,15 +65,15 @@ def describe(error: BaseException, doing: str) -> dict[str, Any]:
     if kind == "refusal":
         text = str(error)
     elif kind == "memory":
-        text = f"ran out of memory in {doing}: {_memory(error)}"
-    elif doing == MEETING:
+        text = f"ran out of memory in {doing}: {_memory_text(error)}"
+    elif doing == RENDEZVOUS:
         text = f"could not reach the other ranks ({_last_line(error)})"
     elif kind == "loader":
-        text = f"lost a process that loads its data in {doing}: {_loader(error)}"
+        text = f"lost a process that loads its data in {doing}: {_loader_text(error)}"
     elif kind == "connection":
         text = f"lost its connection to another rank in {doing} ({_last_line(error)})"
     else:
-        text = f"failed in {doing}: {_last_line(error)}{_at(error)}"
+        text = f"failed in {doing}: {_last_line(error)}{_last_user_line(error)}"
     return {"kind": kind, "doing": doing, "text": text, "traceback": "".join(traceback.format_exception(error))}
 
 
@@ -84,7 +84,7 @@ def _kind(error: BaseException, doing: str) -> str:
         return "memory"
     if isinstance(error, RuntimeError | OSError) and _NO_MEMORY.search(str(error)):
         return "memory"
-    if isinstance(error, dist.DistError) or doing == MEETING:
+    if isinstance(error, dist.DistError) or doing == RENDEZVOUS:
         return "connection"
     if isinstance(error, RuntimeError) and _GLOO.search(str(error)):
         return "connection"
@@ -100,7 +100,7 @@ def _while_samples_came(error: BaseException) -> bool:
     return any(frame.f_code.co_name == "_try_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _loader(error: BaseException) -> str:
+def _loader_text(error: BaseException) -> str:
     """How a loader ended, in one sentence, whichever of torch's ways noticed it first.
 
     One is told by the kernel, and knows the signal or the exit code. Another finds the process gone, and knows
@@ -116,13 +116,13 @@ def _loader(error: BaseException) -> str:
         return f"it went away while it handed over samples ({_last_line(error)})"
     known = next((found for found in told if found["signal"] or found["code"]), told[0])
     if known["signal"]:
-        fate = f"was killed by a signal ({known['signal']})"
+        reason = f"was killed by a signal ({known['signal']})"
     else:
-        fate = f"ended with exit code {known['code']}" if known["code"] else "ended, and told nobody how"
-    return f"process{'es' * (',' in known['pids'])} {known['pids']} {fate}"
+        reason = f"ended with exit code {known['code']}" if known["code"] else "ended, and told nobody how"
+    return f"process{'es' * (',' in known['pids'])} {known['pids']} {reason}"
 
 
-def _memory(error: BaseException) -> str:
+def _memory_text(error: BaseException) -> str:
     """How much was asked for, and how much there is."""
     import psutil
 
@@ -138,7 +138,7 @@ def _memory(error: BaseException) -> str:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY:
             parts.append(f"a process may address {format_bytes(limit)} (ulimit -v)")
-    return f"{', '.join(parts)}{_at(error)}"
+    return f"{', '.join(parts)}{_last_user_line(error)}"
 
 
 def _last_line(error: BaseException) -> str:
@@ -149,7 +149,7 @@ def _last_line(error: BaseException) -> str:
     return said if said.startswith(name) else f"{name}: {said}".removesuffix(": ")
 
 
-def _at(error: BaseException) -> str:
+def _last_user_line(error: BaseException) -> str:
     """The last line of the user's own that was under way."""
     steps = traceback.extract_tb(error.__traceback__)
     found = [step for step in steps if not is_library(step.filename)]

@@ -60,29 +60,29 @@ class Flow:
             span: notes transfers, and the waits for them.
         """
         self._routes, self._exchange, self._types, self._span = routes, exchange, types, span
-        self._arriving: dict[int, dict[fx.Node, PendingTensor]] = defaultdict(dict)
+        self._inputs: dict[int, dict[fx.Node, PendingTensor]] = defaultdict(dict)
         """Per stage, its inputs."""
-        self._returning: dict[int, dict[int, dict[fx.Node, PendingTensor]]] = defaultdict(dict)
+        self._gradients: dict[int, dict[int, dict[fx.Node, PendingTensor]]] = defaultdict(dict)
         """Per stage that made values, and stage that read them, their gradients."""
 
-    def hand_on(self, stage: int, outputs: Values) -> None:
+    def send_forward(self, stage: int, outputs: Values) -> None:
         """Sends a stage's values to those that read them; every rank calls it, ``outputs`` is empty outside."""
         for reader, nodes in self._routes.onward[stage].items():
-            self._arriving[reader] |= self._start(stage, reader, nodes, outputs, reader, "→")
+            self._inputs[reader] |= self._start(stage, reader, nodes, outputs, reader, "→")
 
     def inputs(self, stage: int) -> dict[fx.Node, torch.Tensor]:
         """What a stage reads of earlier ones, on a rank that runs it."""
-        return self._wait(stage, "→", self._arriving.pop(stage, {}))
+        return self._wait(stage, "→", self._inputs.pop(stage, {}))
 
-    def hand_back(self, stage: int, gradients: Values) -> None:
-        """Sends the gradients of a stage's inputs to the stages that made them, as :meth:`hand_on` does."""
+    def send_backward(self, stage: int, gradients: Values) -> None:
+        """Sends the gradients of a stage's inputs to the stages that made them, as :meth:`send_forward` does."""
         for maker, nodes in self._routes.back[stage].items():
-            self._returning[maker][stage] = self._start(stage, maker, nodes, gradients, stage, "←")
+            self._gradients[maker][stage] = self._start(stage, maker, nodes, gradients, stage, "←")
 
     def gradients(self, stage: int) -> dict[fx.Node, torch.Tensor]:
         """Of a stage's values, added up over all stages that read them, in the order in which those ran."""
         total: dict[fx.Node, torch.Tensor] = {}
-        for reader, arrivals in self._returning.pop(stage, {}).items():
+        for reader, arrivals in self._gradients.pop(stage, {}).items():
             for node, gradient in self._wait(reader, "←", arrivals).items():
                 total[node] = total[node] + gradient if node in total else gradient
         return total
@@ -103,7 +103,7 @@ class Flow:
         return dict(zip(nodes, arrivals, strict=True)) if rank in there.gpus else {}
 
     def _wait(self, named: int, arrow: str, arrivals: Mapping[fx.Node, PendingTensor]) -> dict[fx.Node, torch.Tensor]:
-        if not any(arrival.travels for arrival in arrivals.values()):
+        if not any(arrival.is_pending for arrival in arrivals.values()):
             return {node: arrival.wait() for node, arrival in arrivals.items()}
         with self._span("reshard", named, f"{arrow} {self._routes.stages[named].name}"):
             return {node: arrival.wait() for node, arrival in arrivals.items()}

@@ -17,7 +17,7 @@ ALONE_BYTES = 4 * 2**20
 BUCKET_BYTES = 25 * 2**20
 """Small gradients travel together up to this; DDP's default."""
 
-Shared = tuple[Sequence[torch.nn.Parameter], tuple[int, ...]]
+SharedParameters = tuple[Sequence[torch.nn.Parameter], tuple[int, ...]]
 """Parameters in the order of their layers, and the ranks that compute with them."""
 
 
@@ -29,12 +29,12 @@ class Bucket:
         self.parameters, self._group = parameters, group
         self.missing = len(parameters)
         """Gradients that the stage's backward has still to make."""
-        self._travelling: tuple[PendingWork, torch.Tensor] | None = None
+        self._in_flight: tuple[PendingWork, torch.Tensor] | None = None
 
     @property
     def started(self) -> bool:
         """Whether it travels."""
-        return self._travelling is not None
+        return self._in_flight is not None
 
     def start(self) -> None:
         """Sends what is there; a rank without a gradient contributes zeros.
@@ -44,18 +44,18 @@ class Bucket:
         flat = (
             self._gradients()[0] if len(self.parameters) == 1 else torch.cat([g.flatten() for g in self._gradients()])
         )
-        self._travelling = self._group.all_reduce(flat), flat
+        self._in_flight = self._group.all_reduce(flat), flat
 
     def finish(self) -> None:
         """Waits, and puts the sums where the gradients were."""
-        assert self._travelling is not None
-        work, flat = self._travelling
+        assert self._in_flight is not None
+        work, flat = self._in_flight
         work.wait()
         if len(self.parameters) > 1:
             gradients = self._gradients()
             parts = flat.split([gradient.numel() for gradient in gradients])
             torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
-        self._travelling, self.missing = None, len(self.parameters)
+        self._in_flight, self.missing = None, len(self.parameters)
 
     def _gradients(self) -> list[torch.Tensor]:
         for parameter in self.parameters:
@@ -69,28 +69,28 @@ class GradientSync:
 
     def __init__(
         self,
-        peers: Communicator,
+        communicator: Communicator,
         rank_sets: Sequence[tuple[int, ...]],
-        shared: Sequence[Sequence[Shared]],
+        shared: Sequence[Sequence[SharedParameters]],
         *,
         overlap: bool,
     ) -> None:
         """Makes a group for each set of two or more ranks; every rank makes the same ones in the same order.
 
         Args:
-            peers: all ranks.
+            communicator: all ranks.
             rank_sets: of whom there shall be groups.
             shared: per stage the parameters whose gradients are complete once its backward is done.
             overlap: whether all-reduces start while the stage's backward runs.
         """
         self._groups: dict[tuple[int, ...], Group] = {
-            ranks: peers.group(ranks) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
+            ranks: communicator.group(ranks) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
         }
         self._buckets = [
             [
                 bucket
                 for parameters, ranks in sets
-                if peers.rank in ranks and len(ranks) > 1
+                if communicator.rank in ranks and len(ranks) > 1
                 for bucket in buckets(parameters, self._groups[ranks])
             ]
             for sets in shared
@@ -99,7 +99,7 @@ class GradientSync:
         self._open: list[Bucket] = []
         """Buckets of the stage whose backward runs, as far as they have not started."""
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._arrived)
+            parameter.register_post_accumulate_grad_hook(self._gradient_ready)
             for stage in self._buckets
             for bucket in stage
             for parameter in bucket.parameters
@@ -137,7 +137,7 @@ class GradientSync:
         for ranks in list(self._groups):
             self._groups.pop(ranks).close()
 
-    def _arrived(self, parameter: torch.nn.Parameter) -> None:
+    def _gradient_ready(self, parameter: torch.nn.Parameter) -> None:
         """Notes a gradient, and starts the buckets that are complete, in their order: it is the same on all ranks."""
         for bucket in self._open:
             bucket.missing -= any(parameter is member for member in bucket.parameters)

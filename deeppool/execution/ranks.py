@@ -19,13 +19,13 @@ from deeppool.training.training_job import TrainingJob, save_job
 
 START_SECONDS = 300.0
 """For importing torch, building and capturing the model, and meeting the others."""
-MEETING_SECONDS = 30.0
+RENDEZVOUS_SECONDS = 30.0
 """Ranks that all wait for one another for so long cannot reach one another."""
 FIRST_UPDATE_SECONDS = 120.0
 """In which a rank must get on before it is known how long an update takes."""
-LEAST_PATIENCE = 30.0
+MIN_TIMEOUT = 30.0
 """The same when it is known; a disk or a network may well be slow once in a while."""
-SLOWEST_UPDATES = 10.0
+TIMEOUT_UPDATES = 10.0
 """Times the slowest update so far: the patience, where that is more."""
 DISK_SECONDS = 60.0
 SLOW_DISK = 10e6
@@ -101,7 +101,7 @@ class Ranks:
 
     def wait_until_ready(self) -> None:
         """Returns when every rank has captured the model and met the others."""
-        self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=MEETING_SECONDS)
+        self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
 
     def train(
         self,
@@ -130,7 +130,7 @@ class Ranks:
 
         # Rank 0 tells of its steps unasked; it may not be the one that is there.
         self.group.send("train", steps=steps, told=told or self._emulated, beside=beside, awake=awake)
-        return self.group.collect("done", self._patience, "while it trained", on_message)
+        return self.group.collect("done", self._timeout, "while it trained", on_message)
 
     def change_bound(self, bound: float, number: int) -> None:
         """Has the governor of every rank hold another bound, from its next iteration beside the background on.
@@ -141,11 +141,11 @@ class Ranks:
         """
         self.group.send(CONTROL, bound=bound, number=number)
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         """Seconds in which a training rank must get on."""
         if self._slowest is None:
             return FIRST_UPDATE_SECONDS
-        return max(LEAST_PATIENCE, SLOWEST_UPDATES * self._slowest)
+        return max(MIN_TIMEOUT, TIMEOUT_UPDATES * self._slowest)
 
     def share(self, folder: Path) -> None:
         """Makes sure that every rank sees what is written into a folder, which is made if it is not there.

@@ -25,16 +25,16 @@ Event = tuple[SpanKind, int]
 """The end of a stage's forward or backward on this rank."""
 START: Event = ("idle", 0)
 """The start of the iteration."""
-Moment = Mapping[Event, float]
+EventTime = Mapping[Event, float]
 """The latest of some events, each and so many seconds."""
 
 
-class TurnTimes(NamedTuple):
+class TransferTimes(NamedTuple):
     """When this rank may begin something."""
 
-    met: Moment
+    start: EventTime
     """The others have begun it too: transfers start."""
-    go: Moment
+    end: EventTime
     """Transfers have ended."""
 
 
@@ -42,11 +42,11 @@ class TurnTimes(NamedTuple):
 class ReplaySchedule:
     """Of one rank in one iteration."""
 
-    turns: Mapping[Event, TurnTimes]
+    computations: Mapping[Event, TransferTimes]
     """Of its stages' forwards and backwards, in its order."""
-    sums: Mapping[int, TurnTimes]
-    """Per stage whose gradients it sums up with others: ``go`` is when they are there."""
-    end: Moment
+    all_reduces: Mapping[int, TransferTimes]
+    """Per stage whose gradients it sums up with others: ``transfer_end`` is when they are there."""
+    end: EventTime
     """Of the iteration, for all ranks."""
 
 
@@ -58,27 +58,27 @@ def replay_schedule(plan: Plan, stages: Sequence[Stage], rank: int) -> ReplaySch
         stages: the plan's.
         rank: whose turns.
     """
-    return _Walk(plan, stages, rank).turns()
+    return _ScheduleBuilder(plan, stages, rank).build()
 
 
-class _Walk:
+class _ScheduleBuilder:
     """Through the plan's schedule, forward and backward, as ``planning.schedule`` goes."""
 
     def __init__(self, plan: Plan, stages: Sequence[Stage], rank: int) -> None:
         self._plan, self._rank = plan, rank
         self._stage = {layer: index for index, stage in enumerate(stages) for layer in stage.layers}
-        self._turns: dict[Event, TurnTimes] = {}
-        self._sums: dict[int, TurnTimes] = {}
-        self._channels: dict[GpuSet, Moment] = {}
+        self._computations: dict[Event, TransferTimes] = {}
+        self._all_reduces: dict[int, TransferTimes] = {}
+        self._channels: dict[GpuSet, EventTime] = {}
         """Per set of GPUs, when its all-reduces so far have ended."""
 
-    def turns(self) -> ReplaySchedule:
+    def build(self) -> ReplaySchedule:
         order = order_of(self._plan.tree, self._plan.gpu_sets)
         forward = self._forward(order, {START: 0.0})
-        last = self._backward(order, TurnTimes(forward, forward))
-        return ReplaySchedule(self._turns, self._sums, latest([last.go, *self._channels.values()]))
+        last = self._backward(order, TransferTimes(forward, forward))
+        return ReplaySchedule(self._computations, self._all_reduces, latest([last.end, *self._channels.values()]))
 
-    def _forward(self, order: Order, now: Moment) -> Moment:
+    def _forward(self, order: Order, now: EventTime) -> EventTime:
         for step in self._steps(order):
             if isinstance(step, tuple):
                 now = latest([self._forward(lane, now) for lane in step])
@@ -87,43 +87,45 @@ class _Walk:
             arrived = after(now, sum(layer.reshard for layer in layers) / 2)
             if self._rank in layers[0].gpus:
                 event: Event = ("forward", self._stage[step[0]])
-                self._turns[event] = TurnTimes(now, arrived)
+                self._computations[event] = TransferTimes(now, arrived)
                 now = {event: 0.0}
             else:
                 now = after(arrived, sum(layer.forward for layer in layers))
         return now
 
-    def _backward(self, order: Order, turn: TurnTimes) -> TurnTimes:
+    def _backward(self, order: Order, turn: TransferTimes) -> TransferTimes:
         for step in reversed(list(self._steps(order))):
             if isinstance(step, tuple):
                 lanes = [self._backward(lane, turn) for lane in step]
-                turn = TurnTimes(latest([lane.met for lane in lanes]), latest([lane.go for lane in lanes]))
+                turn = TransferTimes(latest([lane.start for lane in lanes]), latest([lane.end for lane in lanes]))
                 continue
             layers = [self._plan.layers[layer] for layer in reversed(step)]
             total = sum(layer.backward for layer in layers)
-            computed = after(turn.go, total)
+            computed = after(turn.end, total)
             if self._rank in layers[0].gpus:
                 event: Event = ("backward", self._stage[step[0]])
-                self._turns[event] = turn
+                self._computations[event] = turn
                 computed = {event: 0.0}
             summed = self._all_reduce(self._stage[step[0]], layers, after(computed, -total))
             done = computed if self._plan.overlap_sync else summed
-            turn = TurnTimes(done, after(done, sum(layer.reshard for layer in layers) / 2))
+            turn = TransferTimes(done, after(done, sum(layer.reshard for layer in layers) / 2))
         return turn
 
-    def _all_reduce(self, stage: int, layers: Sequence[LayerAssignment], began: Moment) -> Moment:
+    def _all_reduce(self, stage: int, layers: Sequence[LayerAssignment], began: EventTime) -> EventTime:
         """Of a stage's layers, in the order of their backwards; when the last one has ended."""
         gpus, overlap = layers[0].gpus, self._plan.overlap_sync
         done = list(accumulate(layer.backward for layer in layers))
         moved = list(accumulate((layer.reshard / 2 for layer in layers), initial=0.0))
-        free, met = after(began, done[-1]), None
+        free, transfer_start = after(began, done[-1]), None
         for layer, computed, before in zip(layers, done, moved, strict=False):
             if layer.sync > 0:
                 ready = after(began, computed + before) if overlap else free
-                met = latest([ready, *(x for others, x in self._channels.items() if share_gpus(others, gpus))])
-                self._channels[gpus] = free = after(met, layer.sync)
-        if met is not None and self._rank in gpus:
-            self._sums[stage] = TurnTimes(met, free)
+                transfer_start = latest(
+                    [ready, *(x for others, x in self._channels.items() if share_gpus(others, gpus))]
+                )
+                self._channels[gpus] = free = after(transfer_start, layer.sync)
+        if transfer_start is not None and self._rank in gpus:
+            self._all_reduces[stage] = TransferTimes(transfer_start, free)
         return free
 
     def _steps(self, order: Order) -> "Iterator[list[int] | tuple[Order, ...]]":
@@ -134,12 +136,12 @@ class _Walk:
             yield layers if layers else steps[0]  # type: ignore[misc]
 
 
-def after(moment: Moment, seconds: float) -> Moment:
+def after(moment: EventTime, seconds: float) -> EventTime:
     """So much later."""
     return {event: delay + seconds for event, delay in moment.items()}
 
 
-def latest(moments: Iterable[Moment]) -> Moment:
+def latest(moments: Iterable[EventTime]) -> EventTime:
     """When all of them have come."""
     found: dict[Event, float] = {}
     for moment in moments:

@@ -24,15 +24,15 @@ from deeppool.base.timeline import SpanKind
 from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.communicator import Communicator
-from deeppool.execution.cuda_graphs import forwards
+from deeppool.execution.cuda_graphs import stage_forwards
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
-from deeppool.execution.gradient_sync import GradientSync, Shared
+from deeppool.execution.gradient_sync import GradientSync, SharedParameters
 from deeppool.execution.stages import Stage
 from deeppool.execution.update import Update
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment, extract
-from deeppool.training.dropout import Draw, replace_dropout
+from deeppool.training.dropout import DropoutSeed, replace_dropout
 from deeppool.training.precision import autocast, boundary_types
 from deeppool.training.training_job import Training
 
@@ -59,7 +59,7 @@ class Trainer:
         self,
         captured: CapturedModel,
         stages: Sequence[Stage],
-        peers: Communicator,
+        communicator: Communicator,
         training: Training,
         precision: Precision = "fp32",
         *,
@@ -70,15 +70,15 @@ class Trainer:
         Args:
             captured: the model, and its loss.
             stages: all of the plan, in order.
-            peers: all ranks, and which of them this one is.
+            communicator: all ranks, and which of them this one is.
             training: the rule.
             precision: of products and convolutions.
             overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
         """
         self.stages = stages
-        self._peers = peers
-        self.rank = rank = peers.rank
-        self.ranks = peers.ranks
+        self._communicator = communicator
+        self.rank = rank = communicator.rank
+        self.ranks = communicator.ranks
         self.precision = precision
         self.iterations = 0
         """Global batches that were trained on."""
@@ -93,18 +93,18 @@ class Trainer:
         self._data = {node: position for position, node in enumerate(placeholders)}
         parameters = dict(captured.program.named_parameters())
         self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
-        self._exchange = Exchange(peers, self._device)
+        self._exchange = Exchange(communicator, self._device)
         self._owners = _owners(captured, stages)
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
         shared = _shared(captured, stages, self._owners)
-        self._sync = GradientSync(peers, [*self._owners.values(), *together], shared, overlap=overlap_sync)
-        self._draw = Draw(training.seed)
+        self._sync = GradientSync(communicator, [*self._owners.values(), *together], shared, overlap=overlap_sync)
+        self._draw = DropoutSeed(training.seed)
         for segment, stage in zip(self.segments, stages, strict=True):
             replace_dropout(segment, self._draw)
             if training.synchronise_batch_norm and len(stage.layout.gpus) > 1 and rank in stage.layout.gpus:
                 synchronise_batch_norm(segment, self._sync.group(stage.layout.gpus))
         shards = [len(stage.layout.shard(rank)) for stage in stages]
-        self._forwards = forwards(
+        self._forwards = stage_forwards(
             self.segments, shards, self._types, self._device, precision, accumulation=training.accumulation
         )
         names = dict(captured.source.named_parameters()) | dict(captured.source.named_buffers())
@@ -117,7 +117,7 @@ class Trainer:
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
             self.first_owned += rest
-        self.update = Update(parameters, self._owners, peers, training, self._device, scaled=precision == "fp16")
+        self.update = Update(parameters, self._owners, communicator, training, self._device, scaled=precision == "fp16")
 
     def iterate(self, batches: Sequence[Batch]) -> float:
         """As many forwards and backwards as go into an update, and the update.
@@ -125,7 +125,7 @@ class Trainer:
         Returns this rank's part of the mean loss over the global batches.
         """
         self.spans = []
-        self._peers.begin()
+        self._communicator.begin()
         loss = self.gradients(batches)
         # Nothing keeps a rank without layers in step: a span of it would lie before the iteration of the others.
         if self.update.optimizer is not None:
@@ -133,7 +133,7 @@ class Trainer:
                 self.update.step()
         else:
             self.update.step()
-        self._peers.end()
+        self._communicator.end()
         return loss
 
     def close(self) -> None:
@@ -162,15 +162,15 @@ class Trainer:
             if len(shard):
                 inputs = self._inputs(index, flow, batch)
                 self._draw.samples = shard
-                self._peers.await_turn("forward", index)
+                self._communicator.await_scheduled_start("forward", index)
                 with self._span("forward", index, stage.name), autocast(self._device.type, self.precision):
                     outputs = self._forwards[index](*inputs)
                 kept[index] = (inputs, outputs)
                 if index == len(self.stages) - 1:
                     loss = float(outputs[-1].detach()) * len(shard) / stage.layout.batch
-                flow.hand_on(index, {n: x.detach() for n, x in zip(segment.outputs, outputs, strict=True)})
+                flow.send_forward(index, {n: x.detach() for n, x in zip(segment.outputs, outputs, strict=True)})
             else:
-                flow.hand_on(index, {})
+                flow.send_forward(index, {})
         self._backward(kept, flow, last=last)
         self._exchange.finish()
         return loss
@@ -198,7 +198,7 @@ class Trainer:
             if index in kept:
                 inputs, outputs = kept.pop(index)
                 arrived = flow.gradients(index)
-                self._peers.await_turn("backward", index)
+                self._communicator.await_scheduled_start("backward", index)
                 with self._span("backward", index, self.stages[index].name):
                     self._run_backward(index, outputs, arrived)
                 gradients = {
@@ -207,7 +207,7 @@ class Trainer:
                 }
             if last and self._sync.overlap:
                 self._sync.start(index)
-            flow.hand_back(index, gradients)
+            flow.send_backward(index, gradients)
             if last and not self._sync.overlap:
                 self._finish_sync(index)
         if last and self._sync.overlap:
@@ -242,11 +242,11 @@ class Trainer:
     def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
         if self.watcher is not None:
             self.watcher.begin(kind, stage)
-        self._peers.enter(kind, stage)
+        self._communicator.enter(kind, stage)
         started = time.perf_counter()
         self.doing = (kind, stage, started)
         yield
-        met = self._peers.leave(kind, stage)
+        met = self._communicator.leave(kind, stage)
         self.doing = None
         self.spans.append((kind, stage, name, max(started, met), time.perf_counter()))
         if self.watcher is not None:
@@ -273,7 +273,9 @@ def _buffer_owners(segments: Sequence[Segment], stages: Sequence[Stage], names: 
     return {name: tuple(sorted(ranks)) for name, ranks in owners.items()}
 
 
-def _shared(captured: CapturedModel, stages: Sequence[Stage], owners: dict[str, tuple[int, ...]]) -> list[list[Shared]]:
+def _shared(
+    captured: CapturedModel, stages: Sequence[Stage], owners: dict[str, tuple[int, ...]]
+) -> list[list[SharedParameters]]:
     """Per stage, the parameters whose gradients are complete once its backward is done, grouped by their ranks."""
     parameters = dict(captured.program.named_parameters())
     first: dict[str, int] = {}

@@ -37,7 +37,7 @@ class TrainingTask:
     """Of an iteration: each input, and the targets."""
 
 
-def own_work(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> TrainingTask:
+def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> TrainingTask:
     """The user's training.
 
     Args:
@@ -57,7 +57,7 @@ def own_work(job: TrainingJob, batch: int, place: torch.device, plan: Plan | Non
     return TrainingTask(_capture(module.to(place), inputs, plan, job.loss), job, reader.shard)
 
 
-def synthetic_work(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> TrainingTask:
+def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> TrainingTask:
     """SGD on a task that any classifier can learn.
 
     Args:
@@ -84,7 +84,7 @@ def synthetic_work(job: Job, place: torch.device, folder: Path, plan: Plan | Non
     return TrainingTask(captured, Training(optimizer=optimizer, seed=job.seed), samples)
 
 
-def keep_sockets_in(folder: Path) -> None:
+def place_sockets_in(folder: Path) -> None:
     """What this process's loaders of data leave on disk goes with the run's folder, also if they are killed."""
     if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
         tempfile.tempdir = str(folder)

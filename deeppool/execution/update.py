@@ -50,7 +50,7 @@ class Update:
         self,
         parameters: Mapping[str, torch.nn.Parameter],
         owners: Mapping[str, tuple[int, ...]],
-        peers: Communicator,
+        communicator: Communicator,
         training: Training,
         device: torch.device,
         *,
@@ -61,20 +61,20 @@ class Update:
         Args:
             parameters: of the model, by name.
             owners: per name the ranks that hold its summed gradient, ascending.
-            peers: all ranks.
+            communicator: all ranks.
             training: the rule.
             device: of all ranks' parameters, for a rank that has none.
             scaled: whether the loss is, as fp16 needs it.
         """
-        self._peers, self._device = peers, device
-        mine = [(name, parameters[name]) for name, ranks in owners.items() if peers.rank in ranks]
+        self._communicator, self._device = communicator, device
+        mine = [(name, parameters[name]) for name, ranks in owners.items() if communicator.rank in ranks]
         # A rank that the plan gives no layer with parameters has nothing to update.
         self.optimizer = training.optimizer(mine) if mine else None
         self.schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
         self.scale = LossScale(enabled=scaled)
         self._clip_norm = training.clip_norm
         self._parameters = [parameter for _, parameter in mine]
-        self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == peers.rank]
+        self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == communicator.rank]
 
     def step(self) -> None:
         """Scales, clips, and takes a step; all ranks enter together."""
@@ -98,7 +98,7 @@ class Update:
         for parameter in self._counted:
             if parameter.grad is not None:
                 total += parameter.grad.norm(dtype=torch.float64).square()
-        self._peers.all_reduce(total).wait()
+        self._communicator.all_reduce(total).wait()
         return math.sqrt(float(total)) / self.scale.factor if total >= 0 else math.nan
 
     def _multiply(self, factor: float) -> None:

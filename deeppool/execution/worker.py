@@ -32,13 +32,13 @@ from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.communicator import Communicator, ProcessGroup
 from deeppool.execution.emulated_rank import EmulatedCommunicator
-from deeppool.execution.failure_report import MEETING, report_failure
+from deeppool.execution.failure_report import RENDEZVOUS, report_failure
 from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.replay_schedule import replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer, Watcher
-from deeppool.execution.training_task import TrainingTask, keep_sockets_in, own_work, synthetic_work
+from deeppool.execution.training_task import TrainingTask, place_sockets_in, synthetic_task, user_task
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Activity, Heartbeat
@@ -47,7 +47,7 @@ from deeppool.training.training_job import load_job
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer for the others gives up. The launcher notices much sooner which of them hangs."""
-WORDS = {
+SPAN_DESCRIPTIONS = {
     "data": "reading the samples of stage",
     "forward": "forward of stage",
     "backward": "backward of stage",
@@ -56,7 +56,7 @@ WORDS = {
     "update": "the update after stage",
 }
 """What a trainer does, for people."""
-RESTING = "waiting for a command"
+WAITING = "waiting for a command"
 
 
 class Command(NamedTuple):
@@ -71,13 +71,13 @@ class Command(NamedTuple):
 class Rank:
     """One rank of a live run."""
 
-    def __init__(self, setup: Message, pulse: Heartbeat) -> None:
+    def __init__(self, setup: Message, heartbeat: Heartbeat) -> None:
         """Pins the process, captures the model and checks it against the plan, and meets the other ranks."""
         self.rank: int = setup["rank"]
         self.setup = setup
-        self.peers: Communicator
+        self.communicator: Communicator
         self.updates = 0
-        pulse.enter("making the model and the data")
+        heartbeat.enter("making the model and the data")
         folder = Path(setup["folder"])
         plan = serialization.read(folder / PLAN, Plan)
         with all_hardware_queues():
@@ -88,20 +88,20 @@ class Rank:
             pin_to_core(setup["core"])
         self.place = device.torch_device(setup["index"])
         device.arithmetic(plan.precision)  # refused before the model is captured
-        work = self._work = _work(setup, folder, plan, self.place)
+        work = self._task = _task(setup, folder, plan, self.place)
         if setup["emulated"]:
-            self.peers = _emulate(self.rank, plan, self.place)
+            self.communicator = _make_emulated(self.rank, plan, self.place)
         else:
-            pulse.enter(MEETING, waits=True)
-            self.peers = _meet(setup, device)
+            heartbeat.enter(RENDEZVOUS, waits=True)
+            self.communicator = _join_process_group(setup, device)
         self.training = work.training
         self.trainer = self._trainer(plan)
-        self.governing = _governing(setup, device, self.peers, self.place)
+        self.foreground_control = _make_foreground_control(setup, device, self.communicator, self.place)
         self.watcher: Watcher | None = None
         """Of the trainer, where nobody governs a background."""
-        self.used: Callable[[], float] = time.process_time
+        self.device_seconds: Callable[[], float] = time.process_time
         """Seconds for which this rank has had its core or GPU."""
-        pulse.probe = self.doing
+        heartbeat.probe = self.doing
 
     def doing(self) -> Activity | None:
         """What the trainer does; None outside of an update's parts."""
@@ -109,17 +109,17 @@ class Rank:
         if now is None:
             return None
         kind, stage, since = now
-        what = f"{WORDS[kind]} {self.trainer.stages[stage].name} (update {self.updates + 1})"
+        what = f"{SPAN_DESCRIPTIONS[kind]} {self.trainer.stages[stage].name} (update {self.updates + 1})"
         return Activity(what, since, waits=kind in ("reshard", "sync"))
 
     def _trainer(self, plan: Plan) -> Trainer:
         # A graph repeats the arithmetic that it was captured with.
         with self.device.unbound(), self.device.arithmetic(plan.precision), self.stream.current():
             return Trainer(
-                self._work.captured,
+                self._task.captured,
                 stages_of(plan),
-                self.peers,
-                self._work.training,
+                self.communicator,
+                self._task.training,
                 plan.precision,
                 overlap_sync=plan.overlap_sync,
             )
@@ -129,19 +129,19 @@ class Rank:
         times, losses, stage_times, bounds = [], [], [], []
         # Another machine's clock: all answers are on the launcher's.
         ahead = message.get("clock", 0.0)
-        governing = self.governing if message["beside"] else None
+        foreground_control = self.foreground_control if message["beside"] else None
         self.trainer.watcher = self.watcher
-        self.peers.barrier()
-        used, started = self.used(), time.perf_counter()
+        self.communicator.barrier()
+        device_seconds, started = self.device_seconds(), time.perf_counter()
         ended = started
         for _ in range(message["steps"]):
             before = ended
-            if governing is not None:
+            if foreground_control is not None:
                 note = commands.control_message()
                 if note is not None:
-                    governing.change_bound(note["bound"], note["number"])
-                governing.begin(self.trainer)
-                bounds.append(governing.number)
+                    foreground_control.change_bound(note["bound"], note["number"])
+                foreground_control.begin(self.trainer)
+                bounds.append(foreground_control.number)
             scale = self.trainer.update.scale.factor
             # No wider: this process may capture a background, too.
             with self.device.arithmetic(self.trainer.precision):
@@ -149,13 +149,13 @@ class Rank:
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
-            if governing is not None:
-                governing.end(times[-1], self.trainer.spans)
+            if foreground_control is not None:
+                foreground_control.end(times[-1], self.trainer.spans)
             stage_times.append([(*what, start + ahead, end + ahead) for *what, start, end in self.trainer.spans])
             if self.rank == 0 or message["told"]:
                 # Below 1 it is no overflow that a smaller scale could cure.
                 skipped = 1 <= self.trainer.update.scale.factor < scale
-                told = self._told() | ({} if governing is None else governing.told())
+                told = self._update_fields() | ({} if foreground_control is None else foreground_control.told())
                 commands.answer(
                     "step",
                     rank=self.rank,
@@ -165,19 +165,19 @@ class Rank:
                     skipped=skipped,
                     **told,
                 )
-        if governing is not None:
-            governing.rest(self.trainer)
-        elif self.governing is not None and message["awake"]:
-            self.governing.alone(times)
+        if foreground_control is not None:
+            foreground_control.rest(self.trainer)
+        elif self.foreground_control is not None and message["awake"]:
+            self.foreground_control.alone(times)
         return {
             "times": times,
             "losses": losses,
             "started": started + ahead,
             "wall": ended - started,
-            "cpu": self.used() - used,
+            "cpu": self.device_seconds() - device_seconds,
             "spans": stage_times,
             "bounds": bounds,
-            "governor": None if governing is None else governing.found(self.trainer.stages),
+            "governor": None if foreground_control is None else foreground_control.found(self.trainer.stages),
         }
 
     def save(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
@@ -210,8 +210,8 @@ class Rank:
         """Goes on by another plan."""
         self.trainer.close()
         self.trainer = self._trainer(serialization.from_json(message["plan"], Plan, "the plan to change to"))
-        if self.governing is not None:
-            self.governing.start_over()
+        if self.foreground_control is not None:
+            self.foreground_control.reset()
         load(self.trainer, Path(message["folder"]))
         return {}
 
@@ -227,22 +227,22 @@ class Rank:
         }
 
     def _batch(self, samples: range) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.to(self.place) for tensor in self._work.samples(self.trainer.iterations, samples))
+        return tuple(tensor.to(self.place) for tensor in self._task.samples(self.trainer.iterations, samples))
 
-    def _told(self) -> dict[str, Any]:
+    def _update_fields(self) -> dict[str, Any]:
         """What an update was made with, where this rank has an optimizer."""
         optimizer = self.trainer.update.optimizer
         return {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
 
 
-def _work(setup: Message, folder: Path, plan: Plan, place: torch.device) -> TrainingTask:
+def _task(setup: Message, folder: Path, plan: Plan, place: torch.device) -> TrainingTask:
     if "job" in setup:
-        return synthetic_work(job_from(setup["job"]), place, folder, plan)
-    keep_sockets_in(folder)
-    return own_work(load_job(folder), plan.global_batch, place, plan)
+        return synthetic_task(job_from(setup["job"]), place, folder, plan)
+    place_sockets_in(folder)
+    return user_task(load_job(folder), plan.global_batch, place, plan)
 
 
-def _meet(setup: Message, device: Device) -> Communicator:
+def _join_process_group(setup: Message, device: Device) -> Communicator:
     """Joins the process group of all ranks."""
     if setup["interface"] is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
@@ -257,25 +257,27 @@ def _meet(setup: Message, device: Device) -> Communicator:
     return ProcessGroup()
 
 
-def _emulate(rank: int, plan: Plan, place: torch.device) -> Communicator:
+def _make_emulated(rank: int, plan: Plan, place: torch.device) -> Communicator:
     """All other ranks of a plan."""
 
-    def settle() -> None:
+    def synchronize() -> None:
         # Of this stream alone: a background's goes on.
         if place.type == "cuda":
             torch.cuda.current_stream(place).synchronize()
 
-    return EmulatedCommunicator(rank, plan.gpus, replay_schedule(plan, stages_of(plan), rank), settle=settle)
+    return EmulatedCommunicator(rank, plan.gpus, replay_schedule(plan, stages_of(plan), rank), synchronize=synchronize)
 
 
-def _governing(setup: Message, device: Device, peers: Communicator, place: torch.device) -> ForegroundControl | None:
+def _make_foreground_control(
+    setup: Message, device: Device, communicator: Communicator, place: torch.device
+) -> ForegroundControl | None:
     """Where a background runs beside this rank."""
     if setup["sharing"] is None:
         return None
     sharing, folder = Sharing(**setup["sharing"]), Path(setup["boards"] or setup["folder"])
     if sharing.share is not None and device.kind == "cpu":
         join_foreground(folder.name, setup["position"])
-    return ForegroundControl(sharing, folder, setup["position"], peers, place)
+    return ForegroundControl(sharing, folder, setup["position"], communicator, place)
 
 
 def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> None:
@@ -285,21 +287,21 @@ def main(more: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> Non
         more: commands of who lives in this process too.
     """
     commands = CommandChannel()
-    pulse = Heartbeat(commands)
+    heartbeat = Heartbeat(commands)
     try:
-        rank = Rank(commands.next(), pulse)
+        rank = Rank(commands.next(), heartbeat)
         commands.answer("ready")
         known = {**rank.commands, **more(rank)}
         with rank.stream.current():
-            pulse.enter(RESTING, waits=True)
+            heartbeat.enter(WAITING, waits=True)
             while (message := commands.next())["command"] != "exit":
                 command = known[message["command"]]
-                pulse.enter(command.doing)
+                heartbeat.enter(command.doing)
                 commands.answer("done", **command.obey(message, commands))
-                pulse.enter(RESTING, waits=True)
-        rank.peers.close()
+                heartbeat.enter(WAITING, waits=True)
+        rank.communicator.close()
     except Exception as error:
-        report_failure(commands, error, pulse.doing.what)
+        report_failure(commands, error, heartbeat.doing.what)
         sys.exit(1)
 
 

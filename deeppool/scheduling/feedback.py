@@ -40,20 +40,20 @@ class _History:
     """What is known of one operator."""
 
     alone: deque[float] = field(default_factory=_times)
-    usual: float = math.inf
+    typical: float = math.inf
     """Median of those."""
     noise: float = 0.0
     """Standard deviation of one of them, seconds."""
-    beside: deque[float] = field(default_factory=_times)
+    collocated_times: deque[float] = field(default_factory=_times)
     """With a background that was free to run beside it; since the last ban."""
-    apart: deque[float] = field(default_factory=_times)
+    banned_times: deque[float] = field(default_factory=_times)
     """With a background, but banned; since this ban began."""
     banned_until: int = 0
     trial_until: int = 0
     """First seen beside the background, or its ban has ended: before this iteration not much is known of it."""
-    suffered: float | None = None
+    slowed_time: float | None = None
     """Seconds beside the background that the last ban was for."""
-    excused_until: int = 0
+    exempt_until: int = 0
     """A ban has not helped; no other before this iteration."""
     length: int = FIRST_BAN
     """Of the next ban."""
@@ -80,57 +80,57 @@ class Feedback:
         for operator, seconds in operators.items():
             known = self._known.setdefault(operator, _History())
             known.alone.append(seconds)
-            known.usual, known.noise = median(known.alone), spread(known.alone)
+            known.typical, known.noise = median(known.alone), spread(known.alone)
 
     def collocated(self, iteration: int, operators: Mapping[Operator, float]) -> None:
         """What each took in an iteration with one, banned or not as :meth:`banned` says of it."""
         for operator, seconds in operators.items():
             known = self._known.setdefault(operator, _History())
             if iteration < known.banned_until:
-                known.apart.append(seconds)
-                self._review(known, iteration)
+                known.banned_times.append(seconds)
+                self._consider_lifting(known, iteration)
             else:
-                if not known.beside:
+                if not known.collocated_times:
                     known.trial_until = iteration + ENOUGH
-                known.beside.append(seconds)
-                self._judge(known, iteration)
+                known.collocated_times.append(seconds)
+                self._consider_ban(known, iteration)
 
-    def _judge(self, known: _History, iteration: int) -> None:
+    def _consider_ban(self, known: _History, iteration: int) -> None:
         """Bans an operator that suffers."""
-        if len(known.alone) < ENOUGH or iteration < known.excused_until:
+        if len(known.alone) < ENOUGH or iteration < known.exempt_until:
             return
-        if len(known.beside) == TRIAL:
-            known.suffered = None
+        if len(known.collocated_times) == TRIAL:
+            known.slowed_time = None
             known.length = max(known.length // 2, FIRST_BAN)
         # Most of the time nothing suffers, and this runs between two iterations.
-        if not self._suffers(known, known.beside[-1]):
+        if not self._is_slowed(known, known.collocated_times[-1]):
             return
-        beside = median(known.beside)
+        collocated_times = median(known.collocated_times)
         again = (
-            known.suffered is not None
-            and beside > (known.usual + known.suffered) / 2
-            and beside > known.usual + STRIKING * known.noise
+            known.slowed_time is not None
+            and collocated_times > (known.typical + known.slowed_time) / 2
+            and collocated_times > known.typical + STRIKING * known.noise
         )
-        sure = again or (len(known.beside) >= ENOUGH and _differ(known.beside, known.alone))
-        if sure and self._suffers(known, beside):
-            known.suffered = beside
+        sure = again or (len(known.collocated_times) >= ENOUGH and _differ(known.collocated_times, known.alone))
+        if sure and self._is_slowed(known, collocated_times):
+            known.slowed_time = collocated_times
             known.banned_until = iteration + 1 + known.length
             known.length = min(2 * known.length, LONGEST_BAN)
             known.trial_until = 0
             # Once the ban has ended, a fresh trial.
-            known.beside.clear()
-            known.apart.clear()
+            known.collocated_times.clear()
+            known.banned_times.clear()
 
-    def _review(self, known: _History, iteration: int) -> None:
+    def _consider_lifting(self, known: _History, iteration: int) -> None:
         """Lifts a ban that does not help."""
-        if len(known.apart) == ENOUGH and known.suffered is not None:
-            apart = median(known.apart)
-            if self._suffers(known, apart) and apart > (known.usual + known.suffered) / 2:
+        if len(known.banned_times) == ENOUGH and known.slowed_time is not None:
+            banned_times = median(known.banned_times)
+            if self._is_slowed(known, banned_times) and banned_times > (known.typical + known.slowed_time) / 2:
                 known.banned_until = iteration + 1
-                known.excused_until = iteration + 1 + known.length
+                known.exempt_until = iteration + 1 + known.length
 
-    def _suffers(self, known: _History, seconds: float) -> bool:
-        return seconds > (1 + self._tolerance) * known.usual + FLOOR
+    def _is_slowed(self, known: _History, seconds: float) -> bool:
+        return seconds > (1 + self._tolerance) * known.typical + FLOOR
 
 
 def _differ(these: deque[float], those: deque[float]) -> bool:

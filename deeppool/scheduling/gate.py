@@ -13,34 +13,34 @@ class Gate:
         """Nothing is in flight."""
         self._gaps_only = sharing.gaps_only
         self._pacer = Pacer(sharing.pieces, sharing.in_flight)
-        self._duty = TokenBucket()
+        self._bucket = TokenBucket()
 
     @property
     def in_flight(self) -> int:
         """Pieces that were launched and have not finished."""
         return self._pacer.in_flight
 
-    def admits(self, now: float, orders: BackgroundLimits, doing: Operator | None, expected: float) -> bool:
+    def admits(self, now: float, limits: BackgroundLimits, doing: Operator | None, expected: float) -> bool:
         """Whether a piece may be launched now.
 
         Args:
             now: seconds, on a clock that never goes back.
-            orders: the foreground's, for its present iteration.
+            limits: the foreground's, for its present iteration.
             doing: what the foreground does now; None: nothing.
             expected: seconds that the piece will hold the device.
         """
         gap = doing is None or doing[0] not in COMPUTING
         # Asked even of a closed gate: the share is earned with time, whatever else holds the piece back.
-        earned = self._duty.admits(now, orders.share, expected, gap=gap)
-        if not (earned and orders.open) or doing in orders.banned or (self._gaps_only and not gap):
+        earned = self._bucket.admits(now, limits.share, expected, gap=gap)
+        if not (earned and limits.open) or doing in limits.banned or (self._gaps_only and not gap):
             return False
         return self._pacer.admits(expected)
 
     def launched(self, now: float, expected: float) -> None:
         """A piece was launched; ``expected`` as it was admitted."""
         self._pacer.launched(expected)
-        self._duty.spend(expected)
+        self._bucket.spend(expected)
 
     def finished(self, now: float, seconds: float) -> None:
         """The oldest piece in flight has ended; it held the device for so many seconds."""
-        self._duty.spend(seconds - self._pacer.finished())
+        self._bucket.spend(seconds - self._pacer.finished())

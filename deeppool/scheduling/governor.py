@@ -21,13 +21,13 @@ from deeppool.scheduling.controller import Controller
 from deeppool.scheduling.feedback import Feedback
 from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown
 
-__all__ = ["BackgroundLimits", "Estimate", "ForegroundIteration", "Governor", "Operator", "is_alone", "together"]
+__all__ = ["BackgroundLimits", "Estimate", "ForegroundIteration", "Governor", "Operator", "combine", "is_alone"]
 
 BLOCK = 4
 """Iterations alone in a row, of which the first one is not measured."""
 DENSE = 24
 """Iterations at the start, of which every other block is alone: what is learned there must last for a while."""
-RARE = 288
+SPARSE = 288
 """Iterations of which one block is alone later: 1.4 %."""
 CLOSE = 48
 """The same where it is worth more: while the controller is not at ease."""
@@ -40,7 +40,7 @@ def is_alone(iteration: int, *, closely: bool = False) -> bool:
     up, so what was learned of its first iterations would hold the bound too loosely. A background that is free need not
     pay for that.
     """
-    return iteration % (2 * BLOCK if iteration < DENSE else CLOSE if closely else RARE) < BLOCK
+    return iteration % (2 * BLOCK if iteration < DENSE else CLOSE if closely else SPARSE) < BLOCK
 
 
 class ForegroundIteration(NamedTuple):
@@ -53,7 +53,7 @@ class ForegroundIteration(NamedTuple):
     """Whether other operators are banned than when the controller last learned."""
 
 
-def together(seen: Sequence[ForegroundIteration]) -> ForegroundIteration:
+def combine(seen: Sequence[ForegroundIteration]) -> ForegroundIteration:
     """What several ranks saw of one iteration."""
     return ForegroundIteration(
         fmean(one.seconds for one in seen), any(one.trying for one in seen), any(one.unsettled for one in seen)
@@ -66,18 +66,18 @@ class Governor:
     def __init__(self, sharing: Sharing) -> None:
         """Without feedback and a bound it forbids nothing and measures nothing."""
         self._feedback = None if sharing.feedback is None else Feedback(sharing.feedback)
-        self._wary = sharing.priority == "normal" and sharing.share is None
-        self._controller = self._held(sharing.max_slowdown)
+        self._cautious = sharing.priority == "normal" and sharing.share is None
+        self._controller = self._make_controller(sharing.max_slowdown)
         self._baseline = Baseline()
         self._block: deque[float] = deque(maxlen=Baseline.KEPT)
         """Seconds of the latest iterations alone, until the next one beside a background."""
         self._slowdown = Slowdown()
-        self._settled = frozenset[Operator]()
+        self._controller_bans = frozenset[Operator]()
         """Bans at which the controller's evidence was found."""
         self._iteration = 0
-        self._rested = False
+        self._previous_alone = False
         """Whether the iteration before was alone, so that this one finds no pieces in flight and no cold cache."""
-        self._orders = FREE
+        self._limits = FREE
         self._ended: deque[tuple[BackgroundLimits, bool]] = deque()
         """Iterations that nothing was learned of yet: orders, and whether the one before was alone."""
 
@@ -87,13 +87,13 @@ class Governor:
         Iterations alone, and what a share of the time costs, are what they were.
         """
         if self._controller is None:
-            self._controller = self._held(bound)
+            self._controller = self._make_controller(bound)
         else:
             self._controller.change_bound(bound)
         self._slowdown = self._slowdown.without_collocated()
 
-    def _held(self, bound: float | None) -> Controller | None:
-        return None if bound is None else Controller(bound, wary=self._wary)
+    def _make_controller(self, bound: float | None) -> Controller | None:
+        return None if bound is None else Controller(bound, cautious=self._cautious)
 
     def begin(self, iteration: int) -> BackgroundLimits:
         """Orders for an iteration; its number counts from the start of the run and is the same on every rank."""
@@ -102,18 +102,18 @@ class Governor:
             return FREE
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
         share = 1.0 if self._controller is None else self._controller.share
-        self._rested = not self._orders.open
-        self._orders = BackgroundLimits(not is_alone(iteration, closely=self._compares), share, banned)
-        return self._orders
+        self._previous_alone = not self._limits.open
+        self._limits = BackgroundLimits(not is_alone(iteration, closely=self._needs_baseline), share, banned)
+        return self._limits
 
     @property
-    def _compares(self) -> bool:
-        return self._controller is not None and self._controller.compares
+    def _needs_baseline(self) -> bool:
+        return self._controller is not None and self._controller.needs_baseline
 
     @property
-    def at_ease(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether enough is known and nothing speaks against the background: what is learned may come late."""
-        return self._iteration >= DENSE and (self._controller is None or self._controller.at_ease)
+        return self._iteration >= DENSE and (self._controller is None or self._controller.is_settled)
 
     def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:
         """The iteration is over: what it took, and each operator in it; of a rank by itself."""
@@ -124,31 +124,31 @@ class Governor:
         self._block += seconds
 
     def observe(self, seconds: float, operators: Mapping[Operator, float]) -> ForegroundIteration:
-        """The iteration is over on this rank; returns what all ranks should :meth:`learn` :func:`together`."""
-        if self._orders is FREE:
+        """The iteration is over on this rank; returns what all ranks should :meth:`learn` :func:`combine`."""
+        if self._limits is FREE:
             return ForegroundIteration(seconds)
-        self._ended.append((self._orders, self._rested))
+        self._ended.append((self._limits, self._previous_alone))
         if self._feedback is None:
             return ForegroundIteration(seconds)
-        if self._orders.open:
+        if self._limits.open:
             self._feedback.collocated(self._iteration, operators)
-        elif self._rested:
+        elif self._previous_alone:
             self._feedback.alone(operators)
         return ForegroundIteration(
-            seconds, self._feedback.trying(self._iteration), self._orders.banned != self._settled
+            seconds, self._feedback.trying(self._iteration), self._limits.banned != self._controller_bans
         )
 
     def learn(self, seen: ForegroundIteration) -> None:
         """The earliest iteration of which nothing was learned is over on every rank; all ranks learn the same."""
         if not self._ended:
             return
-        orders, rested = self._ended.popleft()
-        if orders.open:
-            self._collocated(seen, orders)
-        elif rested:
+        limits, previous_alone = self._ended.popleft()
+        if limits.open:
+            self._collocated(seen, limits)
+        elif previous_alone:
             self._block.append(seen.seconds)
 
-    def _collocated(self, seen: ForegroundIteration, orders: BackgroundLimits) -> None:
+    def _collocated(self, seen: ForegroundIteration, limits: BackgroundLimits) -> None:
         known = self._baseline
         self._take_block()
         if not known:
@@ -158,9 +158,9 @@ class Governor:
         # An operator on trial is left to the feedback.
         if self._controller is not None and not seen.trying:
             if seen.unsettled:
-                self._settled = orders.banned
+                self._controller_bans = limits.banned
                 self._controller.forget()
-            self._controller.collocated(orders.share, slowdown, len(known), known.noise)
+            self._controller.collocated(limits.share, slowdown, len(known), known.noise)
 
     def _take_block(self) -> None:
         """The iterations alone that have just ended, if some have."""

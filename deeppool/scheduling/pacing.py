@@ -17,29 +17,29 @@ class Pacer:
         """Takes the limits; None: there is none."""
         self._pieces = pieces
         self._seconds = seconds
-        self._flying: deque[float] = deque()
+        self._in_flight: deque[float] = deque()
 
     @property
     def in_flight(self) -> int:
         """Pieces."""
-        return len(self._flying)
+        return len(self._in_flight)
 
     def admits(self, expected: float) -> bool:
         """Whether one more piece of so many seconds keeps the limits; a lone one may be longer."""
-        if not self._flying:
+        if not self._in_flight:
             # Or a long piece would never run.
             return True
-        if self._pieces is not None and len(self._flying) >= self._pieces:
+        if self._pieces is not None and len(self._in_flight) >= self._pieces:
             return False
-        return self._seconds is None or sum(self._flying) + expected <= self._seconds
+        return self._seconds is None or sum(self._in_flight) + expected <= self._seconds
 
     def launched(self, expected: float) -> None:
         """One more is in flight."""
-        self._flying.append(expected)
+        self._in_flight.append(expected)
 
     def finished(self) -> float:
         """The oldest has ended; returns the seconds that were expected of it."""
-        return self._flying.popleft()
+        return self._in_flight.popleft()
 
 
 class TokenBucket:

@@ -69,7 +69,7 @@ def _choose(request: Request, held: Sequence[JobPlacement], gpus: Sequence[Gpu])
     if len(free) < request.gpu_count:
         return None
     if request.role == "foreground":
-        chosen = _together(free, request.gpu_count)
+        chosen = _pack_nodes(free, request.gpu_count)
     else:
         # Its processes do not talk to one another; it gets most done where nobody has precedence over it.
         busy = {gpu for placement in held if placement.role == "foreground" for gpu in placement.gpus}
@@ -77,12 +77,12 @@ def _choose(request: Request, held: Sequence[JobPlacement], gpus: Sequence[Gpu])
     return JobPlacement(request.job, request.role, tuple(chosen[: request.gpu_count]))
 
 
-def _together(free: Sequence[Gpu], count: int) -> list[int]:
+def _pack_nodes(free: Sequence[Gpu], count: int) -> list[int]:
     """On one node, the fullest that has room, so that a larger job finds an emptier one; else on the fewest nodes."""
     nodes: dict[str, list[int]] = defaultdict(list)
     for gpu in sorted(free, key=lambda gpu: gpu.number):
         nodes[gpu.node].append(gpu.number)
-    roomy = [numbers for numbers in nodes.values() if len(numbers) >= count]
-    if roomy:
-        return min(roomy, key=len)
+    candidates = [numbers for numbers in nodes.values() if len(numbers) >= count]
+    if candidates:
+        return min(candidates, key=len)
     return [number for numbers in sorted(nodes.values(), key=len, reverse=True) for number in numbers]

@@ -16,7 +16,7 @@ Samples = tuple[torch.Tensor, ...]
 """Each input, and the targets."""
 
 
-class Order:
+class SampleOrder:
     """Positions in a dataset of every sample of every global batch; what does not fill a batch waits an epoch."""
 
     def __init__(self, size: int, global_batch: int, seed: int) -> None:
@@ -49,24 +49,24 @@ class ShardReader:
                 "(__len__ and __getitem__): its samples are shared out by position"
             )
         self.dataset, self.workers = dataset, workers
-        self.order = Order(len(dataset), global_batch, seed)
+        self.order = SampleOrder(len(dataset), global_batch, seed)
         self._loaders: dict[range, Iterator[Samples]] = {}
         self._current: dict[range, tuple[int, Samples]] = {}
 
     def shard(self, iteration: int, samples: range) -> Samples:
         """Inputs and targets of some samples of a global batch; iterations must come one after another."""
         if samples not in self._loaders:
-            batches = _Positions(self.order, samples, iteration)
+            batches = _ShardPositions(self.order, samples, iteration)
             self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))
         if self._current.get(samples, (-1,))[0] != iteration:
             self._current[samples] = iteration, tuple(next(self._loaders[samples]))
         return self._current[samples][1]
 
 
-class _Positions:
+class _ShardPositions:
     """What a loader reads: endless, one shard at a time."""
 
-    def __init__(self, order: Order, samples: range, first: int) -> None:
+    def __init__(self, order: SampleOrder, samples: range, first: int) -> None:
         self.order, self.samples, self.first = order, samples, first
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -16,7 +16,7 @@ from deeppool.graph.capture.extract import Segment
 
 
 @dataclass(slots=True)
-class Draw:
+class DropoutSeed:
     """What the masks of an iteration are drawn from; the trainer sets it before each stage runs."""
 
     seed: int
@@ -28,7 +28,7 @@ class Draw:
 class SampleDropout(nn.Module):
     """Stands in for one dropout operator."""
 
-    def __init__(self, name: str, probability: float, draw: Draw) -> None:
+    def __init__(self, name: str, probability: float, draw: DropoutSeed) -> None:
         """Takes the operator's name in the model, which is the same for every plan."""
         super().__init__()
         self.name, self.probability, self.draw = name, probability, draw
@@ -45,7 +45,7 @@ class SampleDropout(nn.Module):
         return x * mask / (1 - self.probability) if self.probability < 1 else x * 0
 
 
-def replace_dropout(segment: Segment, draw: Draw) -> None:
+def replace_dropout(segment: Segment, draw: DropoutSeed) -> None:
     """Puts a :class:`SampleDropout` in the place of every active dropout operator of a stage."""
     graph = segment.module.graph
     for node in list(graph.nodes):

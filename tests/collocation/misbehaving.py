@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import deeppool as dp
-from deeppool.training.data import Order
+from deeppool.training.data import SampleOrder
 
 BATCH = 4
 SIZE = 20
@@ -126,7 +126,7 @@ def plain_loop(module: nn.Module, steps: int) -> list[float]:
     torch.set_num_threads(1)
     optimizer = adam([*module.named_parameters()])
     schedule = decay(optimizer)
-    order = Order(SIZE, BATCH, seed=0)
+    order = SampleOrder(SIZE, BATCH, seed=0)
     data, losses = dataset(), []
     for step in range(steps):
         images, targets = data[order.positions(step)]

@@ -92,7 +92,7 @@ def record(folder: Path, reported: list[str]) -> TrainingRecord:
         # To fill its memory takes a job up to one.
         patch.setattr(containment, "BUSY_SECONDS", 3.0)
         # The foreground waits for the last job.
-        patch.setattr(ranks_module, "LEAST_PATIENCE", 300.0)
+        patch.setattr(ranks_module, "MIN_TIMEOUT", 300.0)
         return dp.train(
             one_rank(),
             plain_training(partial(SlowData, pids)),

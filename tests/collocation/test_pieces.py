@@ -13,7 +13,7 @@ from deeppool.base.sharing import Sharing
 from deeppool.collocation import pieces
 from deeppool.collocation.pieces import LONG_PIECE_SECONDS, PIECE_SECONDS, group_layers, longest_piece, split_model
 from deeppool.device.cpu import CpuDevice
-from deeppool.execution.communicator import Alone
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel, capture
@@ -78,7 +78,7 @@ class Job:
 
     def trainer(self, stages: Sequence[Stage]) -> Trainer:
         rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9))
-        return Trainer(self.captured, stages, Alone(), rule)
+        return Trainer(self.captured, stages, SingleRank(), rule)
 
     def uncut(self) -> tuple[Stage, ...]:
         return (pieces.stage_of(self.captured, range(len(self.captured.graph.layers)), BATCH),)

@@ -39,9 +39,9 @@ def make_plan(captured: CapturedModel, *, overlap_sync: bool) -> Plan:
     return dataclasses.replace(made, layers=tuple(layers))
 
 
-def spans_of(captured: CapturedModel, made: Plan, peers: Communicator) -> list[list]:
+def spans_of(captured: CapturedModel, made: Plan, communicator: Communicator) -> list[list]:
     """Kind, stage and operation of all that a rank does in its second iteration."""
-    trainer = Trainer(captured, stages_of(made), peers, training(Rule("")), overlap_sync=made.overlap_sync)
+    trainer = Trainer(captured, stages_of(made), communicator, training(Rule("")), overlap_sync=made.overlap_sync)
     inputs, targets = make_batch("branches", BATCH, torch.float32)
     for _ in range(2):
         trainer.iterate([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.collectives.layout import Layout
-from deeppool.execution.communicator import Alone
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
@@ -18,7 +18,7 @@ RULE = Rule("alone", batch_norm=True, clip_norm=0.05, schedule=True, overlap_syn
 def test_a_rank_alone_trains_as_plain_torch_and_needs_no_process_group() -> None:
     captured = capture(make_model(RULE), SHAPE, input_dtype=RULE.dtype)
     stages = [Stage(str(index), (index,), Layout((0,), RULE.batch)) for index in range(len(captured.graph.layers))]
-    trainer = Trainer(captured, stages, Alone(), training(RULE), overlap_sync=True)
+    trainer = Trainer(captured, stages, SingleRank(), training(RULE), overlap_sync=True)
     losses = []
     for update in range(UPDATES):
         inputs, targets = make_batch(RULE, update)
@@ -39,4 +39,4 @@ def test_a_stage_of_other_ranks_is_refused() -> None:
     captured = capture(make_model(RULE), SHAPE, input_dtype=RULE.dtype)
     layers = tuple(range(len(captured.graph.layers)))
     with pytest.raises(ValueError, match=r"there are no ranks \[0, 1\]"):
-        Trainer(captured, [Stage("all", layers, Layout((0, 1), RULE.batch))], Alone(), training(RULE))
+        Trainer(captured, [Stage("all", layers, Layout((0, 1), RULE.batch))], SingleRank(), training(RULE))

@@ -51,14 +51,14 @@ class VirtualRank:
         self.plan, self.rank, self.stages = made, rank, stages_of(made)
         self.clock = VirtualClock()
         self.idle = 0.0
-        turns = replay_schedule(made, self.stages, rank)
-        self.peers = EmulatedCommunicator(rank, made.gpus, turns, clock=self.clock, wait=self.clock.wait)
-        self.group = self.peers.group([0, 1])
+        schedule = replay_schedule(made, self.stages, rank)
+        self.communicator = EmulatedCommunicator(rank, made.gpus, schedule, clock=self.clock, wait=self.clock.wait)
+        self.group = self.communicator.group([0, 1])
 
     def iterate(self, seconds):
         """Seconds that one iteration takes."""
         began = self.clock.now
-        self.peers.begin()
+        self.communicator.begin()
         own = [index for index, stage in enumerate(self.stages) if self.rank in stage.layout.gpus]
         for index in own:
             self.compute("forward", index, seconds)
@@ -69,26 +69,26 @@ class VirtualRank:
         for index in reversed(own):
             if self.plan.overlap_sync:
                 self.sum_up(index)
-        self.peers.end()
+        self.communicator.end()
         return self.clock.now - began
 
     def compute(self, kind, index, seconds):
         # Some of what a stage reads comes from others, or nothing does; the wait is as long.
         receiving = [(torch.empty(2), 1)] if index % 2 else []
         before = self.clock.now
-        for work in self.peers.exchange(receiving, []):
+        for work in self.communicator.exchange(receiving, []):
             work.wait()
-        self.peers.await_turn(kind, index)
+        self.communicator.await_scheduled_start(kind, index)
         self.idle += self.clock.now - before
-        self.peers.enter(kind, index)
+        self.communicator.enter(kind, index)
         self.clock.now += seconds(kind, index)
-        self.peers.leave(kind, index)
+        self.communicator.leave(kind, index)
 
     def sum_up(self, index):
         work = self.group.all_reduce(torch.zeros(1))
-        self.peers.enter("sync", index)
+        self.communicator.enter("sync", index)
         work.wait()
-        self.peers.leave("sync", index)
+        self.communicator.leave("sync", index)
 
 
 def predicted(made):
@@ -154,7 +154,7 @@ def test_what_a_rank_does_between_iterations_delays_others_by_as_much_as_it_is_l
     """And a rank whose first turn comes later than that, or never, delays nobody."""
     for rank in range(made.gpus):
         emulated = VirtualRank(made, rank)
-        emulated.peers.barrier()
+        emulated.communicator.barrier()
         emulated.iterate(predicted(made))
         emulated.clock.now += pause
         stages, seconds = stages_of(made), predicted(made)
@@ -191,12 +191,12 @@ def test_stages_follow_the_schedule_and_none_spans_the_begin_or_end_of_lanes(mad
 
 def test_what_comes_from_others_is_finite_small_and_the_same_in_every_iteration():
     made = plan(profile_from_times(make_graph([()]), [lambda b: b]), 2, 16)
-    peers = EmulatedCommunicator(0, 2, replay_schedule(made, stages_of(made), 0))
-    peers.begin()
+    communicator = EmulatedCommunicator(0, 2, replay_schedule(made, stages_of(made), 0))
+    communicator.begin()
     numbers, tokens = torch.full((4, 3), torch.nan), torch.full((4,), 7)
-    peers.exchange([(numbers[1:3], 1), (tokens, 1)], [])
+    communicator.exchange([(numbers[1:3], 1), (tokens, 1)], [])
     first = numbers.clone()
-    peers.exchange([(numbers[1:3], 1)], [])
+    communicator.exchange([(numbers[1:3], 1)], [])
     assert torch.equal(first[1:3], numbers[1:3])
     assert 0 < float(numbers[1:3].abs().max()) < 0.1
     assert numbers[0].isnan().all()
@@ -221,9 +221,9 @@ def test_an_emulated_rank_runs_its_stages_as_cuda_graphs():
     captured = capture(make_model("branches", torch.float32).cuda(), (3, 6, 6))
     made = emulated_rank.make_plan(captured, overlap_sync=False)
     stages = stages_of(made)
-    settle = torch.cuda.current_stream().synchronize
-    peers = EmulatedCommunicator(0, made.gpus, replay_schedule(made, stages, 0), settle=settle)
-    trainer = Trainer(captured, stages, peers, training(Rule("")))
+    synchronize = torch.cuda.current_stream().synchronize
+    communicator = EmulatedCommunicator(0, made.gpus, replay_schedule(made, stages, 0), synchronize=synchronize)
+    trainer = Trainer(captured, stages, communicator, training(Rule("")))
     for index, stage in enumerate(stages):
         assert hasattr(trainer._forwards[index], "func") == (0 not in stage.layout.gpus)
     inputs, targets = (x.cuda() for x in make_batch("branches", emulated_rank.BATCH, torch.float32))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from deeppool.errors import DocumentError
-from deeppool.execution.failure_report import MEETING, describe, report_failure
+from deeppool.execution.failure_report import RENDEZVOUS, describe_failure, report_failure
 from deeppool.units import format_bytes
 
 DOING = "forward of stage conv1 (update 3)"
@@ -40,7 +40,7 @@ def fail_in_a_list() -> None:
     ids=["torch", "numpy", "Python"],
 )
 def test_an_allocation_that_fails_says_what_was_asked_for_and_what_there_is(action, asked: str) -> None:
-    told = describe(raised(action), DOING)
+    told = describe_failure(raised(action), DOING)
     assert told["kind"] == "memory"
     assert told["text"].startswith(f"ran out of memory in {DOING}: ")
     assert f"{asked}, it holds " in told["text"]
@@ -50,7 +50,7 @@ def test_an_allocation_that_fails_says_what_was_asked_for_and_what_there_is(acti
 
 def test_the_memory_of_a_gpu_is_memory_too() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of …")
-    assert "20.0 MiB more were asked for" in describe(error, DOING)["text"]
+    assert "20.0 MiB more were asked for" in describe_failure(error, DOING)["text"]
 
 
 @pytest.mark.parametrize(
@@ -59,23 +59,23 @@ def test_the_memory_of_a_gpu_is_memory_too() -> None:
         (RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:5"), DOING),
         (RuntimeError("[enforce fail at gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1ms"), DOING),
         (dist.DistNetworkError("failed to connect"), DOING),
-        (RuntimeError("Unable to find address for: eth7"), MEETING),
+        (RuntimeError("Unable to find address for: eth7"), RENDEZVOUS),
     ],
 )
 def test_a_rank_that_was_lost_by_another_is_a_lost_connection(error: BaseException, doing: str) -> None:
-    told = describe(error, doing)
+    told = describe_failure(error, doing)
     assert told["kind"] == "connection"
     assert (doing if doing is DOING else "could not reach the other ranks") in told["text"]
     assert str(error).splitlines()[-1] in told["text"]
 
 
 def test_an_error_of_ours_is_told_as_it_is() -> None:
-    told = describe(DocumentError("cannot write x: disk full"), DOING)
+    told = describe_failure(DocumentError("cannot write x: disk full"), DOING)
     assert (told["kind"], told["text"]) == ("refusal", "cannot write x: disk full")
 
 
 def test_an_error_of_the_users_code_comes_with_its_line() -> None:
-    told = describe(raised(fail_in_a_list), DOING)
+    told = describe_failure(raised(fail_in_a_list), DOING)
     assert told["kind"] == "error"
     assert told["text"].startswith(f"failed in {DOING}: IndexError: list index out of range, at ")
     assert told["text"].endswith("in fail_in_a_list")
@@ -84,7 +84,7 @@ def test_an_error_of_the_users_code_comes_with_its_line() -> None:
 
 def test_of_a_loaders_traceback_the_last_line_is_told() -> None:
     error = ValueError("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback:\n  x\nValueError: bad\n")
-    assert describe(error, DOING)["text"] == f"failed in {DOING}: ValueError: bad"
+    assert describe_failure(error, DOING)["text"] == f"failed in {DOING}: ValueError: bad"
 
 
 class Deadly(Dataset):
@@ -129,7 +129,7 @@ EXITED = "DataLoader worker (pid 71) exited unexpectedly with exit code 3. Detai
     ids=["signal", "exit code", "found gone", "found gone after a signal"],
 )
 def test_a_loader_that_was_lost_is_told_in_one_sentence_whoever_noticed_it(error: BaseException, fate: str) -> None:
-    told = describe(error, DOING)
+    told = describe_failure(error, DOING)
     assert told["kind"] == "loader"
     assert told["text"] == f"lost a process that loads its data in {DOING}: {fate}"
 
@@ -155,14 +155,16 @@ def test_a_loader_that_is_ending_while_its_samples_are_fetched_is_a_lost_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(loader._data_queue, "get", get)
-        told = describe(raised(lambda: next(loader)), DOING)
+        told = describe_failure(raised(lambda: next(loader)), DOING)
     assert told["kind"] == "loader"
     assert told["text"] == (
         f"lost a process that loads its data in {DOING}: it went away while it handed over samples "
         f"({type(way).__name__}{f': {way}' if str(way) else ''})"
     )
     # One that the data raises is the data's.
-    assert describe(raised(lambda: next(iter(DataLoader(Broken(way), num_workers=1)))), DOING)["kind"] == "error"
+    assert (
+        describe_failure(raised(lambda: next(iter(DataLoader(Broken(way), num_workers=1)))), DOING)["kind"] == "error"
+    )
 
 
 class Broken(Dataset):
@@ -201,7 +203,7 @@ def test_news_of_a_loader_that_come_while_its_loss_is_told_are_told_too() -> Non
 
 @pytest.mark.parametrize("by_signal", [True, False])
 def test_torch_still_words_the_end_of_a_loader_as_is_expected_here(by_signal: bool) -> None:
-    told = describe(raised(lambda: next(iter(DataLoader(Deadly(by_signal), num_workers=1)))), DOING)
+    told = describe_failure(raised(lambda: next(iter(DataLoader(Deadly(by_signal), num_workers=1)))), DOING)
     assert told["kind"] == "loader"
     known = r"was killed by a signal \(Killed\)" if by_signal else "ended with exit code 3"
     assert re.search(rf"process \d+ ({known}|ended, and told nobody how)$", told["text"])

@@ -14,7 +14,7 @@ from torch import nn
 
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collectives.layout import Layout
-from deeppool.execution.communicator import Alone
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.foreground_control import GROUP, ForegroundControl
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -33,7 +33,7 @@ def two_stages() -> Trainer:
     layers = tuple(range(len(captured.graph.layers)))
     stages = [Stage("first", layers[:1], Layout((0,), BATCH)), Stage("last", layers[1:], Layout((0,), BATCH))]
     rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1))
-    return Trainer(captured, stages, Alone(), rule)
+    return Trainer(captured, stages, SingleRank(), rule)
 
 
 def samples(chosen: range) -> tuple[torch.Tensor, ...]:
@@ -58,63 +58,63 @@ class Listener(SharedPage):
 
 def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path) -> None:
     trainer, board, background = two_stages(), Listener(tmp_path), SharedPage(tmp_path, 0)
-    governing = ForegroundControl(Sharing(), tmp_path, 0, Alone())
-    governing._board = board
-    governing.begin(trainer)
+    control = ForegroundControl(Sharing(), tmp_path, 0, SingleRank())
+    control._board = board
+    control.begin(trainer)
     trainer.iterate([samples])
     parts = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0), ("update", 1)]
     assert board.heard == [heard for part in parts for heard in (part, None)]
-    governing.rest(trainer)
+    control.rest(trainer)
     trainer.iterate([samples])
     assert len(board.heard) == 2 * len(parts)
     assert background.doing is None
 
 
-def learn(governing: ForegroundControl, background: SharedPage, trainer: Trainer, cost: float) -> list[float]:
+def learn(control: ForegroundControl, background: SharedPage, trainer: Trainer, cost: float) -> list[float]:
     """So many iterations as are dense, each slower by what the background's share costs; its shares."""
     shares = []
     for _ in range(DENSE):
-        governing.begin(trainer)
+        control.begin(trainer)
         may_run, share, _ = background.limits
         shares.append(share * may_run)
-        governing.end(0.2 * (1 + cost * shares[-1]), [SPAN])
+        control.end(0.2 * (1 + cost * shares[-1]), [SPAN])
     return shares
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.5])
 def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
-    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
-    shares = learn(governing, background, trainer, cost)
+    control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
+    shares = learn(control, background, trainer, cost)
     assert [share > 0 for share in shares] == [not is_alone(number) for number in range(DENSE)]
-    found = governing.found(trainer.stages)
+    found = control.found(trainer.stages)
     assert found["slowdown"] == pytest.approx(cost * fmean(share for share in shares if share))
-    governing.begin(trainer)
+    control.begin(trainer)
     assert (background.limits[1] < 1) is (cost > 0)
-    assert background.limits[1] == governing.found(trainer.stages)["share"]
-    governing.rest(trainer)
+    assert background.limits[1] == control.found(trainer.stages)["share"]
+    control.rest(trainer)
     assert background.limits == (True, 1.0, frozenset())
 
 
 def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
-    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
-    learn(governing, background, trainer, 0.5)
-    governing.start_over()
-    assert governing.found(trainer.stages)["slowdown"] is None
-    governing.begin(trainer)
+    control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
+    learn(control, background, trainer, 0.5)
+    control.reset()
+    assert control.found(trainer.stages)["slowdown"] is None
+    control.begin(trainer)
     assert background.limits == (not is_alone(0), 1.0, frozenset())
 
 
 def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
-    governing = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, Alone())
+    control = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, SingleRank())
     seen: Sequence[str] = ()
     for _ in range(2 * DENSE):
-        governing.begin(trainer)
+        control.begin(trainer)
         beside = background.limits[0] and not background.limits[2]
-        governing.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
-        seen = governing.found(trainer.stages)["banned"] or seen
+        control.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
+        seen = control.found(trainer.stages)["banned"] or seen
     assert seen == ["sync of last"]
 
 
@@ -140,69 +140,69 @@ class Clock:
 
 def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_were_timed_too(tmp_path: Path) -> None:
     trainer, board, clock = two_stages(), SharedPage(tmp_path, 0), Clock()
-    governing = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, Alone())
-    governing.trust(clock)
+    control = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, SingleRank())
+    control.use_device_times(clock)
     # A turn of two iterations beside the background, and many alone: a ban needs only some slow ones.
     for _ in range(2 * DENSE):
         for _ in range(2):
-            governing.begin(trainer)
+            control.begin(trainer)
             assert not board.limits[2]
             clock.iterate(0.1)
-            governing.end(0.2, [])
-        governing.rest(trainer)
+            control.end(0.2, [])
+        control.rest(trainer)
         for _ in range(50):
             clock.iterate(0.1)
 
 
 def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
-    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
-    learn(governing, background, trainer, 0.5)
-    governing.begin(trainer)
+    control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
+    learn(control, background, trainer, 0.5)
+    control.begin(trainer)
     before = background.limits[1]
-    assert governing.told() == {"bound": 0.01, "share": before}
-    governing.change_bound(0.05, 1)
-    governing.end(0.2, [SPAN])
-    assert (background.limits[1], governing.number) == (before, 0)
-    assert governing.told() == {"bound": 0.01, "share": before}
-    governing.begin(trainer)
-    assert governing.number == 1
+    assert control.told() == {"bound": 0.01, "share": before}
+    control.change_bound(0.05, 1)
+    control.end(0.2, [SPAN])
+    assert (background.limits[1], control.number) == (before, 0)
+    assert control.told() == {"bound": 0.01, "share": before}
+    control.begin(trainer)
+    assert control.number == 1
     assert background.limits[1] == pytest.approx(5 * before)
-    assert governing.told() == {"bound": 0.05, "share": pytest.approx(5 * before)}
+    assert control.told() == {"bound": 0.05, "share": pytest.approx(5 * before)}
 
 
 def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
-    governing = ForegroundControl(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0, Alone())
-    governing.change_bound(0.01, 1)
-    governing.start_over()
-    learn(governing, background, trainer, 0.5)
-    governing.begin(trainer)
+    control = ForegroundControl(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0, SingleRank())
+    control.change_bound(0.01, 1)
+    control.reset()
+    learn(control, background, trainer, 0.5)
+    control.begin(trainer)
     assert background.limits[1] < 1
-    assert governing.told()["bound"] == 0.01
+    assert control.told()["bound"] == 0.01
 
 
 def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
-    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
+    control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
     background.wait(0)
     heard = []
     for _ in range(DENSE):
-        governing.begin(trainer)
+        control.begin(trainer)
         heard.append(background.wait(0))
-        governing.end(0.2, [SPAN])
+        control.end(0.2, [SPAN])
     assert heard == [number % 4 == 0 for number in range(DENSE)]
-    governing.rest(trainer)
-    governing.begin(trainer)
+    control.rest(trainer)
+    control.begin(trainer)
     assert background.wait(0)
 
 
 def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_path: Path) -> None:
     trainer = two_stages()
-    governing = ForegroundControl(GOVERNED, tmp_path, 0, Alone())
-    governing.begin(trainer)
-    assert governing.told() == {"bound": 0.01, "share": 0.0}
-    ungoverned = ForegroundControl(Sharing(), tmp_path, 0, Alone())
+    control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
+    control.begin(trainer)
+    assert control.told() == {"bound": 0.01, "share": 0.0}
+    ungoverned = ForegroundControl(Sharing(), tmp_path, 0, SingleRank())
     ungoverned.begin(trainer)
     assert ungoverned.told() == {"bound": None, "share": None}
 
@@ -215,7 +215,7 @@ class Meeting:
         self.changed = threading.Condition()
 
 
-class Two(Alone):
+class Two(SingleRank):
     """One of two ranks."""
 
     ranks = 2
@@ -247,12 +247,12 @@ class Sum:
 
 def test_a_rank_that_has_ended_an_iteration_waits_for_nobody_before_it_has_ended_the_next_one(tmp_path: Path) -> None:
     meeting, trainer = Meeting(), two_stages()
-    governing = ForegroundControl(GOVERNED, tmp_path, 0, Two(0, meeting))
-    governing.begin(trainer)
-    governing.end(0.2, [SPAN])
-    governing.begin(trainer)
+    control = ForegroundControl(GOVERNED, tmp_path, 0, Two(0, meeting))
+    control.begin(trainer)
+    control.end(0.2, [SPAN])
+    control.begin(trainer)
     with pytest.raises(AssertionError, match="the other is not there"):
-        governing.end(0.2, [SPAN])
+        control.end(0.2, [SPAN])
 
 
 def train_two(
@@ -263,15 +263,15 @@ def train_two(
 
     def train(rank: int) -> tuple[Sequence[float], dict[str, Any]]:
         background = SharedPage(folder, rank)
-        governing = ForegroundControl(GOVERNED, folder, rank, Two(rank, meeting))
+        control = ForegroundControl(GOVERNED, folder, rank, Two(rank, meeting))
         shares = []
         for iteration in range(iterations):
-            governing.begin(trainer)
+            control.begin(trainer)
             may_run, share, _ = background.limits
             shares.append(share * may_run)
-            governing.end(times(iteration, shares[-1])[rank], [SPAN])
-        governing.rest(trainer)
-        return shares, governing.found(trainer.stages)
+            control.end(times(iteration, shares[-1])[rank], [SPAN])
+        control.rest(trainer)
+        return shares, control.found(trainer.stages)
 
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(train, range(2)))
@@ -292,14 +292,14 @@ def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks
     meeting, trainer = Meeting(), two_stages()
 
     def train(rank: int) -> dict[str, Any]:
-        governing = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
-        governing.alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
-        governing.alone([5.0])
+        control = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        control.alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
+        control.alone([5.0])
         for iteration in range(8):
-            governing.begin(trainer)
-            governing.end(0.25 if iteration >= 4 else 0.2, [SPAN])
-        governing.rest(trainer)
-        return governing.found(trainer.stages)
+            control.begin(trainer)
+            control.end(0.25 if iteration >= 4 else 0.2, [SPAN])
+        control.rest(trainer)
+        return control.found(trainer.stages)
 
     with ThreadPoolExecutor(2) as threads:
         found, other = threads.map(train, range(2))
@@ -330,15 +330,15 @@ def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(
 
     def train(rank: int) -> list[tuple[float, int]]:
         background = SharedPage(tmp_path, rank)
-        governing = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        control = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
         found = []
         for iteration in range(DENSE + 5):
             if iteration == heard[rank]:
-                governing.change_bound(0.05, 1)
-            governing.begin(trainer)
+                control.change_bound(0.05, 1)
+            control.begin(trainer)
             may_run, share, _ = background.limits
-            found.append((share, governing.number))
-            governing.end(0.2 * (1 + 0.5 * share * may_run * noise[rank]), [SPAN])
+            found.append((share, control.number))
+            control.end(0.2 * (1 + 0.5 * share * may_run * noise[rank]), [SPAN])
         return found
 
     with ThreadPoolExecutor(2) as threads:

@@ -106,7 +106,7 @@ def expected() -> list[float]:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks_module, "LEAST_PATIENCE", 6.0)
+    monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)
     monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
 
 

@@ -87,7 +87,7 @@ def test_an_interface_that_is_not_there_is_told_before_anything_trains() -> None
 @pytest.mark.root
 @pytest.mark.stress
 def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks_module, "MEETING_SECONDS", 5.0)
+    monkeypatch.setattr(ranks_module, "RENDEZVOUS_SECONDS", 5.0)
     # In a network of its own, each has no way to the other.
     ip("-n", namespaces[1], "address", "flush", "dev", LINK)
     ip("-n", namespaces[1], "address", "add", "10.78.0.2/24", "dev", LINK)
@@ -103,7 +103,7 @@ def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pyt
 def test_a_link_that_is_cut_while_they_train_is_told_as_such(
     namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks_module, "LEAST_PATIENCE", 6.0)
+    monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)
     monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
     data = functools.partial(Faulty, cut_the_link, tmp_path / "once")
     with pytest.raises(

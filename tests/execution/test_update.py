@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.execution.communicator import Alone
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.update import Update
 from deeppool.training.training_job import Training
 
@@ -17,7 +17,7 @@ META = torch.device("meta")
 def test_a_rank_without_parameters_adds_to_the_norm_on_the_device_of_the_others() -> None:
     devices: list[torch.device] = []
 
-    class Peers(Alone):
+    class Peers(SingleRank):
         def all_reduce(self, tensor: torch.Tensor, *_: Any) -> Any:
             devices.append(tensor.device)
             return SimpleNamespace(wait=lambda: None)

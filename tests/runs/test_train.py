@@ -19,7 +19,7 @@ from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.profiling.table import Profile
-from deeppool.training.data import Order, ShardReader
+from deeppool.training.data import SampleOrder, ShardReader
 from examples import own_training
 from tests.processes.children import runs
 from tests.strategies import profile_from_times
@@ -216,17 +216,17 @@ def ranks() -> list[psutil.Process]:
 
 
 def test_each_epoch_reads_every_sample_once_in_its_own_order() -> None:
-    order = Order(20, 6, seed=1)
+    order = SampleOrder(20, 6, seed=1)
     epochs = [[order.positions(3 * epoch + batch) for batch in range(3)] for epoch in range(2)]
     for epoch in epochs:
         seen = [position for batch in epoch for position in batch]
         assert len(set(seen)) == 18 == len(seen)
     assert epochs[0] != epochs[1]
-    assert Order(20, 6, seed=1).positions(4) == epochs[1][1]
+    assert SampleOrder(20, 6, seed=1).positions(4) == epochs[1][1]
 
 
 def test_shards_of_a_batch_are_the_batch() -> None:
-    data, order = dataset(), Order(20, 6, seed=1)
+    data, order = dataset(), SampleOrder(20, 6, seed=1)
     readers = [ShardReader(data, 6, 1, 0) for _ in range(2)]
     for iteration in range(5):
         parts = [reader.shard(iteration, part) for reader, part in zip(readers, (range(4), range(4, 6)), strict=True)]

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
-from deeppool.scheduling.controller import LEAST, WARY, Controller
+from deeppool.scheduling.controller import CAUTIOUS, MIN_SHARE, Controller
 from deeppool.scheduling.governor import Governor
 from tests.sampling import examples
 
@@ -22,12 +22,12 @@ def run(plant, *, noise, seed, iterations=500, bound=BOUND, speed=None, priority
     governor = Governor(Sharing(priority=priority, max_slowdown=bound))
     shares, slowdowns = [], []
     for iteration in range(iterations):
-        orders = governor.begin(iteration)
-        slowdown = plant(iteration, orders.share) if orders.open else 0.0
+        limits = governor.begin(iteration)
+        slowdown = plant(iteration, limits.share) if limits.open else 0.0
         wandered = 1 + (next(speed) if speed else 0.0)
         governor.end(0.1 * (1 + slowdown) * wandered * draw.lognormvariate(0, noise), {})
-        if orders.open:
-            shares.append(orders.share)
+        if limits.open:
+            shares.append(limits.share)
             slowdowns.append(slowdown)
     return shares, slowdowns
 
@@ -42,7 +42,7 @@ def test_without_noise_the_share_is_all_that_the_bound_allows(cost):
         assert set(shares) == {1.0}
     else:
         assert max(slowdowns[20:]) <= BOUND * (1 + 1e-9)
-        assert shares[-1] == pytest.approx(max(LEAST, 0.9 * BOUND / cost), rel=0.01)
+        assert shares[-1] == pytest.approx(max(MIN_SHARE, 0.9 * BOUND / cost), rel=0.01)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
@@ -57,7 +57,7 @@ def test_a_background_as_strong_as_the_foreground_is_tried_before_it_gets_the_de
     }
     paid = {priority: fmean(fmean(slowdowns) for _, slowdowns in runs) for priority, runs in found.items()}
     assert paid["normal"] < part * paid["lowest"]
-    assert all(max(shares[:2]) <= WARY for shares, _ in found["normal"])
+    assert all(max(shares[:2]) <= CAUTIOUS for shares, _ in found["normal"])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
@@ -119,7 +119,7 @@ def test_a_background_that_becomes_harmless_gets_the_device_back():
 def test_a_background_that_no_share_makes_bearable_gets_next_to_nothing():
     """It looks like a foreground that has become slower by itself, until iterations alone show that it is not."""
     shares, _ = run(lambda *_: 0.5, noise=0.02, seed=1, iterations=600)
-    assert set(shares[-100:]) == {LEAST}
+    assert set(shares[-100:]) == {MIN_SHARE}
 
 
 def drifting(seed, *, size, memory):
@@ -165,11 +165,11 @@ def rebound(before, after, *, cost, noise, seed, change=300, iterations=900):
     for iteration in range(iterations):
         if iteration == change:
             governor.change_bound(after)
-        orders = governor.begin(iteration)
-        slowdown = cost * orders.share if orders.open else 0.0
+        limits = governor.begin(iteration)
+        slowdown = cost * limits.share if limits.open else 0.0
         governor.end(0.1 * (1 + slowdown) * draw.lognormvariate(0, noise), {})
-        if orders.open:
-            parts[iteration >= change].append((orders.share, slowdown))
+        if limits.open:
+            parts[iteration >= change].append((limits.share, slowdown))
     return governor, parts
 
 
@@ -203,11 +203,11 @@ def test_a_background_that_was_hopeless_by_the_old_bound_may_try_again():
     for iteration in range(1500):
         if iteration == 700:
             governor.change_bound(1.0)
-        orders = governor.begin(iteration)
-        governor.end(0.1 * (1.5 if orders.open else 1.0) * draw.lognormvariate(0, 0.02), {})
-        if orders.open:
-            shares.append((iteration, orders.share))
-    assert {share for iteration, share in shares if 600 <= iteration < 700} == {LEAST}
+        limits = governor.begin(iteration)
+        governor.end(0.1 * (1.5 if limits.open else 1.0) * draw.lognormvariate(0, 0.02), {})
+        if limits.open:
+            shares.append((iteration, limits.share))
+    assert {share for iteration, share in shares if 600 <= iteration < 700} == {MIN_SHARE}
     assert shares[-1][1] == 1.0
 
 
@@ -226,9 +226,9 @@ def test_feedback_without_a_bound_may_be_given_one():
     for iteration in range(600):
         if iteration == 100:
             governor.change_bound(BOUND)
-        orders = governor.begin(iteration)
-        governor.end(0.1 * (1 + 0.5 * orders.share * orders.open), {})
-        shares.append(orders.share)
+        limits = governor.begin(iteration)
+        governor.end(0.1 * (1 + 0.5 * limits.share * limits.open), {})
+        shares.append(limits.share)
     assert set(shares[:100]) == {1.0}
     assert shares[-1] == pytest.approx(0.9 * BOUND / 0.5, rel=0.01)
 

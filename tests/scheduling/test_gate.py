@@ -20,14 +20,14 @@ def lives(draw):
     return draw(st.lists(st.tuples(TIMES, DOINGS, TIMES, st.booleans(), st.floats(0.5, 2)), min_size=1, max_size=80))
 
 
-def live(gate, orders, life):
+def live(gate, limits, life):
     """Yields (time, expected seconds of the pieces in flight) after each launch."""
     now, flying = 0.0, []
     for passed, doing, expected, ends, actual in life:
         now += passed
         if ends and flying:
             gate.finished(now, actual * flying.pop(0))
-        if gate.admits(now, orders, doing, expected):
+        if gate.admits(now, limits, doing, expected):
             gate.launched(now, expected)
             flying.append(expected)
             yield now, list(flying)
@@ -68,24 +68,24 @@ def test_launches_take_no_more_than_the_share_and_what_was_kept(life, share):
 
 
 def test_a_share_is_used_up_by_a_background_that_always_asks():
-    gate, orders = Gate(Sharing()), BackgroundLimits(open=True, share=0.25, banned=frozenset())
-    taken = sum(_ask(gate, step / 1000, orders, FORWARD, 0.001) for step in range(10_000))
+    gate, limits = Gate(Sharing()), BackgroundLimits(open=True, share=0.25, banned=frozenset())
+    taken = sum(_ask(gate, step / 1000, limits, FORWARD, 0.001) for step in range(10_000))
     assert taken == pytest.approx(0.25 * 10, abs=0.25 * WINDOW + 0.001)
 
 
 def test_a_share_goes_to_gaps_first():
     """Half of the time is a gap: with less than half of the time earned, nothing is left to run beside computing."""
-    gate, orders = Gate(Sharing()), BackgroundLimits(open=True, share=0.3, banned=frozenset())
+    gate, limits = Gate(Sharing()), BackgroundLimits(open=True, share=0.3, banned=frozenset())
     taken = {None: 0.0, FORWARD: 0.0}
     for step in range(10_000):
         doing = None if step // 10 % 2 else FORWARD
-        taken[doing] += _ask(gate, step / 1000, orders, doing, 0.001)
+        taken[doing] += _ask(gate, step / 1000, limits, doing, 0.001)
     assert taken[None] == pytest.approx(3, rel=0.05)
     assert taken[FORWARD] == 0
 
 
-def _ask(gate, now, orders, doing, seconds):
-    if not gate.admits(now, orders, doing, seconds):
+def _ask(gate, now, limits, doing, seconds):
+    if not gate.admits(now, limits, doing, seconds):
         return 0.0
     gate.launched(now, seconds)
     gate.finished(now, seconds)
@@ -93,10 +93,10 @@ def _ask(gate, now, orders, doing, seconds):
 
 
 def test_pieces_longer_than_expected_are_paid_for():
-    gate, orders = Gate(Sharing()), BackgroundLimits(open=True, share=0.5, banned=frozenset())
+    gate, limits = Gate(Sharing()), BackgroundLimits(open=True, share=0.5, banned=frozenset())
     taken = 0.0
     for step in range(10_000):
-        if gate.admits(step / 1000, orders, None, 0.001):
+        if gate.admits(step / 1000, limits, None, 0.001):
             gate.launched(step / 1000, 0.001)
             gate.finished(step / 1000, 0.003)
             taken += 0.003
@@ -119,6 +119,6 @@ def test_nothing_starts_beside_a_banned_operator_or_while_the_gate_is_closed(lif
     closed = BackgroundLimits(open=False, share=1.0, banned=frozenset())
     assert list(live(Gate(Sharing()), closed, life)) == []
     banned = [(passed, SYNC, *rest) for passed, _, *rest in life]
-    orders = BackgroundLimits(open=True, share=1.0, banned=frozenset({SYNC}))
-    assert list(live(Gate(Sharing()), orders, banned)) == []
-    assert Gate(Sharing()).admits(0.0, orders, ("sync", 1), 0.001)
+    limits = BackgroundLimits(open=True, share=1.0, banned=frozenset({SYNC}))
+    assert list(live(Gate(Sharing()), limits, banned)) == []
+    assert Gate(Sharing()).admits(0.0, limits, ("sync", 1), 0.001)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits
-from deeppool.scheduling.controller import LEAST
+from deeppool.scheduling.controller import MIN_SHARE
 from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
-from deeppool.scheduling.governor import DENSE, Governor, is_alone, together
+from deeppool.scheduling.governor import DENSE, Governor, combine, is_alone
 from tests.sampling import examples
 
 FORWARD, SYNC = ("forward", 0), ("sync", 0)
@@ -23,9 +23,9 @@ def run(governor, plant, iterations, *, noise=0.0, seed=0, late=False):
     draw = random.Random(seed)
     told, arriving = [], []
     for iteration in range(iterations):
-        orders = governor.begin(iteration)
-        told.append(orders)
-        taken = {what: time * draw.lognormvariate(0, noise) for what, time in plant(iteration, orders).items()}
+        limits = governor.begin(iteration)
+        told.append(limits)
+        taken = {what: time * draw.lognormvariate(0, noise) for what, time in plant(iteration, limits).items()}
         if late:
             for seen in arriving:
                 governor.learn(seen)
@@ -38,8 +38,8 @@ def run(governor, plant, iterations, *, noise=0.0, seed=0, late=False):
 def doubling_sync(until=10**9, sync=0.01):
     """All-reduces take twice as long beside a background."""
 
-    def plant(iteration, orders):
-        beside = orders.open and SYNC not in orders.banned and iteration < until
+    def plant(iteration, limits):
+        beside = limits.open and SYNC not in limits.banned and iteration < until
         return {FORWARD: 0.09, SYNC: sync * (2 if beside else 1)}
 
     return plant
@@ -47,7 +47,7 @@ def doubling_sync(until=10**9, sync=0.01):
 
 def banned(told, operator=SYNC):
     """Numbers of iterations in which an operator was banned."""
-    return [number for number, orders in enumerate(told) if operator in orders.banned]
+    return [number for number, limits in enumerate(told) if operator in limits.banned]
 
 
 def stretches(numbers):
@@ -73,25 +73,25 @@ def test_where_they_are_worth_more_iterations_alone_come_more_often():
 @pytest.mark.parametrize("bound", [0.01, 0.05, 0.3])
 @pytest.mark.parametrize("priority", ["lowest", "normal"])
 def test_a_background_that_costs_its_share_is_held(priority, bound, late):
-    def plant(_, orders):
-        return {FORWARD: 0.1 * (1 + orders.share * orders.open)}
+    def plant(_, limits):
+        return {FORWARD: 0.1 * (1 + limits.share * limits.open)}
 
     governor = Governor(Sharing(priority=priority, max_slowdown=bound))
     told = run(governor, plant, 400, noise=0.01, late=late)
-    assert 0.3 * bound < fmean(orders.share for orders in told[150:] if orders.open) < 1.5 * bound
+    assert 0.3 * bound < fmean(limits.share for limits in told[150:] if limits.open) < 1.5 * bound
 
 
 @LATE
 def test_a_training_that_warms_up_is_not_held_too_loosely(late):
     """A tenth slower at first, and a background that costs its share of the time: the bound is on what it is later."""
 
-    def plant(iteration, orders):
+    def plant(iteration, limits):
         alone = 0.1 * (1.1 if iteration < 30 else 1.0)
-        return {FORWARD: alone * (1 + orders.share * orders.open)}
+        return {FORWARD: alone * (1 + limits.share * limits.open)}
 
     governor = Governor(Sharing(priority="normal", max_slowdown=0.05))
     told = run(governor, plant, 280, noise=0.01, late=late)
-    assert fmean(orders.share for orders in told[150:] if orders.open) < 0.06
+    assert fmean(limits.share for limits in told[150:] if limits.open) < 0.06
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -103,9 +103,9 @@ def test_what_an_iteration_takes_while_there_is_no_background_counts_too(told):
         governor.alone([0.1] * 30)
     shares = []
     for iteration in range(DENSE, 120):
-        orders = governor.begin(iteration)
-        shares.append(orders.share)
-        governor.end(0.1 * (1 + 0.04 * orders.share * orders.open), {})
+        limits = governor.begin(iteration)
+        shares.append(limits.share)
+        governor.end(0.1 * (1 + 0.04 * limits.share * limits.open), {})
     if told:
         assert shares[40:] == pytest.approx([0.9 * 0.01 / 0.04] * len(shares[40:]), rel=0.05)
     else:
@@ -120,19 +120,19 @@ def test_without_feedback_and_bound_nothing_is_forbidden_or_measured():
 
 def test_orders_are_closed_where_the_schedule_says():
     told = run(Governor(Sharing(max_slowdown=0.1)), doubling_sync(sync=0.005), 300)
-    assert [not orders.open for orders in told] == [is_alone(number) for number in range(300)]
+    assert [not limits.open for limits in told] == [is_alone(number) for number in range(300)]
 
 
 @LATE
 def test_while_a_controller_doubts_it_is_soon_shown_what_an_iteration_takes_alone(late):
     """Half as slow again at any share: it looks like a slower machine, which two blocks alone show that it is not."""
 
-    def plant(_, orders):
-        return {FORWARD: 0.15 if orders.open else 0.1}
+    def plant(_, limits):
+        return {FORWARD: 0.15 if limits.open else 0.1}
 
     told = run(Governor(Sharing(max_slowdown=0.03)), plant, 200, noise=0.01, late=late)
-    assert max(orders.share for orders in told[120:]) < 3 * LEAST
-    assert sum(not orders.open for orders in told[DENSE:]) <= 5 * 4
+    assert max(limits.share for limits in told[120:]) < 3 * MIN_SHARE
+    assert sum(not limits.open for limits in told[DENSE:]) <= 5 * 4
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.1])
@@ -184,8 +184,8 @@ def test_after_a_ban_only_what_the_operator_takes_now_counts():
 @examples(25)
 @given(st.integers(0, 10**6), st.floats(0.0, 0.3), st.floats(0.0, 2.0))
 def test_every_ban_ends(seed, noise, harm):
-    def plant(_, orders):
-        beside = orders.open and SYNC not in orders.banned
+    def plant(_, limits):
+        beside = limits.open and SYNC not in limits.banned
         return {FORWARD: 0.09, SYNC: 0.01 * (1 + harm * beside)}
 
     told = run(Governor(Sharing(feedback=0.1)), plant, 1000, noise=noise, seed=seed)
@@ -214,8 +214,8 @@ def test_noise_alone_bans_little(noise):
 def test_a_ban_that_does_not_help_is_lifted():
     """The all-reduce waits for another rank, whose background slows it down whatever this rank does."""
 
-    def plant(_, orders):
-        return {FORWARD: 0.09, SYNC: 0.02 if orders.open else 0.01}
+    def plant(_, limits):
+        return {FORWARD: 0.09, SYNC: 0.02 if limits.open else 0.01}
 
     told = run(Governor(Sharing(feedback=0.1)), plant, 1000)
     assert stretches(banned(told))[0] <= ENOUGH + 4
@@ -225,14 +225,14 @@ def test_a_ban_that_does_not_help_is_lifted():
 def test_operators_are_left_to_feedback_before_the_share_moves():
     governor = Governor(Sharing(feedback=0.1, max_slowdown=0.03))
     told = run(governor, doubling_sync(), 400, noise=0.01)
-    assert {orders.share for orders in told} == {1.0}
+    assert {limits.share for limits in told} == {1.0}
     assert len(banned(told)) > 350
 
 
 def test_the_slowdown_is_known_with_its_error():
     governor = Governor(Sharing(max_slowdown=10.0))
     assert governor.slowdown is None
-    run(governor, lambda _, orders: {FORWARD: 0.1 * (1.2 if orders.open else 1)}, 300, noise=0.02)
+    run(governor, lambda _, limits: {FORWARD: 0.1 * (1.2 if limits.open else 1)}, 300, noise=0.02)
     found = governor.slowdown
     assert abs(found.mean - 0.2) < 4 * found.error < 0.05
     assert (found.alone, found.collocated) == (
@@ -247,7 +247,7 @@ def test_a_machine_that_grows_slower_is_not_the_background_s_fault():
     def plant(iteration, _):
         return {FORWARD: 0.1 if iteration < 250 else 0.12}
 
-    shares = [orders.share for orders in run(governor, plant, 1000, noise=0.01)]
+    shares = [limits.share for limits in run(governor, plant, 1000, noise=0.01)]
     assert shares[240] == 1.0
     assert shares[-1] == 1.0
 
@@ -257,15 +257,15 @@ def as_one(governors, plant, iterations, *, noise=0.0, seed=0):
     draw = random.Random(seed)
     seconds, told = [], []
     for iteration in range(iterations):
-        orders = [governor.begin(iteration) for governor in governors]
-        taken = [{what: time * draw.lognormvariate(0, noise) for what, time in rank.items()} for rank in plant(orders)]
+        limits = [governor.begin(iteration) for governor in governors]
+        taken = [{what: time * draw.lognormvariate(0, noise) for what, time in rank.items()} for rank in plant(limits)]
         # The ranks wait for the slowest.
         seconds.append(max(sum(rank.values()) for rank in taken))
         clocks = [seconds[-1] * draw.lognormvariate(0, noise / 5) for _ in governors]
         seen = [governor.observe(*own) for governor, *own in zip(governors, clocks, taken, strict=True)]
         for governor in governors:
-            governor.learn(together(seen))
-        told.append(orders)
+            governor.learn(combine(seen))
+        told.append(limits)
     return seconds, told
 
 
@@ -274,23 +274,23 @@ def as_one(governors, plant, iterations, *, noise=0.0, seed=0):
 def test_ranks_that_wait_for_one_another_hold_their_bound_together(cost, priority):
     """By itself each would see that its own background makes no difference, as long as the others have theirs."""
 
-    def plant(orders):
-        return [{FORWARD: 0.1 * (1 + cost * rank.share * rank.open)} for rank in orders]
+    def plant(limits):
+        return [{FORWARD: 0.1 * (1 + cost * rank.share * rank.open)} for rank in limits]
 
     sharing = Sharing(max_slowdown=0.05, priority=priority)
     seconds, told = as_one([Governor(sharing) for _ in range(3)], plant, 400, noise=0.02)
-    beside = [taken / 0.1 - 1 for taken, orders in zip(seconds[200:], told[200:], strict=True) if orders[0].open]
+    beside = [taken / 0.1 - 1 for taken, limits in zip(seconds[200:], told[200:], strict=True) if limits[0].open]
     # The slowest of three draws is above the mean, alone too.
-    alone = [taken / 0.1 - 1 for taken, orders in zip(seconds, told, strict=True) if not orders[0].open]
+    alone = [taken / 0.1 - 1 for taken, limits in zip(seconds, told, strict=True) if not limits[0].open]
     assert 0.02 < fmean(beside) - fmean(alone) < 0.06
-    assert all(len({rank.share for rank in orders}) == 1 for orders in told)
+    assert all(len({rank.share for rank in limits}) == 1 for limits in told)
 
 
 def test_each_rank_bans_what_suffers_on_it_and_all_leave_it_to_feedback():
-    def plant(orders):
-        return [doubling_sync()(0, orders[0]), {FORWARD: 0.1}]
+    def plant(limits):
+        return [doubling_sync()(0, limits[0]), {FORWARD: 0.1}]
 
     _, told = as_one([Governor(Sharing(feedback=0.1, max_slowdown=0.03)) for _ in range(2)], plant, 400, noise=0.01)
     assert len(banned([rank for rank, _ in told])) > 350
     assert len(banned([rank for _, rank in told])) < 20
-    assert {rank.share for orders in told for rank in orders} == {1.0}
+    assert {rank.share for limits in told for rank in limits} == {1.0}

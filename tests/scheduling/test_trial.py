@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from deeppool.scheduling.trial import LONGEST, TURN, Trial
+from deeppool.scheduling.trial import BLOCK, MAX_ITERATIONS, Trial
 
 BOUND = 0.03
 
@@ -23,7 +23,7 @@ def held(cost, *, drift=0.0, noise=0.0, low=0.01, high=1.0, seed=0):
 @pytest.mark.parametrize(("low", "high"), [(0.01, 1.0), (0.01, 0.2)])
 def test_without_noise_two_turns_tell_cost_and_drift_apart(cost, drift, low, high):
     trial = held(cost, drift=drift, low=low, high=high)
-    assert len(trial.seen) <= 2 * TURN
+    assert len(trial.iterations) <= 2 * BLOCK
     assert trial.cost == pytest.approx(cost)
     assert trial.level == pytest.approx(drift)
 
@@ -31,7 +31,7 @@ def test_without_noise_two_turns_tell_cost_and_drift_apart(cost, drift, low, hig
 def test_the_first_of_each_turn_has_little():
     trial = Trial(0.01, 0.4)
     shares = []
-    for _ in range(2 * TURN):
+    for _ in range(2 * BLOCK):
         shares.append(trial.share)
         trial.collocated(trial.share, 0.0, 0.02)
     assert shares == 2 * [0.01, 0.4, 0.4, 0.4]
@@ -44,13 +44,13 @@ def test_with_noise_the_verdict_is_right_nearly_always(cost, above):
 
 
 def test_what_lies_at_the_bound_is_tried_for_long_but_not_for_ever():
-    lengths = {len(held(BOUND, noise=0.02, seed=seed).seen) for seed in range(50)}
-    assert max(lengths) == LONGEST
+    lengths = {len(held(BOUND, noise=0.02, seed=seed).iterations) for seed in range(50)}
+    assert max(lengths) == MAX_ITERATIONS
 
 
-def tried(cost, *, noise, seed, suspected=0.0, before=(), bound=BOUND):
+def tried(cost, *, noise, seed, suspected=0.0, earlier=(), bound=BOUND):
     """As :func:`held`, for what it was suspected of, and with what is remembered."""
-    draw, trial = random.Random(seed), Trial(0.01, 1.0, suspected=suspected, before=before)
+    draw, trial = random.Random(seed), Trial(0.01, 1.0, suspected=suspected, earlier=earlier)
     while not trial.over(bound):
         trial.collocated(trial.share, cost * trial.share + draw.gauss(0, noise), noise)
     return trial
@@ -60,14 +60,20 @@ def test_a_suspicion_that_is_refuted_ends_a_trial_though_the_cost_is_not_known()
     """Noise of 5 % hides whether it is less than 3 % for long, but not that it is less than 20 %."""
     refuted = [tried(0.0, noise=0.05, seed=seed, suspected=0.4) for seed in range(100)]
     asked = [tried(0.0, noise=0.05, seed=seed) for seed in range(100)]
-    assert fmean(len(trial.seen) for trial in refuted) < 12
-    assert fmean(len(trial.seen) for trial in asked) > 30
-    assert sum(trial.guilt(BOUND) is not None for trial in refuted) <= 2
+    assert fmean(len(trial.iterations) for trial in refuted) < 12
+    assert fmean(len(trial.iterations) for trial in asked) > 30
+    assert sum(trial.attributed_slowdown(BOUND) is not None for trial in refuted) <= 2
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
 def test_one_that_costs_nothing_is_hardly_ever_guilty_whatever_the_noise(noise):
-    assert sum(tried(0.0, noise=noise, seed=seed, bound=0.001).guilt(0.001) is not None for seed in range(200)) <= 8
+    assert (
+        sum(
+            tried(0.0, noise=noise, seed=seed, bound=0.001).attributed_slowdown(0.001) is not None
+            for seed in range(200)
+        )
+        <= 8
+    )
 
 
 def test_what_one_trial_cannot_prove_several_do():
@@ -75,10 +81,10 @@ def test_what_one_trial_cannot_prove_several_do():
     once, thrice = [], []
     for seed in range(60):
         trial = tried(0.04, noise=0.05, seed=seed)
-        once.append(trial.guilt(BOUND))
+        once.append(trial.attributed_slowdown(BOUND))
         for again in (1000, 2000):
-            trial = tried(0.04, noise=0.05, seed=seed + again, before=trial.turns)
-        thrice.append(trial.guilt(BOUND))
+            trial = tried(0.04, noise=0.05, seed=seed + again, earlier=trial.interleaved)
+        thrice.append(trial.attributed_slowdown(BOUND))
     found = [cost for cost in thrice if cost is not None]
     assert sum(cost is not None for cost in once) < 0.6 * len(once)
     assert len(found) > 0.75 * len(thrice)
@@ -87,5 +93,5 @@ def test_what_one_trial_cannot_prove_several_do():
 
 
 def test_a_background_that_has_become_harmful_is_guilty_whatever_is_remembered():
-    trial = tried(0.5, noise=0.02, seed=0, before=[0.0] * 36)
-    assert trial.guilt(BOUND) == pytest.approx(0.5, rel=0.1)
+    trial = tried(0.5, noise=0.02, seed=0, earlier=[0.0] * 36)
+    assert trial.attributed_slowdown(BOUND) == pytest.approx(0.5, rel=0.1)

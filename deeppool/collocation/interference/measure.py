@@ -8,10 +8,10 @@ from functools import partial
 import torch
 
 from deeppool.base.run_registry import registered
-from deeppool.collocation.interference.on_cpu import Cpu
-from deeppool.collocation.interference.on_gpu import Cuda
-from deeppool.collocation.interference.rounds import measure_rates
-from deeppool.collocation.interference.synthetic_kernels import kinds
+from deeppool.collocation.interference.cpu_bench import CpuBench
+from deeppool.collocation.interference.cuda_bench import CudaBench
+from deeppool.collocation.interference.pair_rates import measure_rates
+from deeppool.collocation.interference.synthetic_kernels import kernel_specs
 from deeppool.collocation.interference.transfers import RANKS, measure_transfers
 from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
 from deeppool.device.cuda import all_hardware_queues
@@ -67,13 +67,13 @@ def measure_interference(
         raise InvalidValueError(f"seconds must be positive and rounds at least 1, got {seconds:g} and {rounds}")
     found = find_device(device)
     report = on_progress or (lambda what, share: None)
-    chosen, lengths = kinds(found.kind, matrices, durations), check_waits(waits)
+    chosen, lengths = kernel_specs(found.kind, matrices, durations), check_waits(waits)
     report("starting", 0.0)
-    with (Cuda if found.kind == "cuda" else Cpu)(chosen, arrangements) as bench:
+    with (CudaBench if found.kind == "cuda" else CpuBench)(chosen, arrangements) as bench:
         names = list(bench.arrangements)
         with_waits = found.kind == "cpu" and "lowest" in names and bool(lengths)
         with_transfers = with_waits and found.count >= RANKS
-        told = _told_of(
+        told = _progress_of_parts(
             report,
             {
                 "pairs of kernels": (len(names) + 0.5) * len(chosen) ** 2,
@@ -103,15 +103,15 @@ def measure_interference(
     )
 
 
-def _told_of(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:
+def _progress_of_parts(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:
     """For each part of the measurement, which takes about so long, who is told of the share of it that is done."""
     told: dict[str, Callable[[float], None]] = {}
     since, whole = 0.0, sum(parts.values())
     for what, length in parts.items():
-        told[what] = partial(_tell, report, what, since / whole, length / whole)
+        told[what] = partial(_report_part, report, what, since / whole, length / whole)
         since += length
     return told
 
 
-def _tell(report: Progress, what: str, since: float, length: float, share: float) -> None:
+def _report_part(report: Progress, what: str, since: float, length: float, share: float) -> None:
     report(what, since + length * share)

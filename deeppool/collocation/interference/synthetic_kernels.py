@@ -26,7 +26,7 @@ BUFFER = {"cpu": 2**25, "cuda": 2**28}
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class KernelSpec:
     """A kernel to be made: a sum, or products of matrices with so many rows."""
 
     rows: int | None
@@ -38,7 +38,9 @@ class Kind:
         return SUM_INTENSITY if self.rows is None else self.rows / 6
 
 
-def kinds(device: str, matrices: Sequence[int] | None = None, durations: Sequence[float] | None = None) -> list[Kind]:
+def kernel_specs(
+    device: str, matrices: Sequence[int] | None = None, durations: Sequence[float] | None = None
+) -> list[KernelSpec]:
     """All classes, in the order of an Interference record.
 
     Args:
@@ -56,7 +58,7 @@ def kinds(device: str, matrices: Sequence[int] | None = None, durations: Sequenc
             raise InvalidValueError(
                 f"{name} must be positive numbers, got {list(values)} (for example {_EXAMPLE[name]})"
             )
-    return [Kind(size, seconds) for size in (None, *rows) for seconds in lengths]
+    return [KernelSpec(size, seconds) for size in (None, *rows) for seconds in lengths]
 
 
 def buffers(device: str) -> list[torch.Tensor]:
@@ -64,7 +66,7 @@ def buffers(device: str) -> list[torch.Tensor]:
     return [torch.rand(BUFFER[device], device=device) for _ in range(3)]
 
 
-def calibrate(kind: Kind, held: list[torch.Tensor], synchronize: Callable[[], None]) -> int:
+def calibrate(kind: KernelSpec, held: list[torch.Tensor], synchronize: Callable[[], None]) -> int:
     """Numbers to add, or matrices to multiply, that take about as long as the kind says."""
     unit = 1 if kind.rows is None else kind.rows**2
     most = held[0].numel() // unit
@@ -78,7 +80,7 @@ def calibrate(kind: Kind, held: list[torch.Tensor], synchronize: Callable[[], No
     return count
 
 
-def launcher(kind: Kind, held: list[torch.Tensor], count: int) -> Callable[[], object]:
+def launcher(kind: KernelSpec, held: list[torch.Tensor], count: int) -> Callable[[], object]:
     """Runs the kernel, each time on other parts of the buffers."""
     shape = (count,) if kind.rows is None else (count, kind.rows, kind.rows)
     size = count if kind.rows is None else count * kind.rows**2

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from deeppool.collocation.interference.on_cpu import START_SECONDS, run, running
+from deeppool.collocation.interference.cpu_bench import START_SECONDS, run, running
 from deeppool.collocation.interference.waits import start_background
 from deeppool.device.cpu import usable_cores
 from deeppool.processes.fork_server_client import fork_server
@@ -55,7 +55,9 @@ def _start_ranks(ending: contextlib.ExitStack) -> list[ManagedProcess]:
     folder = ending.enter_context(private_folder())
     ranks = [
         ending.enter_context(
-            ManagedProcess("deeppool.collocation.interference.rank", f"rank {rank}", fork_server=fork_server())
+            ManagedProcess(
+                "deeppool.collocation.interference.all_reduce_worker", f"rank {rank}", fork_server=fork_server()
+            )
         )
         for rank in range(RANKS)
     ]

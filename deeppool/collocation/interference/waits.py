@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from deeppool.collocation.interference.on_cpu import START_SECONDS, run, running
+from deeppool.collocation.interference.cpu_bench import START_SECONDS, run, running
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.processes.fork_server_client import fork_server
@@ -87,7 +87,7 @@ def _start(
     rests: Sequence[tuple[float, float]],
 ) -> ManagedProcess:
     child = ending.enter_context(
-        ManagedProcess("deeppool.collocation.interference.training", name, fork_server=fork_server())
+        ManagedProcess("deeppool.collocation.interference.training_worker", name, fork_server=fork_server())
     )
     child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
     receive(child, START_SECONDS)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from deeppool.collocation.interference.on_cpu import chosen
-from deeppool.collocation.interference.rounds import measure_rates
-from deeppool.collocation.interference.synthetic_kernels import Kind, kinds, launcher
+from deeppool.collocation.interference.cpu_bench import select_arrangements
+from deeppool.collocation.interference.pair_rates import measure_rates
+from deeppool.collocation.interference.synthetic_kernels import KernelSpec, kernel_specs, launcher
 from deeppool.errors import InvalidValueError
 
 SPEEDS = (100.0, 40.0)
@@ -49,8 +49,8 @@ def test_a_machine_that_grows_slower_from_round_to_round_changes_no_rate() -> No
 
 
 def test_classes_are_every_duration_of_each_intensity_in_ascending_order() -> None:
-    found = kinds("cpu", matrices=[128, 16], durations=[2e-3, 2e-4])
-    assert found == [Kind(rows, seconds) for rows in (None, 16, 128) for seconds in (2e-4, 2e-3)]
+    found = kernel_specs("cpu", matrices=[128, 16], durations=[2e-3, 2e-4])
+    assert found == [KernelSpec(rows, seconds) for rows in (None, 16, 128) for seconds in (2e-4, 2e-3)]
     intensities = [kind.intensity for kind in found]
     assert intensities == sorted(intensities)
 
@@ -65,22 +65,22 @@ def test_classes_are_every_duration_of_each_intensity_in_ascending_order() -> No
 )
 def test_kernels_that_there_cannot_be_are_refused(wrong: dict, phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
-        kinds("cpu", **wrong)
+        kernel_specs("cpu", **wrong)
 
 
 @pytest.mark.parametrize("wanted", [["sideways"], []])
 def test_an_arrangement_that_there_is_not_is_refused(wanted: list[str]) -> None:
     with pytest.raises(InvalidValueError, match="arrangements must be some of normal, lowest, got"):
-        chosen(wanted, ["normal", "lowest"])
+        select_arrangements(wanted, ["normal", "lowest"])
 
 
 def test_a_kernel_computes_on_another_part_of_the_buffers_each_time() -> None:
     held = [torch.arange(8.0), torch.arange(8.0), torch.zeros(8)]
-    run = launcher(Kind(None, 1e-3), held, 4)
+    run = launcher(KernelSpec(None, 1e-3), held, 4)
     run()
     assert held[2].tolist() == [0, 2, 4, 6, 0, 0, 0, 0]
     run()
     assert held[2].tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
     held = [torch.ones(8), torch.ones(8), torch.zeros(8)]
-    launcher(Kind(2, 1e-3), held, 1)()
+    launcher(KernelSpec(2, 1e-3), held, 1)()
     assert held[2].tolist() == [2, 2, 2, 2, 0, 0, 0, 0]

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from deeppool.collocation.interference import transfers
-from deeppool.collocation.interference.on_cpu import running
+from deeppool.collocation.interference.cpu_bench import running
 from deeppool.device.cpu import usable_cores
 
 

@@ -47,7 +47,7 @@ class Clock:
 def test_a_training_rests_when_it_has_worked_for_long_enough(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(training, "time", clock)
-    rest = training.Rest()
+    rest = training.PeriodicSleep()
     slept = []
     for rest.wait, rest.work in ((0.0, 0.0), (0.25, 0.5)):
         for _ in range(12):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from deeppool.collocation.interference.synthetic_kernels import Kind, buffers, calibrate, launcher
+from deeppool.collocation.interference.synthetic_kernels import KernelSpec, buffers, calibrate, launcher
 from deeppool.device.cpu import cpu_seconds_of, lower_priority, pin_to_core
 from deeppool.processes.managed_process import CommandChannel
 
@@ -23,16 +23,16 @@ def main() -> None:
     pin_to_core(setup["core"])
     torch.set_num_threads(1)
     held = buffers("cpu")
-    kinds = [Kind(*kind) for kind in setup["kinds"]]
+    kinds = [KernelSpec(*kind) for kind in setup["kinds"]]
     sizes = setup["sizes"] or [calibrate(kind, held, lambda: None) for kind in kinds]
     made = [launcher(kind, held, size) for kind, size in zip(kinds, sizes, strict=True)]
     # Only now: beside a busy core the lowest priority would never be ready.
     lower_priority(setup["priority"])
     commands.answer("ready", sizes=sizes)
-    obey(commands, made)
+    serve(commands, made)
 
 
-def obey(
+def serve(
     commands: CommandChannel, kernels: Sequence[Callable[[], object]], *, over: Callable[[], bool] | None = None
 ) -> None:
     """Runs what it is told to, until it is told to exit.

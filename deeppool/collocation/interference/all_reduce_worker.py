@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from deeppool.collocation.interference.worker import obey
+from deeppool.collocation.interference.kernel_worker import serve
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.heap import keep_memory
 from deeppool.processes.managed_process import CommandChannel
 
 ELEMENT_BYTES = 4
-PATIENCE = timedelta(seconds=120)
+TIMEOUT = timedelta(seconds=120)
 """With the others; who started them notices a death much sooner."""
 
 
@@ -36,7 +36,7 @@ def main() -> None:
             init_method=Path(setup["rendezvous"]).as_uri(),
             rank=setup["rank"],
             world_size=setup["ranks"],
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
     values = torch.zeros(setup["bytes"] // ELEMENT_BYTES)
 
@@ -46,7 +46,7 @@ def main() -> None:
 
     all_reduce()
     commands.answer("ready")
-    obey(commands, [all_reduce], over=lambda: bool(values[0]))
+    serve(commands, [all_reduce], over=lambda: bool(values[0]))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
-from deeppool.collocation.interference.synthetic_kernels import Kind
+from deeppool.collocation.interference.synthetic_kernels import KernelSpec
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.processes.fork_server_client import fork_server
@@ -13,10 +13,10 @@ from deeppool.processes.managed_process import ManagedProcess, Message, receive
 START_SECONDS, RUN_SECONDS = 120.0, 120.0
 
 
-class Cpu:
+class CpuBench:
     """A foreground process, and a background process for each arrangement. A context manager that ends them."""
 
-    def __init__(self, kinds: Sequence[Kind], arrangements: Sequence[str] | None = None) -> None:
+    def __init__(self, kinds: Sequence[KernelSpec], arrangements: Sequence[str] | None = None) -> None:
         """Starts the processes.
 
         Args:
@@ -33,7 +33,7 @@ class Cpu:
         if len(cores) > 1:
             places["other core"] = (cores[1], "normal")
         if arrangements is not None:
-            places = {name: places[name] for name in chosen(arrangements, list(places))}
+            places = {name: places[name] for name in select_arrangements(arrangements, list(places))}
         with contextlib.ExitStack() as ending:
             self._foreground, sizes = _start(ending, "foreground", cores[0], "normal", kinds, None)
             self._backgrounds = {
@@ -65,7 +65,7 @@ class Cpu:
         """Ends all processes."""
         self._ending.close()
 
-    def __enter__(self) -> "Cpu":
+    def __enter__(self) -> "CpuBench":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,17 +98,22 @@ def running(children: Sequence[ManagedProcess], kernel: int) -> Iterator[list[Me
 
 
 def _start(
-    ending: contextlib.ExitStack, name: str, core: int, priority: str, kinds: Sequence[Kind], sizes: list[int] | None
+    ending: contextlib.ExitStack,
+    name: str,
+    core: int,
+    priority: str,
+    kinds: Sequence[KernelSpec],
+    sizes: list[int] | None,
 ) -> tuple[ManagedProcess, list[int]]:
     """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
     child = ending.enter_context(
-        ManagedProcess("deeppool.collocation.interference.worker", name, fork_server=fork_server())
+        ManagedProcess("deeppool.collocation.interference.kernel_worker", name, fork_server=fork_server())
     )
     child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
     return child, receive(child, START_SECONDS)["sizes"]
 
 
-def chosen(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+def select_arrangements(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     """Those wanted, in the order of those known.
 
     Raises:

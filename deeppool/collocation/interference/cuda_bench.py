@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from deeppool.collocation.interference.on_cpu import chosen
-from deeppool.collocation.interference.synthetic_kernels import Kind, buffers, calibrate, launcher
+from deeppool.collocation.interference.cpu_bench import select_arrangements
+from deeppool.collocation.interference.synthetic_kernels import KernelSpec, buffers, calibrate, launcher
 
-FLYING = 8
+QUEUED = 8
 """Launches of each job that are queued: enough to keep the device busy, few enough to end soon."""
 
 
@@ -22,26 +22,26 @@ class StreamJob:
     def __init__(self, run: Callable[[], object], stream: torch.cuda.Stream) -> None:
         """Nothing is launched yet."""
         self._run, self._stream = run, stream
-        self._flying: deque[torch.cuda.Event] = deque()
+        self._queued: deque[torch.cuda.Event] = deque()
         self.count = 0
 
     def feed(self) -> None:
         """Counts what has ended, and launches as many."""
-        while self._flying and self._flying[0].query():
-            self._flying.popleft()
+        while self._queued and self._queued[0].query():
+            self._queued.popleft()
             self.count += 1
-        while len(self._flying) < FLYING:
+        while len(self._queued) < QUEUED:
             with torch.cuda.stream(self._stream):
                 self._run()
                 event = torch.cuda.Event()
                 event.record()
-            self._flying.append(event)
+            self._queued.append(event)
 
 
-class Cuda:
+class CudaBench:
     """Two sets of kernels, and a stream for each priority."""
 
-    def __init__(self, kinds: Sequence[Kind], arrangements: Sequence[str] | None = None) -> None:
+    def __init__(self, kinds: Sequence[KernelSpec], arrangements: Sequence[str] | None = None) -> None:
         """Makes the kernels.
 
         Args:
@@ -52,7 +52,7 @@ class Cuda:
             InvalidValueError: another arrangement.
         """
         known = ("normal", "lowest")
-        self.arrangements = chosen(known if arrangements is None else arrangements, known)
+        self.arrangements = select_arrangements(known if arrangements is None else arrangements, known)
         # The lower the number, the higher the priority.
         self._streams = {
             "foreground": torch.cuda.Stream(priority=-1),
@@ -96,7 +96,7 @@ class Cuda:
             now = time.perf_counter()
         return now - started
 
-    def __enter__(self) -> "Cuda":
+    def __enter__(self) -> "CudaBench":
         return self
 
     def __exit__(self, *_: object) -> None:

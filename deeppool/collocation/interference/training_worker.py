@@ -10,14 +10,14 @@ from functools import partial
 
 import torch
 
-from deeppool.collocation.interference.worker import obey
+from deeppool.collocation.interference.kernel_worker import serve
 from deeppool.device.cpu import lower_priority, pin_to_core
 from deeppool.device.heap import keep_memory
 from deeppool.graph.models.libraries import torchvision_model
 from deeppool.processes.managed_process import CommandChannel
 
 SHAPE = (3, 64, 64)
-COLD = 3
+WARMUP_STEPS = 3
 """Steps before it is ready."""
 
 
@@ -28,21 +28,21 @@ def main() -> None:
     pin_to_core(setup["core"])
     torch.set_num_threads(1)
     keep_memory()
-    rest = Rest()
+    rest = PeriodicSleep()
     step = training(setup["model"], setup["batch"], rest)
-    for _ in range(COLD):
+    for _ in range(WARMUP_STEPS):
         step()
     lower_priority(setup["priority"])
     commands.answer("ready")
-    obey(commands, [partial(_step, rest, wait, work, step) for wait, work in setup["rests"]])
+    serve(commands, [partial(_step, rest, wait, work, step) for wait, work in setup["rests"]])
 
 
-def _step(rest: "Rest", wait: float, work: float, step: Callable[[], None]) -> None:
+def _step(rest: "PeriodicSleep", wait: float, work: float, step: Callable[[], None]) -> None:
     rest.wait, rest.work = wait, work
     step()
 
 
-class Rest:
+class PeriodicSleep:
     """Called after a layer: waits if there was enough work since the last time."""
 
     def __init__(self) -> None:
