@@ -1,4 +1,4 @@
-"""``deeppool simulate``: a plan, or a workload of many jobs."""
+"""The ``deeppool simulate`` command, for a plan or a workload of many jobs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
     from deeppool.simulation.device.interference import Interference
     from deeppool.simulation.plan.conditions import Conditions
 
-A_PLAN, A_WORKLOAD, SLOW = "Of a plan", "Of a workload trace", "Other than planned"
+A_PLAN, A_WORKLOAD, SLOW = "For a plan", "For a workload trace", "Deviations from the plan"
 Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
 
 
 def simulate(
     what: Annotated[
-        Path, typer.Argument(metavar="PLAN|TRACE", help="Made by: deeppool plan -o FILE; or a workload trace.")
+        Path, typer.Argument(metavar="PLAN|TRACE", help="Plan written by `deeppool plan -o FILE`, or workload trace.")
     ],
     interference: Annotated[
         Path | None,
-        typer.Option(help="Made by: deeppool interference -o FILE; prices a background beside every GPU with it."),
+        typer.Option(help="File written by `deeppool interference -o FILE`, for the cost of a background job."),
     ] = None,
     policy: Annotated[
-        Policy | None, typer.Option(help="How it shares the GPUs, with --interference (priority unless given).")
+        Policy | None, typer.Option(help="How the background shares the GPUs, with --interference (default: priority).")
     ] = None,
     max_slowdown: SlowdownOption = None,
     background: Annotated[
         str | None,
         typer.Option(
-            help="Profile of a background job that fills the idle time, without interference unless told.",
+            help="Profile of a background job for the idle time; without interference unless --interference is given.",
             rich_help_panel=A_PLAN,
         ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Where to save a Chrome/Perfetto trace.", rich_help_panel=A_PLAN)
+        Path | None, typer.Option(help="File for a Chrome/Perfetto trace.", rich_help_panel=A_PLAN)
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Record of a run of the plan: how far off it the simulation is. With --interference, --background is "
+            help="Record of a run of the plan, to compare with the simulation. With --interference, --background is "
             "the profile of the run's background.",
             rich_help_panel=A_PLAN,
         ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="Of the cluster.", rich_help_panel=A_WORKLOAD)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of the cluster.", rich_help_panel=A_WORKLOAD)] = None,
     cluster: Annotated[
         str,
         typer.Option(
@@ -62,27 +62,29 @@ def simulate(
     strategy: Annotated[
         Strategy,
         typer.Option(
-            help="data-parallel and burst-parallel foregrounds have their GPUs to themselves; in a partition "
-            "data-parallel ones have --foreground-gpus of the cluster; collocated ones have backgrounds in their gaps; "
-            "all compares them.",
+            help="data-parallel and burst-parallel: foregrounds use their GPUs exclusively; partition: data-parallel "
+            "foregrounds on --foreground-gpus, backgrounds on the others; collocated: burst-parallel foregrounds with "
+            "backgrounds in their idle time; all: compare them.",
             rich_help_panel=A_WORKLOAD,
         ),
     ] = "collocated",
     foreground_gpus: Annotated[
-        int | None, typer.Option(help="Of a partition; the others are for backgrounds.", rich_help_panel=A_WORKLOAD)
+        int | None, typer.Option(help="GPUs of a partition's foregrounds.", rich_help_panel=A_WORKLOAD)
     ] = None,
     speed: Annotated[
         list[str] | None,
-        typer.Option(metavar="GPU=FACTOR", help="Of a slow GPU: 3=0.5 is half as fast.", rich_help_panel=SLOW),
+        typer.Option(
+            metavar="GPU=FACTOR", help="Speed of a GPU: 3=0.5 makes GPU 3 half as fast.", rich_help_panel=SLOW
+        ),
     ] = None,
     jitter: Annotated[
-        float, typer.Option(help="Spread (log) of computing times from iteration to iteration.", rich_help_panel=SLOW)
+        float, typer.Option(help="Log-normal spread of compute times between iterations.", rich_help_panel=SLOW)
     ] = 0.0,
     noise: Annotated[
         str | None,
         typer.Option(
             metavar="PROFILE",
-            help="In place of --jitter and --speed: all GPUs are as noisy as the one on which this was measured.",
+            help="Profile whose measured noise applies to all GPUs, instead of --jitter and --speed.",
             rich_help_panel=SLOW,
         ),
     ] = None,
@@ -91,32 +93,33 @@ def simulate(
     ] = 0.0,
     delay: Annotated[
         float,
-        typer.Option(help="By which a straggler is slower, on average: 1 is twice as long.", rich_help_panel=SLOW),
+        typer.Option(help="Mean relative delay of a straggler: 1 takes twice as long.", rich_help_panel=SLOW),
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Random seed.", rich_help_panel=SLOW)] = 0,
     iterations: Annotated[
         int | None,
         typer.Option(
-            help="Of a plan, to draw where something is random (1000 unless given, for --against 200).",
+            help="Iterations of a plan to simulate with random deviations (default: 1000, with --against 200).",
             rich_help_panel=SLOW,
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to save the record (JSON).")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the record (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay one iteration of PLAN on a virtual clock: who is busy when, and what a background job could take.
+    """Simulate an iteration of PLAN, or the jobs of a workload TRACE on a cluster, on a virtual clock.
 
-    Or a TRACE of jobs that arrive at a cluster: when each of them is done, and what the cluster gets done.
+    For a plan, reports when each GPU is busy, and the idle time for a background job. For a trace, reports the
+    completion time of each job and the throughput of the cluster.
 
-    Example: deeppool simulate plan.json --trace trace.json   (open it in ui.perfetto.dev)
+    Example: `deeppool simulate plan.json --trace trace.json` (open the trace in ui.perfetto.dev)
 
-    With stragglers: deeppool simulate plan.json --straggling 0.01 --delay 2
+    With stragglers: `deeppool simulate plan.json --straggling 0.01 --delay 2`
 
-    Against a run of it: deeppool simulate plan.json --against run.json --noise profile.json
+    Compared with a run: `deeppool simulate plan.json --against run.json --noise profile.json`
 
-    Many jobs, by every strategy: deeppool simulate trace.json --gpus 64 --strategy all
+    Many jobs under every strategy: `deeppool simulate trace.json --gpus 64 --strategy all`
 
-    A TRACE is written in Python: dp.save(dp.WorkloadTrace(name, method, (dp.TraceJob(…), …)), "trace.json")
+    Write a trace in Python: `dp.save(dp.WorkloadTrace(name, method, (dp.TraceJob(…), …)), "trace.json")`
     """
     from deeppool.base import serialization
     from deeppool.simulation.cluster.workload import WorkloadTrace
@@ -172,7 +175,7 @@ def _conditions(speeds: list[str], **others: Any) -> "Conditions":
 
 
 def _noisy(given: "Conditions", noise: str, gpus: int) -> "Conditions":
-    """As on the device of a profile; what else was asked for stays."""
+    """The conditions with the noise of a profile in place of speeds and jitter."""
     from dataclasses import replace
 
     from deeppool.simulation.plan.conditions import profiled_conditions

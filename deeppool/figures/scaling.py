@@ -1,4 +1,4 @@
-"""How far more GPUs and faster networks bring the target accuracy nearer."""
+"""Speed-up of the time to accuracy over GPUs and network speeds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from deeppool.units import format_bit_rate, format_seconds
 
 _COLOURS: dict[Strategy, str] = {"weak": theme.ORANGE, "strong": theme.BLUE, "batch-optimal": theme.GREEN}
 _WIDTHS: dict[Strategy, float] = {"batch-optimal": 4, "strong": 2, "weak": 2}
-"""In drawing order: where another way to scale has the best batch too, its line lies visibly on the wide one."""
+"""In drawing order: the line of batch-optimal scaling is wide, so that a line on top of it remains visible."""
 _DASHES: dict[Parallelism, str] = {"data-parallel": "dash", "burst-parallel": "solid"}
 _STEPS = 80
 """Characters of the steps' name and source that fit beside the rest of the subtitle."""
@@ -45,7 +45,7 @@ def scaling(
     panels: Sequence[Panel] = PANELS,
     dark: bool = False,
 ) -> go.Figure:
-    """Speed-up against GPUs, the per-GPU batch that is best at each GPU count, speed-up against network speed.
+    """Draws speed-up over GPUs, the best per-GPU batch at each GPU count, and speed-up over network speed.
 
     DeepPool's figures 1, 2 and 3 side by side: colours are ways to scale, dashes are data parallelism, open marks
     lean on layer times above the profile's largest batch. A line ends where the study has no points.
@@ -158,7 +158,7 @@ def _hover(point: ScalingPoint) -> list[str]:
 
 
 def _draw_legend(figure: go.Figure, study: ScalingStudy, dark: bool) -> None:
-    """Colours, dashes and marks each once, instead of every pair of them."""
+    """Legend entries for each colour, dash and marker, instead of every combination."""
     plain = {"color": theme.neutral(dark=dark), "width": 2}
     keys: list[tuple[str, dict[str, object]]] = [
         (strategy, {"legendgroup": strategy, "mode": "lines", "line": {"color": colour, "width": 2}})

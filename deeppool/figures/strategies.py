@@ -1,4 +1,4 @@
-"""A workload by every strategy: who trains how much, and how long the foregrounds take."""
+"""Cluster throughput and foreground completion times of a workload under every strategy."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -10,7 +10,7 @@ from deeppool.simulation.cluster.comparison import ClusterComparison
 
 
 def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figure:
-    """Bars, a line per strategy: cluster throughput on the left, completion time of the foregrounds on the right.
+    """Draws bars per strategy: cluster throughput (left) and completion time of the foregrounds (right).
 
     Args:
         comparison: of strategies on one workload; predictions.

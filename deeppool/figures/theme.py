@@ -1,4 +1,4 @@
-"""How every figure looks: one colour per span kind, a light and a dark template."""
+"""Appearance of all figures: one colour per span kind, a light and a dark template."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,11 +9,10 @@ import plotly.graph_objects as go
 from deeppool.base.timeline import SpanKind
 
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
-"""In the order of a legend."""
+"""Span kinds in the order of legends."""
 
-# Okabe and Ito's palette (jfly.uni-koeln.de/color): told apart by readers with any colour-blindness.
-# The two halves of computing are two blues, the two transfers two warm colours, what is not the
-# foreground's own stands apart.
+# Okabe and Ito's palette (jfly.uni-koeln.de/color), distinguishable with any colour-blindness. Forward and
+# backward are blues, transfers warm colours; idle time and the background differ from both.
 SKY_BLUE, BLUE, ORANGE, VERMILLION, PURPLE, GREEN = "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73"
 
 _INK = {False: "#24292F", True: "#D7DCE2"}
@@ -23,11 +22,11 @@ _IDLE = {False: "#E4E7EB", True: "#3A3F47"}
 _NEUTRAL = {False: "#6E7781", True: "#9AA4AF"}
 _SOFT = {False: "#B4BCC5", True: "#59626C"}
 _BOTTOM = 56
-"""Pixels for the time axis."""
+"""Bottom margin in pixels, for the time axis."""
 
 
 def colour(kind: SpanKind, *, dark: bool = False) -> str:
-    """The colour that means this kind in every figure."""
+    """The colour of a span kind in all figures."""
     return {
         "forward": SKY_BLUE,
         "backward": BLUE,
@@ -40,23 +39,23 @@ def colour(kind: SpanKind, *, dark: bool = False) -> str:
 
 
 def paper(*, dark: bool = False) -> str:
-    """The colour behind everything; also the hairline between two spans."""
+    """The page's background colour, also of the line between two spans."""
     return _PAPER[dark]
 
 
 def neutral(*, dark: bool = False) -> str:
-    """For what is of no span kind: counts, whole iterations."""
+    """The colour of values without a span kind: counts, whole iterations."""
     return _NEUTRAL[dark]
 
 
 def soft(*, dark: bool = False) -> str:
-    """Beside :func:`neutral`, for a second such series."""
+    """The colour of a second series next to :func:`neutral`."""
     return _SOFT[dark]
 
 
 def ramp(*, dark: bool = False) -> list[str]:
-    """Colours from little to much, what is much standing out from the page; told apart in grey, too."""
-    # Cividis (Nunez, Anderton and Renslow, PLOS ONE 2018) without its ends, which a page would swallow.
+    """A colour scale whose large values contrast with the page; also readable in greyscale."""
+    # Cividis (Nunez, Anderton and Renslow, PLOS ONE 2018) without its ends, which lack contrast to the page.
     steps = ["#2A3F6D", "#575D6D", "#7D7C78", "#A59C74", "#D2C060", "#FEE838"]
     return steps if dark else ["#E6D56A", "#BFAF6B", "#97917A", "#70717B", "#434E6C", "#00224E"]
 
@@ -99,11 +98,11 @@ def template(*, dark: bool = False) -> go.layout.Template:
 
 
 def apply_theme(figure: go.Figure, **options: Any) -> go.Figure:
-    """Gives a figure the template, and above its panels a title, a subtitle and the legend, none over another.
+    """Applies the template, and places title, subtitle and legend above the panels without overlap.
 
     Args:
-        figure: changed in place, and returned.
-        options: of :func:`theme_layout`.
+        figure: modified in place, and returned.
+        options: arguments of :func:`theme_layout`.
     """
     return figure.update_layout(theme_layout(**options))
 
@@ -123,7 +122,7 @@ def theme_layout(
     legend = 66 if subtitle else 44
     top = legend + 24 + heading_height + 6
     height = top + plot_height + _BOTTOM
-    # Plotly takes fractions of the height where pixels from the top are meant.
+    # Plotly expects fractions of the height instead of pixels from the top.
     return {
         "template": template(dark=dark),
         "title": {"text": title, "y": 1 - 14 / height, "subtitle": {"text": subtitle, "font": {"size": 12}}},
@@ -142,7 +141,7 @@ def theme_layout(
 
 
 def stacked(shares: Sequence[float], *, gap: float) -> dict[str, dict[str, object]]:
-    """The axes of panels one below the other that share their horizontal axis, which the lowest one labels.
+    """Axes of stacked panels with a common horizontal axis, labelled at the lowest panel.
 
     Properties of a layout, as ``plotly.subplots.make_subplots`` makes them, in a hundredth of its time.
 

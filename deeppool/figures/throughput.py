@@ -1,4 +1,4 @@
-"""Foreground speed-up against cluster throughput, as DeepPool's figure 10 draws it."""
+"""Foreground speed-up against cluster throughput (DeepPool, figure 10)."""
 
 from collections.abc import Iterator
 
@@ -15,15 +15,15 @@ from deeppool.units import format_seconds
 
 
 def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
-    """The curve of burst-parallel plans with collocation, and static partitions as marks.
+    """Draws a curve of burst-parallel plans with collocation, and marks for static partitions.
 
     Args:
-        shared: what ``dp.share`` found; predictions, and the subtitle says what they lean on.
-        plan: is marked, with the background in all the idle time that it leaves; of the same foreground.
+        shared: result of ``dp.share``; the subtitle states what its predictions are based on.
+        plan: plan of the same foreground to mark, with the background in all of its idle time.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: something else, or a plan of another foreground.
+        InvalidValueError: not a shared cluster, or a plan of another foreground.
     """
     if not isinstance(shared, SharedCluster):
         raise InvalidValueError(f"throughput cannot draw a {type(shared).__name__}, it accepts a SharedCluster")
@@ -43,7 +43,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
 
 
 def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
-    """Where a plan lies in the shared cluster's figure.
+    """The trace that marks a plan in the shared cluster's figure.
 
     Raises:
         InvalidValueError: the plan is of another foreground, or of another cluster.
@@ -62,12 +62,12 @@ def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
 
 
 def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
-    """The efficient plans, with the background in their idle time."""
+    """Trace of the efficient plans with the background in their idle time."""
     points = shared.efficient()
     return go.Scatter(
         name="burst parallel, collocated",
         mode="lines+markers",
-        # At a speed-up between two plans the faster one serves, so steps, not a slope.
+        # A required speed-up between two plans needs the faster one: steps, not a slope.
         line={"color": theme.colour("background", dark=dark), "width": 2, "shape": "hv"},
         marker={"size": 5},
         x=[point.speedup for point in points],
@@ -78,7 +78,7 @@ def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
 
 
 def partition_marks(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
-    """Static partitions, burst parallel and data parallel."""
+    """Traces of static partitions, burst parallel and data parallel."""
     for points, symbol, place in (
         (shared.burst_parallel_partitions, "diamond-open", None),
         (shared.data_parallel_partitions, "square", "bottom center"),
@@ -106,7 +106,7 @@ _HOVER = (
 
 
 def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
-    """What, where, iteration time, the two throughputs, and the paper's comparison with data parallelism."""
+    """Hover texts of a point: strategy, GPUs, iteration time, throughputs, and the ratio to data parallelism."""
     rest = shared.gpus - point.gpus
     return [
         f"{point.strategy}, {'collocated' if point.collocated else 'static partition'}",
@@ -120,7 +120,7 @@ def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
 
 
 def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool) -> None:
-    """What the cluster trains without a foreground: the ceiling where both jobs are the same model."""
+    """Draws the throughput of a cluster without a foreground: an upper bound if both jobs are the same model."""
     alone = shared.background_alone_throughput
     figure.add_hline(
         y=alone,
@@ -128,7 +128,7 @@ def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool)
         annotation={"text": "background alone on all GPUs", "font": {"color": theme.neutral(dark=dark)}},
         annotation_position="top right",
     )
-    # A line that shapes draw does not count for plotly's own range.
+    # Plotly's automatic range ignores shapes.
     points = (*shared.points, *shared.data_parallel_partitions, *shared.burst_parallel_partitions)
     highest = max([alone, *(point.throughput for point in points)])
     figure.update_yaxes(range=[0, 1.12 * highest])
@@ -158,6 +158,6 @@ def _gpus(count: int) -> str:
 
 
 def _choice(counts: tuple[int, ...]) -> str:
-    """``1, 2 or 4 GPUs``."""
+    """Formats GPU counts as ``1, 2 or 4 GPUs``."""
     *most, last = counts
     return f"{', '.join(map(str, most))} or {_gpus(last)}" if most else _gpus(last)

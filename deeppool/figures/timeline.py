@@ -1,4 +1,4 @@
-"""What each GPU does when: one bar per span, one panel per timeline, one time axis for all."""
+"""Activity of GPUs over time: one bar per span, one panel per timeline, a common time axis."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -18,12 +18,12 @@ from deeppool.units import format_seconds
 __all__ = ["GROUPED_ABOVE", "Source", "joined", "rows_of", "timeline"]
 
 Window = tuple[float, float]
-"""Seconds from the start of the iteration: from, to."""
+"""Start and end in seconds from the start of the iteration."""
 Bar = dict[str, object]
 """Properties of a plotly trace."""
 
 MOST_BARS = 20_000
-"""Of a panel; a browser draws some 10,000 bars in a second, so spans thinner than a pixel are joined above it."""
+"""Bars of a panel above which spans thinner than a pixel are joined; a browser draws about 10,000 per second."""
 _LABELS = 40
 _GAP = 52
 """Pixels between two panels, for the heading of the lower one."""
@@ -31,7 +31,7 @@ _GAP = 52
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """Where in a row of height 1 a bar lies."""
+    """Vertical position of a bar in a row of height 1."""
 
     offset: float
     width: float
@@ -47,18 +47,18 @@ def timeline(
     kinds: Collection[SpanKind] | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Bars of what each GPU does, coloured by kind, one panel below the other on the same time axis.
+    """Draws the activity of each GPU as bars coloured by kind, in panels on a common time axis.
 
     Args:
         sources: plans (replayed on a virtual clock), simulations, timelines, or live runs, whose
-            prediction is drawn above what was measured; or panels of them that :func:`panels_of` made.
-        title: above all panels.
-        window: seconds from and to which are in sight; bars far outside are left out. None: the longest iteration.
-        kinds: to draw; None: all.
+            prediction is drawn above the measurement; or panels made by :func:`panels_of`.
+        title: title of the figure.
+        window: visible range in seconds; bars far outside are omitted. None: the longest iteration.
+        kinds: kinds of spans to draw; None: all.
         dark: for a dark page.
 
     Raises:
-        InvalidValueError: no source, one that is none of these, or a window that ends before it starts.
+        InvalidValueError: no source, one of an unsupported type, or a window that ends before it starts.
     """
     panels = panels_of(*sources)
     longest = max(panel.duration for panel in panels)
@@ -79,13 +79,13 @@ def timeline(
     axes[lowest]["title"] = {"text": f"time from the start of the iteration ({seen.unit.name})"}
     heading = escape(title or "One iteration, GPU by GPU")
     layout = theme.theme_layout(title=heading, plot_height=plot_height, heading_height=32, dark=dark)
-    # One dictionary, checked once: a slider has this figure drawn while it moves.
+    # Built as one dictionary, which plotly validates once: this figure is redrawn while a slider moves.
     return go.Figure({"data": bars, "layout": {**layout, **axes, "annotations": headings}})
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleRange:
-    """The stretch of time that is in sight."""
+    """The visible range of the time axis."""
 
     start: float
     end: float
@@ -102,7 +102,7 @@ class VisibleRange:
         return [self.unit.of(self.start), self.unit.of(self.end)]
 
     def part_of(self, row: Row, kinds: Collection[SpanKind] | None) -> Row:
-        """The spans of some kinds in sight, and up to a width beside it, for a drag of the mouse."""
+        """The visible spans of some kinds, and those up to one width outside, for panning by mouse."""
         first, last = self.start - self.width, self.end + self.width
         near = (span for span in row.spans if span.end >= first and span.start <= last)
         return Row(row.gpus, tuple(span for span in near if kinds is None or span.kind in kinds))
@@ -117,7 +117,7 @@ def _checked(window: Window) -> Window:
 
 
 def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]:
-    """Above the panel's own axis."""
+    """A panel's heading as an annotation above its axis."""
     share = f", foreground holds {100 * panel.held:.0f} % of GPU time" if panel.duration else ""
     basis = f" {panel.basis}" if panel.basis else ""
     return {
@@ -135,10 +135,10 @@ def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]
 
 
 def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool) -> Iterator[Bar]:
-    """One trace per kind: a trace per span would take a browser minutes."""
+    """One trace per kind, because a browser takes minutes for a trace per span."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
         rows = [Row(row.gpus, joined(row.spans, seen.width / 1000)) for row in rows]
-    lanes = _lanes(rows)
+    row_parts = _row_parts(rows)
     labels = [row.label for row in rows]
     by_kind: dict[SpanKind, list[tuple[int, Span]]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -155,10 +155,10 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool)
             "y": [index for index, _ in by_kind[kind]],
             "base": [seen.unit.of(span.start) for span in spans],
             "x": [seen.unit.of(span.duration) for span in spans],
-            "offset": lanes[kind].offset,
-            "width": lanes[kind].width,
+            "offset": row_parts[kind].offset,
+            "width": row_parts[kind].width,
             "marker": {"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, seen.width, dark)},
-            "text": [_bar_label(span, seen.width) for span in spans] if lanes[kind] == _WHOLE else None,
+            "text": [_bar_label(span, seen.width) for span in spans] if row_parts[kind] == _WHOLE else None,
             "textposition": "inside",
             "insidetextanchor": "middle",
             "insidetextfont": {"size": 11},
@@ -173,34 +173,34 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool)
         }
 
 
-def _lanes(rows: list[Row]) -> dict[SpanKind, TimelineRow]:
-    """Foreground and background share a row's height where they run at once, else each has it all."""
+def _row_parts(rows: list[Row]) -> dict[SpanKind, TimelineRow]:
+    """Vertical positions per kind: foreground and background divide a row if they ever overlap."""
     if not any(_collocated(row) for row in rows):
         return dict.fromkeys(theme.KINDS, _WHOLE)
-    lanes: dict[SpanKind, TimelineRow] = dict.fromkeys(theme.KINDS, TimelineRow(-0.42, 0.52))
-    return {**lanes, "background": TimelineRow(0.12, 0.3)}
+    row_parts: dict[SpanKind, TimelineRow] = dict.fromkeys(theme.KINDS, TimelineRow(-0.42, 0.52))
+    return {**row_parts, "background": TimelineRow(0.12, 0.3)}
 
 
 def _collocated(row: Row) -> bool:
-    """Whether a background span overlaps one of the foreground, which its idle spans belong to."""
+    """Whether a background span overlaps a foreground span; idle spans count as foreground."""
     # A job's own spans do not overlap, so an overlap shows between neighbours by start.
     return any(a.end > b.start and (a.kind == "background") != (b.kind == "background") for a, b in pairwise(row.spans))
 
 
 def _hairlines(spans: list[Span], longest: float, dark: bool) -> dict[str, object]:
-    """Parts two layers of one colour; none around slivers, which it would cover."""
+    """Outlines that separate spans of one colour, omitted around thin spans, which they would cover."""
     return {"color": theme.paper(dark=dark), "width": [0.6 if span.duration > longest / 200 else 0 for span in spans]}
 
 
 def _bar_label(span: Span, longest: float) -> str:
-    """The name of a span that is wide enough for it on a laptop, where the axis has some 900 pixels."""
+    """The span's name if it fits on a laptop, where the axis has about 900 pixels."""
     name = shorten(span.name)
     wide = 900 * span.duration > (7 * len(name) + 8) * longest
     return escape(name) if wide and span.kind != "idle" else ""
 
 
 def _row_height(rows: int) -> int:
-    """Pixels, so that few GPUs are easy to see and many still fit."""
+    """Height of a row in pixels, smaller for more rows."""
     return 34 if rows <= 4 else 28 if rows <= 16 else max(900 // rows, 4)
 
 
@@ -212,13 +212,13 @@ def _gpu_axis(rows: list[Row]) -> dict[str, object]:
         "ticktext": [shorten(rows[index].label) for index in shown],
         "range": [len(rows) - 0.5, -0.5],
         "showgrid": False,
-        # A drag then zooms in time alone, and every GPU stays in sight.
+        # Dragging then only zooms the time axis, and every GPU remains visible.
         "fixedrange": True,
     }
 
 
 def _one_legend(bars: list[Bar]) -> None:
-    """Each kind once, in the order of kinds, also where a later panel brings one that the first lacks."""
+    """Shows each kind in the legend once, also if only a later panel has it."""
     shown: set[object] = set()
     for bar in bars:
         bar["showlegend"] = bar["name"] not in shown

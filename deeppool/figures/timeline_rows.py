@@ -1,4 +1,4 @@
-"""What a timeline's figure draws: one panel per timeline, in it one row per GPU, or per GPUs that do the same."""
+"""Panels and rows of a timeline figure; GPUs with identical activity share a row."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from deeppool.records.run_record import RunRecord
 from deeppool.simulation.plan.simulate import GpuActivity, Simulation, replay
 
 GROUPED_ABOVE = 32
-"""GPUs in a timeline from which on those that do the same share a row."""
+"""Number of GPUs in a timeline above which those with identical activity share a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """GPUs that do the same at the same time, drawn once."""
+    """GPUs with identical activity, drawn once."""
 
     gpus: tuple[int, ...]
     spans: tuple[Span, ...]
-    """Of the first of them, by start."""
+    """Spans of the first GPU, ordered by start."""
 
     @property
     def label(self) -> str:
-        """``GPU 4–7``."""
+        """Label such as ``GPU 4–7``."""
         return gpu_ranges(self.gpus)
 
 
@@ -37,7 +37,7 @@ class TimelinePanel:
     provenance: Provenance
     rows: tuple[Row, ...]
     basis: str = ""
-    """What the times lean on, after the word predicted or measured."""
+    """Basis of the times, displayed after the word predicted or measured."""
 
     @property
     def duration(self) -> float:
@@ -46,7 +46,7 @@ class TimelinePanel:
 
     @property
     def timeline(self) -> Timeline:
-        """The record, GPU by GPU."""
+        """The panel as a timeline record, with the spans of every GPU."""
         spans = {
             gpu: [Span(gpu, span.kind, span.name, span.start, span.end) for span in row.spans]
             for row in self.rows
@@ -57,7 +57,7 @@ class TimelinePanel:
 
     @property
     def gpu_seconds(self) -> float:
-        """That the foreground holds, over all GPUs."""
+        """GPU-seconds that the foreground holds."""
         return sum(
             len(row.gpus) * span.duration
             for row in self.rows
@@ -67,7 +67,7 @@ class TimelinePanel:
 
     @property
     def held(self) -> float:
-        """The share of all GPU time that the foreground holds."""
+        """Fraction of all GPU time that the foreground holds."""
         capacity = self.duration * sum(len(row.gpus) for row in self.rows)
         return self.gpu_seconds / capacity if capacity else 0.0
 
@@ -76,7 +76,7 @@ Source = Plan | Simulation | RunRecord | Timeline | TimelinePanel
 
 
 def panels_of(*sources: Source) -> tuple[TimelinePanel, ...]:
-    """The timelines of plans (replayed on a virtual clock), simulations and runs, predicted before measured.
+    """Panels of plans (replayed on a virtual clock), simulations and runs, predicted before measured.
 
     Raises:
         InvalidValueError: no source, one without GPUs, or one that is none of these.

@@ -84,7 +84,7 @@ def _event(process: int, span: Span, timeline: Timeline) -> dict[str, Any]:
 
 
 def _thread(process: int, span: Span) -> int:
-    """A GPU's own thread, and right behind it that of its background job."""
+    """Thread id of a GPU, followed by that of its background job."""
     return process * _THREADS + 2 * span.gpu + (span.kind == "background")
 
 

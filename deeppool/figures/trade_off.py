@@ -1,4 +1,4 @@
-"""What ways of sharing a device cost the foreground, against what they bring the background."""
+"""Foreground slowdown against background harvest for several ways of sharing a device."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ COLOURS = (theme.BLUE, theme.VERMILLION, theme.GREEN, theme.ORANGE, theme.PURPLE
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """One way of sharing; shares of 1, over its runs."""
+    """Results of one way of sharing, as fractions, over its runs."""
 
     name: str
     slowdowns: tuple[float, ...]
@@ -28,11 +28,11 @@ class _Mark:
 def trade_off(
     found: Sequence[CollocatedSimulation] | Mapping[str, Sequence[RunRecord]], *, dark: bool = False
 ) -> go.Figure:
-    """A mark for each way of sharing: further left is better for the foreground, higher for the background.
+    """Draws a mark for each way of sharing: further left is better for the foreground, higher for the background.
 
     Args:
-        found: predictions of the same two jobs; or, by the name of each way, the runs that measured it: the mark is
-            their median, the bars reach from the smallest to the largest.
+        found: predictions for the same two jobs, or measured runs by the name of the way of sharing. Marks of runs are
+            medians, with bars from the smallest to the largest value.
         dark: for a dark page.
 
     Raises:
@@ -52,10 +52,10 @@ def trade_off(
     figure.update_layout(legend={"orientation": "v"})
     return theme.apply_theme(
         figure,
-        title="What the foreground loses, what the background gains",
+        title="Foreground slowdown and background harvest",
         subtitle=how,
         plot_height=380,
-        # A line of the legend for each beyond the first.
+        # The legend has a line per mark.
         heading_height=19 * (len(marks) - 1),
         dark=dark,
     )
@@ -121,7 +121,7 @@ def _trace(mark: _Mark, number: int) -> go.Scatter:
 
 
 def _bars(values: Sequence[float]) -> dict[str, object] | None:
-    """From the smallest to the largest; None where there is one."""
+    """Error bars from the smallest to the largest value; None for a single value."""
     if len(values) < 2:
         return None
     middle = median(values)

@@ -1,4 +1,4 @@
-"""What a training did, update by update: its loss, and the time of each update beside what was planned."""
+"""Loss and time of every update of a training, with the planned time."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -11,10 +11,10 @@ from deeppool.units import format_seconds
 
 
 def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
-    """Above, the loss of every update; below, the seconds that it took, and what the plan says of a global batch.
+    """Draws the loss of every update (top), and its time with the planned time of a global batch (bottom).
 
     Args:
-        record: of ``dp.train``; its updates are those of that call.
+        record: record of a ``dp.train`` call.
         dark: for a dark page.
 
     Raises:
@@ -51,7 +51,7 @@ def _loss(record: TrainingRecord) -> go.Scatter:
         line={"color": theme.BLUE, "width": 1.5},
         marker={"size": 4},
         x=[update.update for update in record.metrics],
-        # An update that was left out, because fp16 overflowed, is a gap.
+        # An update skipped because of an fp16 overflow is a gap.
         y=[update.loss for update in record.metrics],
         hovertemplate="update %{x}: loss %{y:.4f}<extra></extra>",
     )
@@ -72,7 +72,7 @@ def _seconds(record: TrainingRecord, unit: TimeUnit, colour: str) -> go.Scatter:
 def _planned(record: TrainingRecord, planned: float, unit: TimeUnit, colour: str) -> go.Scatter:
     first, last = record.metrics[0].update, record.metrics[-1].update
     return go.Scatter(
-        name="planned without the optimizer's part (predicted)",
+        name="planned, without the optimizer (predicted)",
         mode="lines",
         line={"dash": "dash", "color": colour, "width": 1.5},
         x=[first, last],

@@ -20,7 +20,7 @@ def test_every_update_is_there_with_its_loss_and_its_time():
 
 def test_what_was_planned_counts_every_global_batch_of_an_update():
     traces = by_name(figures.training(training_of(planned=0.040, accumulation=3)))
-    planned = traces["planned without the optimizer's part (predicted)"]
+    planned = traces["planned, without the optimizer (predicted)"]
     assert list(planned.x) == [5, 7]
     assert list(planned.y) == pytest.approx([120, 120])
 
