@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from benchmarks.gpu import collocation, homes, kernels
+from benchmarks.gpu import collocation, kernels, placements
 from benchmarks.held_out import held_out
 from deeppool.base import serialization
 from deeppool.device.cuda import all_hardware_queues
@@ -146,12 +146,14 @@ def launches(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, An
     """A background in the rank's process and in its own, by ``dp.launch``."""
     found: dict[str, Any] = {"rows": [], "left_out": []}
     yield found
-    setting, rows = (homes.QUICK, homes.ON_CPU) if arguments.quick else (homes.Setting(), homes.HOMES)
+    setting, rows = (
+        (placements.QUICK, placements.ON_CPU) if arguments.quick else (placements.Setting(), placements.PLACEMENTS)
+    )
     for name, sharing in rows.items():
         if time.monotonic() > end:
             found["left_out"].append(name)
         else:
-            found["rows"] += homes.measure(setting, arguments.device, {name: sharing})
+            found["rows"] += placements.measure(setting, arguments.device, {name: sharing})
         yield found
 
 

@@ -7,7 +7,6 @@ import typer
 
 from deeppool.cli.options import AsJson, Device
 from deeppool.cli.output import progress, show
-from deeppool.errors import RunError
 
 
 def interference(
@@ -31,10 +30,7 @@ def interference(
     from deeppool.collocation.interference.measure import measure_interference
 
     serialization.check_writable(output)
-    with progress() as report:
-        try:
-            found = measure_interference(device=device, on_progress=report)
-        except KeyboardInterrupt:
-            raise RunError("interrupted; every process was ended, nothing was saved") from None
-    serialization.write(found, output)
-    show(found, as_json, lambda: f"{found}\n\nSimulate with it: deeppool simulate PLAN … --interference {output}")
+    with progress("interrupted; every process was ended, nothing was saved") as report:
+        found = measure_interference(device=device, on_progress=report)
+    advice = f"Simulate with it: deeppool simulate PLAN … --interference {output}"
+    show(found, as_json, lambda: f"{found}\n\n{advice}", output=output)

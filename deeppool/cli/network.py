@@ -7,7 +7,7 @@ import typer
 
 from deeppool.cli.options import AsJson, numbers
 from deeppool.cli.output import progress, show
-from deeppool.errors import InvalidValueError, RunError
+from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from deeppool.cluster.cluster import Cluster
@@ -58,18 +58,15 @@ def network(
     if joining and ranks is not None:
         raise InvalidValueError(f"--ranks {ranks} was given, but torchrun has started the ranks (leave --ranks out)")
     found: Cluster | None
-    with progress() as report:
-        try:
-            if joining:
-                found = join_measurement(
-                    backend=backend, sizes=wanted, seconds=seconds, name=output.stem, on_progress=report
-                )
-            else:
-                found = measure_network(
-                    ranks, backend=backend, sizes=wanted, seconds=seconds, name=output.stem, on_progress=report
-                )
-        except KeyboardInterrupt:
-            raise RunError("interrupted; every process was ended, nothing was saved") from None
+    with progress("interrupted; every process was ended, nothing was saved") as report:
+        if joining:
+            found = join_measurement(
+                backend=backend, sizes=wanted, seconds=seconds, name=output.stem, on_progress=report
+            )
+        else:
+            found = measure_network(
+                ranks, backend=backend, sizes=wanted, seconds=seconds, name=output.stem, on_progress=report
+            )
     if found is None:
         return  # only rank 0 prints and saves
     serialization.write(found, output)

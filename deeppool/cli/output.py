@@ -3,22 +3,31 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from deeppool.errors import RunError
 
 if TYPE_CHECKING:
     from deeppool.base.serialization import Record
 
 
-def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None) -> None:
-    """Prints a record as JSON or as text."""
-    from deeppool.base.serialization import to_json
+def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None, *, output: Path | None = None) -> None:
+    """Prints a record as JSON or as text, and first saves it if there is an output file."""
+    from deeppool.base import serialization
 
-    print(json.dumps(to_json(record)) if as_json else text() if text else str(record))
+    if output is not None:
+        serialization.write(record, output)
+    print(json.dumps(serialization.to_json(record)) if as_json else text() if text else str(record))
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, float], None]]:
-    """Shows a progress bar on standard error if it is a terminal."""
+def progress(interrupted: str = "interrupted") -> Iterator[Callable[[str, float], None]]:
+    """Shows a progress bar on standard error if it is a terminal.
+
+    Args:
+        interrupted: message of the RunError that an interrupt becomes.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -34,4 +43,7 @@ def progress() -> Iterator[Callable[[str, float], None]]:
     )
     task = bar.add_task("", total=1.0)
     with bar:
-        yield lambda what, share: bar.update(task, description=what, completed=share)
+        try:
+            yield lambda what, share: bar.update(task, description=what, completed=share)
+        except KeyboardInterrupt:
+            raise RunError(interrupted) from None

@@ -75,7 +75,6 @@ def plan(
 
     With overlapped all-reduces: `deeppool plan … --overlap-sync`
     """
-    from deeppool.base import serialization
     from deeppool.cluster.cluster import find_cluster
     from deeppool.planning.planner import plan as make_plan
     from deeppool.profiling.shipped import find_profile
@@ -96,9 +95,7 @@ def plan(
         memory=bytes_per_gpu,
         overlap_sync=overlap_sync,
     )
-    if output is not None:
-        serialization.write(found, output)
-    show(found, as_json, lambda: f"{found.explain()}\n\n{found.explain_memory()}")
+    show(found, as_json, lambda: f"{found.explain()}\n\n{found.explain_memory()}", output=output)
 
 
 def frontier(
@@ -171,6 +168,4 @@ def frontier(
         optimizer=optimizer,
         memory=bytes_per_gpu,
     )
-    if output is not None:
-        serialization.write(found, output)
-    show(found, as_json)
+    show(found, as_json, output=output)

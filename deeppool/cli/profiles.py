@@ -8,7 +8,6 @@ import typer
 from deeppool.cli.inputs import read_profile
 from deeppool.cli.options import AsJson, Device, Granularity, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
-from deeppool.errors import RunError
 
 
 def env(as_json: AsJson = False) -> None:
@@ -92,40 +91,13 @@ def profile(
     elif model is not None:
         if output is None:
             raise typer.BadParameter("MODEL needs -o FILE, the file for the profile")
-        _measure(
-            model,
-            output,
-            device,
-            shape(input_shape),
-            numbers(batch_sizes, "--batch-sizes"),
-            precision,
-            granularity,
-            graphs,
-            ranks,
-            seconds,
-            as_json,
-        )
+        # These load torch, which the other two do without.
+        from deeppool.graph.capture.capture import capture
+        from deeppool.profiling.measure.profile import profile as measure
 
-
-def _measure(
-    model: str,
-    output: Path,
-    device: Device,
-    sample: tuple[int, ...] | dict[str, tuple[int, ...]] | None,
-    sizes: tuple[int, ...],
-    precision: Precision,
-    granularity: Granularity,
-    graphs: bool | None,
-    ranks: int,
-    seconds: float,
-    as_json: bool,
-) -> None:
-    from deeppool.graph.capture.capture import capture
-    from deeppool.profiling.measure.profile import profile as measure
-
-    with progress() as report:
-        try:
-            found = measure(
+        sample, sizes = shape(input_shape), numbers(batch_sizes, "--batch-sizes")
+        with progress(f"interrupted; the measurements are in {output}.partial (the same command resumes)") as report:
+            measured = measure(
                 capture(model, sample, granularity=granularity),
                 device=device,
                 batch_sizes=sizes,
@@ -136,8 +108,4 @@ def _measure(
                 output=output,
                 on_progress=report,
             )
-        except KeyboardInterrupt:
-            raise RunError(
-                f"interrupted; the measurements are in {output}.partial (the same command resumes)"
-            ) from None
-    show(found, as_json, found.explain)
+        show(measured, as_json, measured.explain)

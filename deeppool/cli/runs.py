@@ -75,25 +75,22 @@ def run(
         for path in (output, trace):
             if path is not None:
                 serialization.check_writable(path)
-        with progress() as report:
-            try:
-                count = started.ranks if started and ranks is None else ranks
-                chosen = _plan_for(what, count, shape(input_shape), global_batch, report)
-                own = None if background is None else find_own(background)
-                record = launch(
-                    chosen,
-                    background=background if own is None else BackgroundJob(own, batch=background_batch or BATCH),
-                    policy=policy,
-                    max_slowdown=max_slowdown,
-                    background_batch=background_batch if own is None else None,
-                    steps=steps,
-                    seconds=seconds,
-                    emulate_rank=emulate_rank,
-                    launcher=started.launcher(chosen.device, chosen.gpus) if started else None,
-                    on_progress=report,
-                )
-            except KeyboardInterrupt:
-                raise RunError("interrupted; every process of the run was ended, nothing was saved") from None
+        with progress("interrupted; every process of the run was ended, nothing was saved") as report:
+            count = started.ranks if started and ranks is None else ranks
+            chosen = _plan_for(what, count, shape(input_shape), global_batch, report)
+            own = None if background is None else find_own(background)
+            record = launch(
+                chosen,
+                background=background if own is None else BackgroundJob(own, batch=background_batch or BATCH),
+                policy=policy,
+                max_slowdown=max_slowdown,
+                background_batch=background_batch if own is None else None,
+                steps=steps,
+                seconds=seconds,
+                emulate_rank=emulate_rank,
+                launcher=started.launcher(chosen.device, chosen.gpus) if started else None,
+                on_progress=report,
+            )
         if output is not None:
             serialization.write(record, output)
         if trace is not None:

@@ -71,6 +71,4 @@ def scaling(
             network_model=network_model,
             on_progress=report,
         )
-    if output is not None:
-        serialization.write(found, output)
-    show(found, as_json, found.table)
+    show(found, as_json, found.table, output=output)

@@ -143,9 +143,7 @@ def simulate(
     else:
         _refuse(of_workload, "is for a workload trace, and this is none")
         found = _simulate_plan(what, conditions, how, **of_plan)
-    if output is not None:
-        serialization.write(found, output)
-    show(found, as_json)
+    show(found, as_json, output=output)
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:

@@ -14,7 +14,7 @@ import typer
 from deeppool.cli.options import AsJson, PolicyOption, SlowdownOption
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
-from deeppool.errors import InvalidValueError, RunError
+from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from deeppool.collocation.job_queue import BackgroundJob
@@ -86,38 +86,31 @@ def train(
         if output is not None:
             serialization.check_writable(output)
         plan = serialization.read(plan_file, Plan)
-        with progress() as report:
-            try:
-                record = run(
+        kept = f"what was saved is in {checkpoints}" if checkpoints else "nothing was saved (give --checkpoints)"
+        with progress(f"interrupted; every process of the training was ended, {kept}") as report:
+            record = run(
+                plan,
+                find_job(job),
+                steps=steps,
+                checkpoints=checkpoints,
+                checkpoint_every=checkpoint_every,
+                keep=keep,
+                restarts=restarts,
+                launcher=started.launcher(plan.device, plan.gpus) if started else None,
+                background=find_background(
+                    background or [],
                     plan,
-                    find_job(job),
-                    steps=steps,
-                    checkpoints=checkpoints,
-                    checkpoint_every=checkpoint_every,
-                    keep=keep,
-                    restarts=restarts,
-                    launcher=started.launcher(plan.device, plan.gpus) if started else None,
-                    background=find_background(
-                        background or [],
-                        plan,
-                        batch=background_batch,
-                        steps=background_steps,
-                        checkpoints=background_checkpoints,
-                        memory=background_memory,
-                        restarts=background_restarts,
-                    ),
-                    policy=policy,
-                    max_slowdown=max_slowdown,
-                    on_progress=report,
-                )
-            except KeyboardInterrupt:
-                kept = (
-                    f"what was saved is in {checkpoints}" if checkpoints else "nothing was saved (give --checkpoints)"
-                )
-                raise RunError(f"interrupted; every process of the training was ended, {kept}") from None
-        if output is not None:
-            serialization.write(record, output)
-        show(record, as_json)
+                    batch=background_batch,
+                    steps=background_steps,
+                    checkpoints=background_checkpoints,
+                    memory=background_memory,
+                    restarts=background_restarts,
+                ),
+                policy=policy,
+                max_slowdown=max_slowdown,
+                on_progress=report,
+            )
+        show(record, as_json, output=output)
 
 
 def find_job(reference: str) -> "TrainingJob":

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
 from deeppool.profiling.iteration_check import extrapolation_accuracy
 from deeppool.profiling.table import Profile
@@ -48,8 +49,7 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
     Raises:
         InvalidValueError: not a profile, an unknown layer, or too many layers.
     """
-    if not isinstance(profile, Profile):
-        raise InvalidValueError(f"batch_curves cannot draw a {type(profile).__name__}, it accepts a Profile")
+    require(profile, Profile, "batch_curves")
     indices = [_find(profile, layer) for layer in dict.fromkeys(layers)]
     if len(indices) > MOST:
         raise InvalidValueError(f"at most {MOST} layers can be distinguished, got {len(indices)} (choose fewer)")

@@ -9,8 +9,8 @@ from typing import Literal
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, shorten
 from deeppool.simulation.cluster.record import ClusterSimulation, Interval
 from deeppool.units import format_seconds
@@ -49,8 +49,7 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: something else.
     """
-    if not isinstance(simulation, ClusterSimulation):
-        raise InvalidValueError(f"cluster cannot draw a {type(simulation).__name__}, it accepts a ClusterSimulation")
+    require(simulation, ClusterSimulation, "cluster")
     unit = _unit(simulation.makespan)
     height = sum(_HEIGHTS) + _GAP * (len(_HEIGHTS) - 1)
     figure = make_subplots(

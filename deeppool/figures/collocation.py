@@ -4,8 +4,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from deeppool.base.timeline import SpanKind
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.confidence_interval import format_interval
 from deeppool.records.run_record import BackgroundResult, RunRecord, TimeSummary
@@ -22,10 +22,7 @@ def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a run's record.
     """
-    if not isinstance(run, RunRecord):
-        raise InvalidValueError(
-            f"collocation cannot draw a {type(run).__name__}, it accepts a RunRecord (of a live run)"
-        )
+    require(run, RunRecord, "collocation")
     figure = make_subplots(
         cols=2,
         column_widths=[0.6, 0.4],

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
@@ -31,8 +32,7 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     Raises:
         InvalidValueError: not a frontier, or a plan for another model, batch or cluster.
     """
-    if not isinstance(found, Frontier):
-        raise InvalidValueError(f"frontier cannot draw a {type(found).__name__}, it accepts a Frontier")
+    require(found, Frontier, "frontier")
     unit = time_unit(found.single_gpu_iteration_time)
     marks = [] if plan is None else [frontier_mark(found, plan)]
     works = [*found.data_parallel_gpu_seconds, *(point.gpu_seconds for point in found.points)]

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, shorten
 from deeppool.figures.graph_layout import Column, LayeredGraph, columns, layered_layout
 from deeppool.graph.layer import Layer, LayerGraph
@@ -66,8 +67,7 @@ def graph(
         InvalidValueError: not a graph, times without a profile, or the profile of another graph.
         MissingProfileError: a batch below the profile's smallest.
     """
-    if not isinstance(graph, LayerGraph):
-        raise InvalidValueError(f"graph cannot draw a {type(graph).__name__}, it accepts a LayerGraph")
+    require(graph, LayerGraph, "graph")
     if profile is not None and profile.graph.fingerprint != graph.fingerprint:
         raise InvalidValueError(
             f"the profile belongs to another graph, {profile.graph}, than the one given, {graph} (pass profile.graph)"

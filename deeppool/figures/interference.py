@@ -3,8 +3,8 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.simulation.device.interference import Interference
 from deeppool.units import format_seconds
@@ -23,8 +23,7 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not an interference record.
     """
-    if not isinstance(found, Interference):
-        raise InvalidValueError(f"interference cannot draw a {type(found).__name__}, it accepts an Interference")
+    require(found, Interference, "interference")
     names = [
         f"{intensity:.3g} FLOP/B, {format_seconds(seconds)}"
         for intensity in found.intensities

@@ -5,8 +5,8 @@ import math
 import plotly.graph_objects as go
 
 from deeppool.base.timeline import SpanKind
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, plan_provenance, shorten, time_unit
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
@@ -35,8 +35,7 @@ def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a plan.
     """
-    if not isinstance(plan, Plan):
-        raise InvalidValueError(f"layers cannot draw a {type(plan).__name__}, it accepts a Plan")
+    require(plan, Plan, "layers")
     unit = time_unit(max((layer.time for layer in plan.layers), default=0.0))
     hovers = [_hover(layer, plan) for layer in plan.layers]
     parts = [part for part in _PARTS if any(getattr(layer, part) > 0 for layer in plan.layers)]

@@ -1,5 +1,7 @@
 """The default figure of any record."""
 
+from collections.abc import Callable
+from types import UnionType
 from typing import Any
 
 import plotly.graph_objects as go
@@ -38,23 +40,20 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: there is no figure for this type.
     """
-    match record:
-        case RunRecord():
-            return collocation(record, dark=dark)
-        case Plan() | Simulation() | Timeline():
-            return timeline(record, dark=dark)
-        case TrainingRecord():
-            return training(record, dark=dark)
-        case Frontier():
-            return frontier(record, dark=dark)
-        case Profile():
-            return batch_curves(record, dark=dark)
-        case ScalingStudy():
-            return scaling(record, dark=dark)
-        case SharedCluster():
-            return throughput(record, dark=dark)
-        case Interference():
-            return interference(record, dark=dark)
-        case CollocatedSimulation():
-            return trade_off([record], dark=dark)
+    for kinds, draw in _FIGURES.items():
+        if isinstance(record, kinds):
+            return draw(record, dark=dark)
     raise InvalidValueError(f"there is no figure of a {type(record).__name__} (print the record, or read its fields)")
+
+
+_FIGURES: dict[type | UnionType, Callable[..., go.Figure]] = {
+    RunRecord: collocation,
+    Plan | Simulation | Timeline: timeline,
+    TrainingRecord: training,
+    Frontier: frontier,
+    Profile: batch_curves,
+    ScalingStudy: scaling,
+    SharedCluster: throughput,
+    Interference: interference,
+    CollocatedSimulation: lambda found, *, dark: trade_off([found], dark=dark),
+}

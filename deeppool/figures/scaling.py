@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, shorten
 from deeppool.planning.studies.scaling_record import (
     PARALLELISMS,
@@ -60,8 +61,7 @@ def scaling(
     Raises:
         InvalidValueError: not a study, a speed or GPU count that it does not have, or no such panel.
     """
-    if not isinstance(study, ScalingStudy):
-        raise InvalidValueError(f"scaling cannot draw a {type(study).__name__}, it accepts a ScalingStudy")
+    require(study, ScalingStudy, "scaling")
     speed = study.bandwidths[-1] if bandwidth is None else bandwidth
     count = _fullest_count(study) if gpus is None else gpus
     if speed not in study.bandwidths:

@@ -3,8 +3,8 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, time_unit
 from deeppool.simulation.cluster.comparison import ClusterComparison
 
@@ -19,8 +19,7 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
     Raises:
         InvalidValueError: something else.
     """
-    if not isinstance(comparison, ClusterComparison):
-        raise InvalidValueError(f"strategies cannot draw a {type(comparison).__name__}, it accepts a ClusterComparison")
+    require(comparison, ClusterComparison, "strategies")
     results = comparison.results
     labels = [escape(result.label) for result in results]
     unit = time_unit(max([result.completion_time or 0 for result in results]))

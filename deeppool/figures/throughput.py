@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import plotly.graph_objects as go
 
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.planning.plan import Plan
@@ -25,8 +25,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
     Raises:
         InvalidValueError: not a shared cluster, or a plan of another foreground.
     """
-    if not isinstance(shared, SharedCluster):
-        raise InvalidValueError(f"throughput cannot draw a {type(shared).__name__}, it accepts a SharedCluster")
+    require(shared, SharedCluster, "throughput")
     marks = [] if plan is None else [throughput_mark(shared, plan)]
     figure = go.Figure([collocated_curve(shared, dark), *partition_marks(shared, dark), *marks])
     _draw_background_alone(figure, shared, dark)

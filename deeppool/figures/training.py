@@ -3,8 +3,8 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.training_record import TrainingRecord
 from deeppool.units import format_seconds
@@ -20,10 +20,7 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a training's record.
     """
-    if not isinstance(record, TrainingRecord):
-        raise InvalidValueError(
-            f"training cannot draw a {type(record).__name__}, it accepts a TrainingRecord (of dp.train)"
-        )
+    require(record, TrainingRecord, "training")
     figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.08)
     planned = record.plan_iteration_time * record.accumulation
     unit = time_unit(max(planned, *(update.seconds for update in record.metrics)))

@@ -10,11 +10,11 @@ from deeppool.base.run_control import refusal
 from deeppool.base.sharing import MEANINGS, POLICIES, Policy
 from deeppool.collocation.job_queue import BATCH, BackgroundJob
 from deeppool.job import Job
+from deeppool.widgets.controls import LABEL
 
 MODELS = ("resnet18", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")
 """Small models that are offered as a background; any other name can be typed."""
-LABEL = {"description_width": "13em"}
-WIDE = ipywidgets.Layout(width="36em")
+FIELD = {"style": LABEL, "layout": ipywidgets.Layout(width="36em")}
 LOOSEST = 50.0
 """Largest bound on the slider, in percent."""
 STEP = 0.5
@@ -36,19 +36,11 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
         """
         self._own = None if isinstance(background, str) else background
         name, batch = _name_and_batch(background)
-        self.background = ipywidgets.Combobox(
-            value=name, options=MODELS, description="Background job", style=LABEL, layout=WIDE
-        )
-        self.batch = ipywidgets.BoundedIntText(
-            batch, min=1, max=2**20, description="Its batch (samples)", style=LABEL, layout=WIDE
-        )
-        self.policy = ipywidgets.Dropdown(
-            options=list(POLICIES), value=policy, description="Policy", style=LABEL, layout=WIDE
-        )
+        self.background = ipywidgets.Combobox(value=name, options=MODELS, description="Background job", **FIELD)
+        self.batch = ipywidgets.BoundedIntText(batch, min=1, max=2**20, description="Its batch (samples)", **FIELD)
+        self.policy = ipywidgets.Dropdown(options=list(POLICIES), value=policy, description="Policy", **FIELD)
         self.policy_hint = ipywidgets.HTML()
-        self.use_bound = ipywidgets.Checkbox(
-            max_slowdown is not None, description="Hold a bound", style=LABEL, layout=WIDE, indent=True
-        )
+        self.use_bound = ipywidgets.Checkbox(max_slowdown is not None, description="Hold a bound", **FIELD, indent=True)
         percent = 3.0 if max_slowdown is None else 100 * max_slowdown
         self.bound = ipywidgets.FloatSlider(
             percent,
@@ -57,12 +49,11 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
             step=STEP,
             description="Bound (% slower)",
             readout_format=".1f",
-            style=LABEL,
-            layout=WIDE,
+            **FIELD,
         )
         self.bound_hint = ipywidgets.HTML()
         self.seconds = ipywidgets.BoundedFloatText(
-            seconds, min=1.0, max=86400.0, step=10.0, description="Measure for (s)", style=LABEL, layout=WIDE
+            seconds, min=1.0, max=86400.0, step=10.0, description="Measure for (s)", **FIELD
         )
         super().__init__(
             [

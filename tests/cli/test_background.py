@@ -50,7 +50,7 @@ def test_without_names_there_is_no_background() -> None:
         (["--max-slowdown", "0.03"], "policy and max_slowdown are about a background job"),
     ],
 )
-def test_a_background_that_cannot_be_is_told_in_one_line(options: list[str], message: str, tmp_path: Path) -> None:
+def test_a_background_that_cannot_be_is_reported_in_one_line(options: list[str], message: str, tmp_path: Path) -> None:
     plan = dp.save(two_layer_plan(), tmp_path / "plan.json")
     done = CliRunner().invoke(app, ["train", str(plan), OWN, "--steps", "1", *options])
     assert done.exit_code == 1

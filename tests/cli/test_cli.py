@@ -173,7 +173,7 @@ def test_an_error_is_one_line_and_exit_code_1_and_leaves_nothing(
     assert contents(files) == before
 
 
-def test_the_plan_that_cannot_start_is_told_with_its_memory(deeppool: Command, files: Path) -> None:
+def test_the_plan_that_cannot_start_is_reported_with_its_memory(deeppool: Command, files: Path) -> None:
     error = deeppool("run", files / "big.json").err
     assert "of memory; this machine has" in error
     assert f"(plan with --gpus {len(os.sched_getaffinity(0))})" in error
@@ -237,14 +237,14 @@ def test_bad_usage_is_exit_code_2_and_no_traceback(
     assert contents(files) == before
 
 
-def test_the_process_tells_an_error_as_main_does(tmp_path: Path) -> None:
+def test_the_process_reports_an_error_as_main_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deeppool.cli", "simulate", str(tmp_path / "absent.json")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"error: cannot read {tmp_path / 'absent.json'}: No such file or directory (check the path)\n"
 
 
-def test_only_our_own_errors_are_told_in_one_line(deeppool: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_our_own_errors_are_reported_in_one_line(deeppool: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug keeps its traceback."""
     monkeypatch.setattr("deeppool.device.environment.environment", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

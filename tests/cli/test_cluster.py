@@ -51,7 +51,7 @@ def test_help_names_every_command_in_the_order_of_their_use(deeppool) -> None:
         ),
     ],
 )
-def test_bad_usage_is_told(arguments: list[str], phrase: str, deeppool) -> None:
+def test_bad_usage_is_reported(arguments: list[str], phrase: str, deeppool) -> None:
     code, _, err = deeppool(*arguments)
     assert code == 2
     assert phrase in err.replace("│ ", "")

@@ -66,7 +66,7 @@ def test_a_shipped_profile_is_used_by_name(deeppool, command):
     assert deeppool(name, "drawn-cpu", *options)[::2] == (0, "")
 
 
-def test_what_is_neither_file_nor_name_is_told_in_a_line(deeppool):
+def test_what_is_neither_file_nor_name_is_reported_in_a_line(deeppool):
     code, out, err = deeppool("plan", "vgg99", "--gpus", 2, "--global-batch", 8)
     assert (code, out) == (1, "")
     assert err == (
@@ -74,7 +74,7 @@ def test_what_is_neither_file_nor_name_is_told_in_a_line(deeppool):
     )
 
 
-def test_compare_tells_what_changed_and_ends_in_0_either_way(deeppool):
+def test_compare_reports_what_changed_and_ends_in_0_either_way(deeppool):
     code, out, err = deeppool("profile", "--compare", "good.json", "slower.json")
     assert (code, err) == (0, "")
     assert "4 of 8 layer times changed beyond noise" in out
@@ -85,7 +85,7 @@ def test_compare_tells_what_changed_and_ends_in_0_either_way(deeppool):
     assert json.loads(out)["changes"] == []
 
 
-def test_compare_of_two_models_is_told_in_a_line(deeppool, folder):
+def test_compare_of_two_models_is_reported_in_a_line(deeppool, folder):
     serialization.write(profile_from_times(make_graph([()]), [lambda b: 1e-3 * b]), folder / "other.json")
     code, out, err = deeppool("profile", "--compare", "good.json", "other.json")
     assert (code, out) == (1, "")

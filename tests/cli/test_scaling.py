@@ -74,7 +74,7 @@ def test_the_names_of_built_in_curves_are_in_the_help(deeppool):
     assert all(name in text for name in NAMED)
 
 
-def test_a_file_that_cannot_be_written_is_told_before_the_study(deeppool, monkeypatch):
+def test_a_file_that_cannot_be_written_is_reported_before_the_study(deeppool, monkeypatch):
     def never(*_, **__):
         raise AssertionError("it studied")
 
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_study(deeppool, monkey
         ("steps.json", 1, "field 'format' is 'deeppool/steps-table', expected 'deeppool/profile'"),
     ],
 )
-def test_an_error_is_told_on_standard_error_alone(deeppool, arguments, code, phrase):
+def test_an_error_is_reported_on_standard_error_alone(deeppool, arguments, code, phrase):
     found, out, err = deeppool(*arguments.split())
     assert (found, out) == (code, "")
     assert phrase in " ".join(err.replace("│", " ").split())

@@ -42,7 +42,7 @@ def simulate(folder, what, *more):
     return CliRunner().invoke(app, ["simulate", str(folder / what), *map(str, more)])
 
 
-def test_stragglers_of_a_plan_are_told_and_the_same_for_a_seed(folder):
+def test_stragglers_of_a_plan_are_reported_and_the_same_for_a_seed(folder):
     options = ("--straggling", 0.2, "--delay", 2, "--jitter", 0.1, "--speed", "1=0.5", "--iterations", 50, "--seed", 3)
     done = simulate(folder, "plan.json", *options)
     assert done.exit_code == 0
@@ -142,7 +142,7 @@ def test_options_that_do_not_go_together_are_bad_usage(folder, what, options, to
     assert told in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_what_cannot_be_is_told(folder, tmp_path):
+def test_what_cannot_be_is_reported(folder, tmp_path):
     assert isinstance(simulate(folder, "plan.json", "--speed", "first=2").exception, InvalidValueError)
     assert "a speed is, for example, 3=0.5" in str(simulate(folder, "plan.json", "--speed", "1").exception)
     missing = dp.load(folder / "trace.json")

@@ -60,7 +60,7 @@ def test_lines_pass_through_the_points_and_are_dashed_beyond_the_largest():
     assert (between.line.dash, beyond.line.dash) == ("solid", "dash")
 
 
-def test_several_layers_are_told_apart_by_symbol_and_shade():
+def test_several_layers_are_reported_apart_by_symbol_and_shade():
     figure = figures.batch_curves(profile(MOST), range(MOST))
     points = [trace for trace in figure.data if trace.mode == "markers"]
     assert len({point.marker.symbol for point in points}) == MOST

@@ -96,7 +96,7 @@ def test_axes_have_units_and_the_subtitle_says_predicted():
     assert figure.layout.title.text == "by hand: collocated on 4 GPUs"
 
 
-def test_a_long_simulation_is_told_in_hours():
+def test_a_long_simulation_is_reported_in_hours():
     job = TraceJob(name="long", role="foreground", source="half", iterations=20_000)
     found = simulate_cluster(WorkloadTrace("long", "by hand", (job,)), CLUSTER, sources=SOURCES)
     assert figures.cluster(found).layout.xaxis3.title.text == "time from the start of the trace (h)"

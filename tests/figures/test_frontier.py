@@ -88,7 +88,7 @@ def test_hover_texts_have_time_gpu_time_and_amplification():
         lambda: plan(PROFILE, replace(CLUSTER, name="elsewhere"), 16),
     ],
 )
-def test_a_plan_of_another_question_is_refused(other):
+def test_a_plan_of_another_query_is_refused(other):
     with pytest.raises(InvalidValueError, match=r"the plan is of drawn, batch .*make a frontier for the same"):
         figures.frontier(frontier(PROFILE, CLUSTER, 16), other())
 

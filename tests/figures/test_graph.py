@@ -97,7 +97,7 @@ def test_output_is_what_a_reader_reads_once_and_the_last_layer_has_the_loss():
     }
 
 
-def test_hover_texts_tell_operators_sizes_and_times():
+def test_hover_texts_state_operators_sizes_and_times():
     graph = branches()
     hover = nodes(figures.graph(graph, timed(graph), batch=1))[1][3]
     assert hover.split("<br>") == [

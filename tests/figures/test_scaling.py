@@ -110,7 +110,7 @@ def test_every_axis_has_a_title_and_the_subtitle_says_where_numbers_come_from(st
     assert "steps of &lt;mine&gt; (made up)" in subtitle
 
 
-def test_the_hover_text_tells_batch_steps_and_time(study):
+def test_the_hover_text_reports_batch_steps_and_time(study):
     point = study.line("weak", "data-parallel", FAST)[-1]
     texts = panel(figures.scaling(study), 1)["weak, data-parallel"].customdata[-1]
     assert f"8 GPUs at 1 Tbit/s, batch {point.global_batch}, 32 per GPU" in texts

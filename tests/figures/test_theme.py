@@ -33,7 +33,7 @@ def distance(one, other, vision=NORMAL):
     return float(np.linalg.norm(lab(one, vision) - lab(other, vision)))
 
 
-def test_the_distance_knows_what_deuteranopia_confuses():
+def test_the_distance_has_what_deuteranopia_confuses():
     red, green = "#C03A2E", "#6E7A1E"
     assert distance(red, green) > 50
     assert distance(red, green, DEUTERANOPIA) < APART
@@ -41,7 +41,7 @@ def test_the_distance_knows_what_deuteranopia_confuses():
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("vision", VISIONS)
-def test_any_two_kinds_are_told_apart(vision, dark):
+def test_any_two_kinds_are_reported_apart(vision, dark):
     for one, other in combinations(theme.KINDS, 2):
         colours = theme.colour(one, dark=dark), theme.colour(other, dark=dark)
         assert distance(*colours, VISIONS[vision]) > APART, (one, other)

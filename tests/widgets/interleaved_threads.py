@@ -1,49 +1,49 @@
-"""Two threads at one widget, as the messages of a page are handled: in the middle of one act another one begins."""
+"""Interleaves two threads that use one widget, as JupyterLab does when it handles messages of a page."""
 
 import threading
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 10.0
-"""Seconds until an act that waits for nothing, as it should not, is taken to be over."""
+TIMEOUT = 10.0
+"""Seconds to wait for the other thread to request the lock, which it does unless the code under test is wrong."""
 
 
-class Turn:
-    """In the place of a lock: knows when another thread wants it."""
+class WatchedLock:
+    """Replaces a lock; records when another thread requests it."""
 
     def __init__(self) -> None:
-        """It is nobody's."""
+        """Starts unlocked."""
         self._lock, self.wanted = threading.RLock(), threading.Event()
 
     def __enter__(self) -> None:
-        """Waits for it."""
+        """Acquires the lock."""
         if not self._lock.acquire(blocking=False):
             self.wanted.set()
             self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        """The next one, please."""
+        """Releases the lock."""
         self._lock.release()
 
 
-class Interrupted:
-    """A function during whose first call an act begins in another thread, and goes on for as long as it can."""
+class InterleavedCall:
+    """A function whose first call starts an action in another thread, and waits until that requests the lock."""
 
-    def __init__(self, function: Callable[..., Any], act: Callable[[], object], turn: Turn) -> None:
-        """It was not called yet.
+    def __init__(self, function: Callable[..., Any], act: Callable[[], object], turn: WatchedLock) -> None:
+        """Prepares the thread.
 
         Args:
-            function: what it does before the act begins.
-            act: what happens meanwhile.
-            turn: for which the act should have to wait.
+            function: called before the action starts.
+            act: runs in the other thread.
+            turn: lock that the action should wait for.
         """
         self._function, self._turn = function, turn
         self.thread = threading.Thread(target=act, daemon=True)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Does what the function does."""
+        """Calls the function."""
         result = self._function(*arguments, **options)
         if self.thread.ident is None:
             self.thread.start()
-            self._turn.wanted.wait(PATIENCE)
+            self._turn.wanted.wait(TIMEOUT)
         return result

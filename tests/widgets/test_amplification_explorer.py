@@ -16,7 +16,7 @@ from deeppool.planning.studies.collocation_tradeoff import operating_point, shar
 from deeppool.widgets import AmplificationExplorer
 from deeppool.widgets.exploration import PlanQuery
 from tests.strategies import make_graph, profile_from_times
-from tests.widgets.interleaved_threads import PATIENCE, Interrupted, Turn
+from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
 CLUSTER = Cluster(8, "by hand", 8, Link(1e12, 0.0, "made by hand"))
 # Layers that scale, hardly scale and do not scale.
@@ -56,15 +56,15 @@ def assert_shows(panel, plan):
 
 
 def test_of_two_controls_that_turn_in_two_threads_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    panel, turn = explorer(), Turn()
+    panel, turn = explorer(), WatchedLock()
     monkeypatch.setattr(panel, "_drawing", turn)
 
     def turn_gpus() -> None:
         panel.gpus.value = 8
 
-    monkeypatch.setattr(panel, "_search", interrupted := Interrupted(panel._search, turn_gpus, turn))
+    monkeypatch.setattr(panel, "_search", interrupted := InterleavedCall(panel._search, turn_gpus, turn))
     panel.limit.value = math.inf
-    interrupted.thread.join(PATIENCE)
+    interrupted.thread.join(TIMEOUT)
     assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=8), 16))
 
 
@@ -123,7 +123,7 @@ def test_every_control_has_a_visible_label() -> None:
     assert panel.button.description == "Save plan"
 
 
-def test_what_cannot_be_planned_is_told_and_the_plan_before_stays() -> None:
+def test_what_cannot_be_planned_is_reported_and_the_plan_before_stays() -> None:
     panel = explorer()
     before = panel.plan
     panel.gpus.value = 32
@@ -165,10 +165,10 @@ def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyP
     asked = []
     quick = panel._plans.frontier
 
-    def slow(question: PlanQuery) -> object:
-        asked.append(question.cluster.gpus)
+    def slow(query: PlanQuery) -> object:
+        asked.append(query.cluster.gpus)
         assert may_go_on.wait(60)
-        return quick(question)
+        return quick(query)
 
     monkeypatch.setattr(panel._plans, "frontier", slow)
     drawn = list(traces(panel.comparison)["efficient plans"].y)
@@ -190,7 +190,7 @@ def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyP
 def test_a_frontier_is_computed_once_for_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorer()
     assert panel.wait(60)
-    monkeypatch.setattr(panel._plans, "frontier", lambda question: pytest.fail("computed again"))
+    monkeypatch.setattr(panel._plans, "frontier", lambda query: pytest.fail("computed again"))
     for limit in (1.0, 1.5, 4.0):
         panel.limit.value = limit
         assert panel.comparison_status.value == ""
@@ -201,19 +201,19 @@ def test_a_moved_limit_moves_the_mark_and_nothing_else(monkeypatch: pytest.Monke
     panel = explorer()
     assert panel.wait(60)
     sent = []
-    monkeypatch.setattr(panel.comparison, "_send_update_msg", lambda **told: sent.append(told))
+    monkeypatch.setattr(panel.comparison, "_send_update_msg", lambda **message: sent.append(message))
     panel.limit.value = 1.0
-    (told,) = sent
-    assert set(told["restyle_data"]) == {"x", "y", "customdata"}
-    assert told["trace_indexes"] == [2]
-    assert told["relayout_data"] == {}
+    (message,) = sent
+    assert set(message["restyle_data"]) == {"x", "y", "customdata"}
+    assert message["trace_indexes"] == [2]
+    assert message["relayout_data"] == {}
 
 
-def test_an_error_beside_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_background_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorer()
     assert panel.wait(60)
 
-    def fail(question: PlanQuery) -> None:
+    def fail(query: PlanQuery) -> None:
         raise PlanError("no such frontier")
 
     monkeypatch.setattr(panel._plans, "frontier", fail)
@@ -252,7 +252,7 @@ def test_the_plan_it_hands_out_has_its_reasons() -> None:
     assert all(layer.alternatives for layer in explorer().plan.layers)
 
 
-def test_others_are_told_of_every_plan_that_is_shown() -> None:
+def test_others_are_reported_of_every_plan_that_is_shown() -> None:
     panel, seen = explorer(), []
     panel.watch(seen.append)
     panel.limit.value = 1.0

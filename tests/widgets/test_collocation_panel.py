@@ -216,7 +216,9 @@ def test_feedback_learns_so_a_bound_may_be_set_while_it_runs(tmp_path: Path, scr
     finish(panel, scripted, run_of())
 
 
-def test_a_background_that_has_died_is_told_while_the_foreground_goes_on(tmp_path: Path, scripted: Scripted) -> None:
+def test_a_background_that_has_died_is_reported_while_the_foreground_goes_on(
+    tmp_path: Path, scripted: Scripted
+) -> None:
     panel = panel_of(scripted, tmp_path)
     panel.launch.click()
     scripted.step()

@@ -1,4 +1,4 @@
-"""Of many tasks the newest is done: none waits behind another, what is superseded ends or is not told."""
+"""Only the newest task is completed: there is no queue, and superseded tasks are cancelled or not reported."""
 
 import threading
 
@@ -8,8 +8,8 @@ from deeppool.base import cancellation
 from deeppool.widgets.latest_task import LatestTask
 
 
-class Desk:
-    """Tasks that begin and end when the test says so, and what is told of them."""
+class TaskRecorder:
+    """Tasks that start and end under the control of the test, with their reported results."""
 
     def __init__(self) -> None:
         self.latest = LatestTask()
@@ -17,7 +17,7 @@ class Desk:
         self.started = {name: threading.Event() for name in "abcd"}
         self.may_end = {name: threading.Event() for name in "abcd"}
 
-    def ask(self, name: str, error: Exception | None = None, checks_cancellation: bool = False) -> None:
+    def submit(self, name: str, error: Exception | None = None, checks_cancellation: bool = False) -> None:
         def work() -> str:
             self.begun.append(name)
             self.started[name].set()
@@ -36,81 +36,81 @@ class Desk:
         assert self.latest.wait(30)
 
 
-def test_a_result_is_told_in_another_thread() -> None:
-    latest, told = LatestTask(), []
+def test_a_result_is_reported_in_another_thread() -> None:
+    latest, reported = LatestTask(), []
     assert latest.wait(0)
-    latest.submit("a", threading.current_thread, told.append, told.append)
+    latest.submit("a", threading.current_thread, reported.append, reported.append)
     assert latest.wait(30)
-    assert len(told) == 1
-    assert told[0] is not threading.main_thread()
+    assert len(reported) == 1
+    assert reported[0] is not threading.main_thread()
 
 
 def test_of_what_waits_only_the_newest_begins() -> None:
-    desk = Desk()
-    desk.ask("a")
-    assert desk.started["a"].wait(30)
-    desk.ask("b")
-    desk.ask("c")
-    desk.ask("d")
-    desk.end("a", "d")
-    assert desk.begun == ["a", "d"]
-    assert desk.results == ["d"]
+    recorder = TaskRecorder()
+    recorder.submit("a")
+    assert recorder.started["a"].wait(30)
+    recorder.submit("b")
+    recorder.submit("c")
+    recorder.submit("d")
+    recorder.end("a", "d")
+    assert recorder.begun == ["a", "d"]
+    assert recorder.results == ["d"]
 
 
 def test_what_checks_cancellation_a_cancellation_ends_as_soon_as_it_is_superseded() -> None:
-    desk = Desk()
-    desk.ask("a", checks_cancellation=True)
-    assert desk.started["a"].wait(30)
-    desk.ask("b")
+    recorder = TaskRecorder()
+    recorder.submit("a", checks_cancellation=True)
+    assert recorder.started["a"].wait(30)
+    recorder.submit("b")
     # Nothing lets a end but its being superseded.
-    desk.end("b")
-    assert desk.results == ["b"]
-    assert desk.failed == []
+    recorder.end("b")
+    assert recorder.results == ["b"]
+    assert recorder.failed == []
 
 
 def test_the_same_task_goes_on_and_what_waited_behind_it_is_forgotten() -> None:
-    desk = Desk()
-    desk.ask("a", checks_cancellation=True)
-    assert desk.started["a"].wait(30)
-    desk.ask("a", checks_cancellation=True)
-    desk.end("a")
-    assert desk.begun == ["a"]
-    assert desk.results == ["a"]
+    recorder = TaskRecorder()
+    recorder.submit("a", checks_cancellation=True)
+    assert recorder.started["a"].wait(30)
+    recorder.submit("a", checks_cancellation=True)
+    recorder.end("a")
+    assert recorder.begun == ["a"]
+    assert recorder.results == ["a"]
 
 
 def test_a_task_that_was_superseded_and_is_asked_again_begins_again() -> None:
-    desk = Desk()
-    desk.ask("a")
-    assert desk.started["a"].wait(30)
-    desk.ask("b")
-    desk.ask("a")
-    desk.end("a")
-    assert desk.begun == ["a", "a"]
-    assert desk.results == ["a"]
+    recorder = TaskRecorder()
+    recorder.submit("a")
+    assert recorder.started["a"].wait(30)
+    recorder.submit("b")
+    recorder.submit("a")
+    recorder.end("a")
+    assert recorder.begun == ["a", "a"]
+    assert recorder.results == ["a"]
 
 
 def test_what_is_dropped_is_not_told() -> None:
-    desk = Desk()
-    desk.ask("a")
-    assert desk.started["a"].wait(30)
-    desk.ask("b")
-    desk.latest.cancel()
-    desk.end("a")
-    assert (desk.begun, desk.results) == (["a"], [])
+    recorder = TaskRecorder()
+    recorder.submit("a")
+    assert recorder.started["a"].wait(30)
+    recorder.submit("b")
+    recorder.latest.cancel()
+    recorder.end("a")
+    assert (recorder.begun, recorder.results) == (["a"], [])
 
 
-def test_an_error_is_told_and_the_next_task_is_done() -> None:
-    desk = Desk()
+def test_an_error_is_reported_and_the_next_task_is_done() -> None:
+    recorder = TaskRecorder()
     error = ValueError("no")
-    desk.ask("a", error)
-    desk.end("a")
-    assert desk.failed == [error]
-    desk.ask("b")
-    desk.end("b")
-    assert desk.results == ["b"]
+    recorder.submit("a", error)
+    recorder.end("a")
+    assert recorder.failed == [error]
+    recorder.submit("b")
+    recorder.end("b")
+    assert recorder.results == ["b"]
 
 
-def test_a_reader_that_fails_is_told_its_own_error() -> None:
+def test_a_reader_that_fails_is_reported_its_own_error() -> None:
     latest, failed = LatestTask(), []
 
     def on_result(_: object) -> None:

@@ -6,7 +6,7 @@ import pytest
 from deeppool import figures
 from deeppool.widgets.live_figure import prepare_figure, update_figure
 from tests.figures.records import two_layer_plan
-from tests.widgets.interleaved_threads import PATIENCE, Interrupted, Turn
+from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
 BARS = go.Figure(go.Bar(x=[1, 2], y=[3, 4], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
 LATER = go.Figure(go.Bar(x=[1, 2], y=[5, 6], name="later"), {"xaxis": {"range": [0, 9]}})
@@ -33,12 +33,12 @@ def test_a_shown_figure_becomes_another_one(before: go.Figure, after: go.Figure)
 
 def test_only_what_differs_travels(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, sent = go.FigureWidget(BARS), []
-    monkeypatch.setattr(shown, "_send_update_msg", lambda **told: sent.append(told))
+    monkeypatch.setattr(shown, "_send_update_msg", lambda **message: sent.append(message))
     update_figure(
         shown, go.Figure(go.Bar(x=[1, 2], y=[3, 7], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
     )
-    (told,) = sent
-    assert (list(told["restyle_data"]), told["relayout_data"]) == (["y"], {})
+    (message,) = sent
+    assert (list(message["restyle_data"]), message["relayout_data"]) == (["y"], {})
 
 
 def test_a_figure_of_ours_becomes_its_dark_self() -> None:
@@ -61,16 +61,16 @@ def test_a_page_that_is_opened_again_gets_the_figure_as_it_is_now() -> None:
     assert "title" not in state["_widget_layout"] or not state["_widget_layout"]["title"]
 
 
-def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_tells_the_page_all_of_it(
+def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_reports_the_page_all_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else traitlets would keep only that the order is over."""
-    shown, turn, ordered = go.FigureWidget(BARS), Turn(), []
+    shown, turn, ordered = go.FigureWidget(BARS), WatchedLock(), []
     prepare_figure(shown)
     monkeypatch.setitem(shown.__dict__, "_turn", turn)
     shown.observe(lambda change: ordered.append(change.new), "_py2js_addTraces")
-    interrupted = Interrupted(shown.set_trait, lambda: update_figure(shown, LINES), turn)
+    interrupted = InterleavedCall(shown.set_trait, lambda: update_figure(shown, LINES), turn)
     monkeypatch.setattr(shown, "set_trait", interrupted)
     shown.set_state({"_js2py_layoutDelta": {"layout_delta": {}, "layout_edit_id": 0}})
-    interrupted.thread.join(PATIENCE)
+    interrupted.thread.join(TIMEOUT)
     assert [order and len(order["trace_data"]) for order in ordered] == [2, None]

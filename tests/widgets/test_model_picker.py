@@ -113,7 +113,7 @@ class DependsOnData(nn.Module):
         return self.head(x if x.sum() > 0 else -x)
 
 
-def test_what_cannot_be_captured_is_told_under_the_controls_and_can_be_tried_again():
+def test_what_cannot_be_captured_is_reported_under_the_controls_and_can_be_tried_again():
     picker = ModelPicker(DependsOnData(), (8,))
     assert ended(picker.row) == "failed"
     assert "control flow that depends on data" in picker.problem

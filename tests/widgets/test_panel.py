@@ -41,7 +41,7 @@ def test_a_callbacks_error_is_shown_until_one_succeeds() -> None:
     assert panel.problem == ""
 
 
-def test_an_error_that_a_started_run_tells_at_once_is_not_wiped_by_the_click_that_started_it() -> None:
+def test_an_error_that_a_started_run_reports_at_once_is_not_wiped_by_the_click_that_started_it() -> None:
     panel = TwoKnobs()
     for _ in range(2):
         panel.guarded(lambda: panel.show_error(InvalidValueError("it ended at once")))()

@@ -147,7 +147,7 @@ def test_without_a_file_a_cancelled_measurement_says_that_nothing_is_kept(model,
         ("precision", "tf32", "tf32"),
     ],
 )
-def test_wrong_input_is_told_under_the_controls(model, control, value, phrase):
+def test_wrong_input_is_reported_under_the_controls(model, control, value, phrase):
     panel = panel_of(model)
     getattr(panel, control).value = value
     panel.row.start.click()
@@ -156,7 +156,7 @@ def test_wrong_input_is_told_under_the_controls(model, control, value, phrase):
     assert phrase in panel.problem
 
 
-def test_a_gpu_that_is_not_there_is_told(model):
+def test_a_gpu_that_is_not_there_is_reported(model):
     if dp.environment().gpus:
         pytest.skip("there is a GPU")
     panel = panel_of(model, device="cuda")
@@ -221,7 +221,7 @@ def test_another_batch_has_other_times_in_the_table():
     assert before == [profile.time(n, profile.batch_sizes[-1]).total for n in range(len(after))]
 
 
-def test_rows_tell_each_layers_numbers_and_how_they_sort():
+def test_rows_state_each_layers_numbers_and_how_they_sort():
     profile = find_profile("vgg16-cpu")
     batch = profile.batch_sizes[1]
     rows = layer_rows(profile, batch)
@@ -237,7 +237,7 @@ def test_rows_tell_each_layers_numbers_and_how_they_sort():
     assert rows[-1][9] == ("–", -1.0)
 
 
-def test_caveats_of_a_profile_are_told():
+def test_caveats_of_a_profile_are_reported():
     profile = find_profile("vgg16-cpu")
     off = tuple(replace(check, iteration=check.iteration / 2) for check in profile.checks)
     assert "caution:" in ProfilePanel(replace(profile, checks=off)).badge.value

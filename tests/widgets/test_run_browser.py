@@ -94,7 +94,7 @@ def test_two_plans_are_compared(folder: Path) -> None:
     assert "why not fewer" in browser.text.value
 
 
-def test_what_cannot_be_compared_is_told(folder: Path) -> None:
+def test_what_cannot_be_compared_is_reported(folder: Path) -> None:
     browser = RunBrowser(folder)
     browser.other.value = folder / "plan.json"
     assert "a Plan and a RunRecord cannot be compared" in browser.problem

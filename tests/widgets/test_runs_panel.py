@@ -84,7 +84,7 @@ def test_it_looks_by_itself_until_it_is_closed() -> None:
     assert not panel._thread.is_alive()
 
 
-def test_a_folder_that_others_may_enter_is_told_of(tmp_path: Path, panel: RunsPanel) -> None:
+def test_a_folder_that_others_may_enter_is_reported_of(tmp_path: Path, panel: RunsPanel) -> None:
     (tmp_path / "deeppool").chmod(0o755)
     panel.refresh()
     assert "chmod 700" in panel.problem

@@ -36,7 +36,7 @@ def test_words_name_the_problem_or_the_power_and_the_busiest_process_first() -> 
 def test_a_panel_follows_its_sampler_and_its_button_ends_it() -> None:
     with Sampler(0.05) as sampler:
         panel = widgets.TelemetryPanel(sampler)
-        figure, told, stop = panel.figure, panel.status, panel.stop
+        figure, message, stop = panel.figure, panel.status, panel.stop
         # Watches after the panel: what it sees is drawn.
         Seen(sampler).wait(3)
         stop.click()
@@ -45,4 +45,4 @@ def test_a_panel_follows_its_sampler_and_its_button_ends_it() -> None:
         assert samples >= 3
         assert {len(trace.x) for trace in figure.data} == {min(samples, SHOWN)}
         assert "this run" in {trace.name for trace in figure.data}
-        assert "MiB" in told.value
+        assert "MiB" in message.value

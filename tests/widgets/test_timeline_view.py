@@ -10,7 +10,7 @@ from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.widgets import TimelineView
 from tests.figures.records import layer, plan_of, run_of, two_layer_plan
-from tests.widgets.interleaved_threads import PATIENCE, Interrupted, Turn
+from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
 
 def drawn(view):
@@ -122,15 +122,15 @@ def test_kinds_are_switched_off_and_on() -> None:
 
 
 def test_a_control_that_turns_while_another_thread_draws_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    view, turn = TimelineView(run_of()), Turn()
+    view, turn = TimelineView(run_of()), WatchedLock()
     monkeypatch.setitem(view.figure.__dict__, "_turn", turn)
 
     def switch_off() -> None:
         view.kinds["idle"].value = False
 
-    monkeypatch.setattr(view, "static", interrupted := Interrupted(view.static, switch_off, turn))
+    monkeypatch.setattr(view, "static", interrupted := InterleavedCall(view.static, switch_off, turn))
     view.buttons["Narrower"].click()
-    interrupted.thread.join(PATIENCE)
+    interrupted.thread.join(TIMEOUT)
     assert "idle" not in {trace.name for trace in view.figure.data}
 
 
@@ -154,7 +154,7 @@ def test_it_is_written_for_perfetto_gpu_by_gpu(tmp_path) -> None:
     assert events(view.export(tmp_path / "one.json")) == events_of(run.timeline)
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path) -> None:
     view = TimelineView(two_layer_plan())
     view.file.value = str(tmp_path / "no" / "trace.json")
     view.save.click()

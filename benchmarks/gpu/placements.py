@@ -1,7 +1,7 @@
-"""The same background in the rank's process and in one of its own, by the command that a user gives: dp.launch.
+"""Runs the same background in the rank's process and in a process of its own, by dp.launch.
 
-One rank of a burst-parallel plan runs as it would among all of them (the others are emulated), so one GPU is enough.
-Each row says where the background was, as the record has it: the second process uses MPS where its daemon runs already.
+One rank of a burst-parallel plan runs while the others are emulated, so one GPU is enough. Each row reports the placement
+of the background from the record; a separate process uses MPS if its daemon is already running.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from deeppool.errors import DeeppoolError
 from deeppool.planning.plan import Plan
 
 EXAMPLE = "examples.two_branch:two_branch"
-HOMES: dict[str, Sharing] = {
+PLACEMENTS: dict[str, Sharing] = {
     "thread, naive": Sharing(priority="normal", home="thread"),
     "thread, priority": Sharing(home="thread"),
     "thread, paced": replace(POLICIES["paced"], home="thread"),
@@ -30,7 +30,7 @@ HOMES: dict[str, Sharing] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A plan, of which one rank runs, and a background."""
+    """A plan, the rank of it that runs, and a background."""
 
     foreground: str = "vgg16"
     background: str = "resnet50"
@@ -38,7 +38,7 @@ class Setting:
     gpus: int = 8
     global_batch: int = 32
     rank: int = 1
-    """Not the first: that one is busy in every layer."""
+    """Not rank 0, which computes every layer."""
     background_batch: int = 8
     seconds: float = 24.0
 
@@ -50,10 +50,10 @@ ON_CPU = {
 }
 
 
-def measure(setting: Setting, device: str, homes: dict[str, Sharing]) -> Iterator[dict[str, Any]]:
+def measure(setting: Setting, device: str, placements: dict[str, Sharing]) -> Iterator[dict[str, Any]]:
     """A row for each home; one that cannot be had is a row too."""
     plan = make_plan(setting, device)
-    for name, sharing in homes.items():
+    for name, sharing in placements.items():
         try:
             run = dp.launch(
                 plan,
