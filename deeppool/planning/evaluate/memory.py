@@ -68,13 +68,13 @@ class MemoryUse:
 
     def __str__(self) -> str:
         parts = ("parameters", "gradients", "optimizer_state", "activations", "received")
-        held = [
+        shown = [
             f"{name.replace('_', ' ')} {format_bytes(getattr(self, name))}" for name in parts if getattr(self, name)
         ]
-        if not held:
+        if not shown:
             return f"{_gpu_names(self.gpus)}: nothing"
         most = ", ".join(map(str, self.heaviest[:3]))
-        return f"{_gpu_names(self.gpus)}: {format_bytes(self.total)} ({', '.join(held)}); most: {most}"
+        return f"{_gpu_names(self.gpus)}: {format_bytes(self.total)} ({', '.join(shown)}); most: {most}"
 
 
 @dataclass(frozen=True, slots=True)

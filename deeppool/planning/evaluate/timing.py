@@ -27,8 +27,8 @@ def pass_duration(
         return sum(map(seconds, part.layers))
     if isinstance(part, ParallelBlock):
         return max(
-            sum(pass_duration(part.branches[position], gpus, seconds) for position in lane)
-            for lane in concurrent_branches(part, gpus)
+            sum(pass_duration(part.branches[position], gpus, seconds) for position in group)
+            for group in concurrent_branches(part, gpus)
         )
     between = sum(pass_duration(block, gpus, seconds) for block in part.blocks)
     return between + sum(map(seconds, part.layers)) + pass_duration(part.tail, gpus, seconds)

@@ -22,11 +22,11 @@ def _speed(plan: Plan) -> str:
         compared = "as fast as"
     else:
         compared = f"{_ratio(abs(change))} {'faster' if change > 0 else 'slower'} than"
-    held = plan.gpu_seconds / (plan.gpus * against)
+    used = plan.gpu_seconds / (plan.gpus * against)
     return (
         f"{plan.model} at global batch {plan.global_batch} on {_gpus(plan.gpus)} ({plan.cluster.name}) takes "
         f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} data parallelism "
-        f"({format_seconds(against)}), with {_percent(held)} of its GPU-seconds."
+        f"({format_seconds(against)}), with {_percent(used)} of its GPU-seconds."
     )
 
 

@@ -24,20 +24,20 @@ from deeppool.costs.table import CostTable, Floats
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 
 MOST_LABELS = 1_000_000
-"""To try at any one layer; that takes about a second."""
+"""Most labels at any one layer; that takes about a second."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the lag, in the bounds by which labels are dropped."""
+"""Weights of the lag in the bounds by which labels are dropped."""
 
 Integers = NDArray[np.intp]
 
 
 class TooManyLabelsError(Exception):
-    """The proof would take too long."""
+    """Raised where the proof of optimality would take too long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Labels:
-    """Ways through the layers from one on to the last; no way with the same options beats another one."""
+    """Labels of the layers from one on to the last; no label with the same options dominates another one."""
 
     pending: tuple[int, ...]
     """Earlier layers whose options are chosen: those that the layers so far read."""
@@ -52,7 +52,7 @@ class _Labels:
 def fastest_in_sequence(
     costs: CostTable, order: Sequence[int], limit: float | None, at_most: float
 ) -> tuple[int, ...] | None:
-    """The options of least iteration time for layers that run one after another, all-reduces overlapping.
+    """Returns the options of least iteration time for layers in sequence, all-reduces overlapping.
 
     Args:
         costs: seconds.

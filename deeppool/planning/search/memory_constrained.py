@@ -12,7 +12,7 @@ are not found: hence a bound and not always the optimum.
 Blocks that are equal leave large GPU counts all at one lambda. Prices that differ a little along the layers
 then find plans which only some of the blocks leave; being plans, they need no argument.
 
-Plans that run branches side by side are taken where they fit; the bound knows no better for them than the
+Plans that run branches side by side are taken where they fit; their bound is the
 fastest plan of all, and whether anything fits stays open where only such a plan might.
 
 Copies of resharded inputs depend on two layers, so lambda does not charge them; where they make the plan
@@ -41,7 +41,7 @@ from deeppool.units import format_bytes
 MOST_STEPS = 60
 """Of the search for lambda, which takes about ten."""
 MOST_REPETITIONS = 8
-"""For the sake of copies of resharded inputs."""
+"""Of the search, each with less memory for copies of resharded inputs."""
 SPREADS = (0.05, 0.3)
 """Of prices over the layers; a plan that leaves a run of equal blocks in the middle pays transfers for it."""
 
@@ -49,10 +49,10 @@ SPREADS = (0.05, 0.3)
 def search_memory_constrained(
     costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel, capacity: float
 ) -> SearchResult:
-    """The fastest plan found that keeps the amplification limit and fits, and how far it may be from the optimum.
+    """Returns the fastest plan found that keeps the amplification limit and fits, with a bound on the optimum.
 
     Args:
-        costs: prices.
+        costs: of layers and transfers.
         limit: on the amplification, of what ``scope`` says.
         scope: see :class:`~deeppool.planning.plan.Plan`.
         memory: what layers take.
@@ -74,7 +74,7 @@ def search_memory_constrained(
     fitting = [plan for plan in found if problem.fits(plan)]
     if not fitting:
         raise PlanError(
-            _refusal(
+            _error_text(
                 problem,
                 limit,
                 scope,
@@ -90,7 +90,7 @@ def search_memory_constrained(
 
 @dataclass(frozen=True, slots=True)
 class _Relaxation:
-    """What the search for lambda saw."""
+    """Plans and bound of the search for lambda."""
 
     plans: tuple[SearchResult, ...]
     """Among them one of the least memory, copies of resharded inputs not counted."""
@@ -101,7 +101,7 @@ class _Relaxation:
 
 
 class _Problem:
-    """One cost table and the memory that there is."""
+    """A cost table with the memory model and the capacity of a GPU."""
 
     def __init__(self, costs: CostTable, memory: MemoryModel, capacity: float) -> None:
         self.costs = costs
@@ -222,10 +222,10 @@ class _Problem:
         return float(self.own.max(axis=1).sum() + sum(edges))
 
 
-def _refusal(
+def _error_text(
     problem: _Problem, limit: float | None, scope: LimitScope, smallest: SearchResult, *, certain: bool
 ) -> str:
-    """Why nothing fits, and what would."""
+    """The error text: why nothing fits, and what would."""
     costs, memory = problem.costs, problem.memory
     (fullest, *_) = memory.use(problem.sets(smallest), costs.network.cluster.gpus)
     state = fullest.parameters + fullest.gradients + fullest.optimizer_state
@@ -242,7 +242,7 @@ def _refusal(
 
 
 def _next_step(problem: _Problem, scope: LimitScope) -> str:
-    """What would make data parallelism fit, which takes the least memory of all plans."""
+    """A change that makes data parallelism fit, which takes the least memory of all plans."""
     costs, memory = problem.costs, problem.memory
     gpus, batch = costs.gpu_counts[-1], memory.global_batch
     layers = len(costs.graph.layers)

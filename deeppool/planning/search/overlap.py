@@ -41,10 +41,10 @@ BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
 
 
 def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
-    """The least iteration time found under a per-layer amplification limit, all-reduces overlapping.
+    """Returns the plan of least iteration time found under a per-layer amplification limit, all-reduces overlapping.
 
     Args:
-        costs: prices.
+        costs: of layers and transfers.
         limit: on the amplification of each layer; None: no limit.
     """
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
@@ -72,7 +72,7 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
     """The plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
 
     Args:
-        costs: prices.
+        costs: of layers and transfers.
         tree: the layers as chains and branches.
         limit: on the amplification of each layer; None: no limit.
         share: from 0 to below 1.
@@ -83,7 +83,7 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
     if tree.blocks[0] is None:
         counted[tree.layers[0]] = 1
     extra = (counted - 1) * costs.sync - share * costs.backward
-    # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where lanes are compared, pass by pass, the
+    # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where branches are compared, pass by pass, the
     # search takes both halves to count alike, so there each counts as the one in backward, which is less.
     transfers = 1 - share if side_by_side else 1 - share / 2
     return _cheapest(tree, LimitedCosts(costs, limit, extra, transfers))
@@ -97,12 +97,12 @@ def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] 
     return Placement(costs, options, starts or (0,) * len(options), overlap_sync=True)
 
 
-def _cheapest(tree: Series, prices: LimitedCosts) -> tuple[Placement, float]:
+def _cheapest(tree: Series, limited: LimitedCosts) -> tuple[Placement, float]:
     """The plan that the exact search finds, and what no plan costs less than."""
-    found = BlockSolver(prices).whole(tree)
+    found = BlockSolver(limited).whole(tree)
     choices = sorted(found.choices())
     options, starts = tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
-    return _placed(prices.costs, options, starts), found.lower
+    return _placed(limited.costs, options, starts), found.lower
 
 
 def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
@@ -113,7 +113,7 @@ def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
 
 
 def _side_by_side(tree: Series) -> Iterator[int]:
-    """Layers of blocks of several branches."""
+    """Yields the layers of blocks of several branches."""
     for part in parts_of(tree):
         if isinstance(part, ParallelBlock) and len(part.branches) > 1:
             yield from layers_of(part)

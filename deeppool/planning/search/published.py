@@ -96,7 +96,7 @@ class _Edge:
 
 
 def search_published(costs: CostTable, limit: float | None) -> PublishedResult:
-    """What DeepPool's paper would plan under a per-layer amplification limit (None: no limit)."""
+    """Returns the plan that DeepPool's paper makes under a per-layer amplification limit (None: no limit)."""
     solver = _Solver(costs, np.inf if limit is None else limit * (1 + TOLERANCE))
     table = solver.series(decompose([layer.predecessors for layer in costs.graph.layers]), INPUT)
     end = np.zeros((len(costs.gpu_counts), 1))
@@ -108,7 +108,7 @@ def search_published(costs: CostTable, limit: float | None) -> PublishedResult:
 
 
 class _Solver:
-    """One cost table under one limit."""
+    """The published search on one cost table under one limit."""
 
     def __init__(self, costs: CostTable, limit: float) -> None:
         self.costs = costs
@@ -222,7 +222,7 @@ class _Solver:
             moved, away = moved + here, away + there
         elapsed, arriving = moved, moved
         if tail is not None:
-            # Its results take no longer from a new set, as far as this knows.
+            # Its results are assumed to take no longer from a new set.
             elapsed, arriving = np.maximum(moved, tail.time), moved + tail.arrival
         last = self.best_predecessor(table.time, table.amplification, elapsed)
         time = np.take_along_axis(table.time, last, axis=1) + elapsed[last, self.every]
@@ -254,7 +254,7 @@ class _Solver:
 
 
 def merge(times: Floats, moves: Floats, limit: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Which branches run beside the critical one, and how long all of them take.
+    """Returns which branches run beside the critical one, and the seconds of all of them.
 
     Args:
         times: (branch, …) seconds of each branch alone, on the GPUs of the critical one.

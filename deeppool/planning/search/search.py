@@ -68,20 +68,20 @@ def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float |
     """
     others = np.ones(costs.compute.shape, dtype=bool)
     others[np.arange(len(choices)), choices] = False
-    prices = LimitedCosts(costs, limit, np.where(others, np.inf, 0.0))
+    limited = LimitedCosts(costs, limit, np.where(others, np.inf, 0.0))
     in_sequence = Placement(costs, choices, (0,) * len(choices))
     for layer, option in enumerate(choices):
-        prices.room[layer, option] = max(prices.room[layer, option], in_sequence.incoming(layer) * (1 + ROUNDING))
-    return replace(_search(prices), optimality="heuristic")
+        limited.room[layer, option] = max(limited.room[layer, option], in_sequence.incoming(layer) * (1 + ROUNDING))
+    return replace(_search(limited), optimality="heuristic")
 
 
-def _search(prices: LimitedCosts, *, side_by_side: bool = True) -> SearchResult:
-    tree = decompose([layer.predecessors for layer in prices.layers])
-    crossings = BlockSolver(prices, side_by_side=side_by_side)
-    best = crossings.whole(tree)
-    if crossings.budget.exhausted:
+def _search(limited: LimitedCosts, *, side_by_side: bool = True) -> SearchResult:
+    tree = decompose([layer.predecessors for layer in limited.layers])
+    solver = BlockSolver(limited, side_by_side=side_by_side)
+    best = solver.whole(tree)
+    if solver.budget.exhausted:
         # Without a proof, the plans that bounds lead to may not be the best ones.
-        other = BlockSolver(prices, proving=False, side_by_side=side_by_side).whole(tree)
+        other = BlockSolver(limited, proving=False, side_by_side=side_by_side).whole(tree)
         lower = max(best.lower, other.lower)
         best = min(best, other, key=lambda way: way.time)._replace(lower=lower)
     choices = sorted(best.choices())
