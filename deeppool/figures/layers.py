@@ -101,30 +101,29 @@ def _times(plan: Plan, hovers: Hovers, part: SpanKind, unit: TimeUnit, dark: boo
 
 
 def _amplifications(plan: Plan, hovers: Hovers, dark: bool) -> list[dict[str, object]]:
-    """Up to four groups of points: layers exempt from the limit, or not, with extrapolated times, or not."""
-    exempt, far = set(plan.exempt_layers), set(plan.extrapolated_layers)
-    groups: dict[tuple[bool, bool], list[int]] = {}
+    """Points of the layers, in two groups: times within the profile, and extrapolated times."""
+    groups: dict[bool, list[int]] = {}
     for index, layer in enumerate(plan.layers):
-        groups.setdefault((layer.name in exempt, layer.name in far), []).append(index)
+        groups.setdefault(layer.name in plan.extrapolated_layers, []).append(index)
     return [
         {
             "type": "scatter",
             "xaxis": "x3",
             "yaxis": "y3",
-            "name": "amplification" + ", exempt from the limit" * is_exempt + ", time extrapolated" * is_far,
+            "name": "amplification" + ", time extrapolated" * is_extrapolated,
             "mode": "markers",
             "x": indices,
             "y": [plan.layers[i].amplification for i in indices],
             "marker": {
-                "color": theme.VERMILLION if is_exempt else theme.neutral(dark=dark),
-                "symbol": "circle-open" if is_far else "circle",
+                "color": theme.neutral(dark=dark),
+                "symbol": "circle-open" if is_extrapolated else "circle",
                 "size": 7,
             },
             "customdata": [hovers[i] for i in indices],
             "hovertemplate": "<b>%{customdata[0]}</b><br>amplification %{customdata[3]}<br>"
             "%{customdata[1]}, %{customdata[2]}<extra></extra>",
         }
-        for (is_exempt, is_far), indices in sorted(groups.items())
+        for is_extrapolated, indices in sorted(groups.items())
     ]
 
 

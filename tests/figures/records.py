@@ -31,7 +31,7 @@ def layer(name, gpu_count, *, forward, backward=0.0, reshard=0.0, sync=0.0, sing
     )
 
 
-def plan_of(*layers, gpus=4, limit=2.0, provenance="measured", extrapolated=(), exempt=()):
+def plan_of(*layers, gpus=4, limit=2.0, provenance="measured", extrapolated=()):
     """The layers as a chain."""
     layers = tuple(replace(x, predecessors=(i - 1,) if i else ()) for i, x in enumerate(layers))
     time = sum(x.time for x in layers)
@@ -60,7 +60,7 @@ def plan_of(*layers, gpus=4, limit=2.0, provenance="measured", extrapolated=(), 
         single_gpu_iteration_time=sum(x.single_gpu_time for x in layers),
         gpu_seconds=gpu_seconds,
         amplification=1.0,
-        exempt_layers=exempt,
+        exempt_layers=(),
         optimality="exact",
         search_time=0.0,
     )

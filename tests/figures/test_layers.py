@@ -6,7 +6,6 @@ import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
-from deeppool.figures.theme import VERMILLION
 from tests.figures.records import layer, plan_of, run_of, two_layer_plan
 
 PARTS = ("forward", "backward", "reshard", "sync")
@@ -60,22 +59,18 @@ def test_a_plan_without_a_limit_has_no_line():
     assert figures.layers(deep_plan(3, limit=None)).layout.shapes == ()
 
 
-def test_exempt_and_extrapolated_layers_look_different_and_are_in_the_legend():
+def test_extrapolated_layers_look_different_and_are_in_the_legend():
     plan = plan_of(
-        *[layer(name, 2, forward=1.0, single_gpu_time=0.4) for name in ("plain", "far", "over", "both")],
-        extrapolated=("far", "both"),
-        exempt=("over", "both"),
+        *[layer(name, 2, forward=1.0, single_gpu_time=0.4) for name in ("plain", "far")], extrapolated=("far",)
     )
     looks = {
-        plan.layers[x].name: (trace.name, trace.marker.symbol, trace.marker.color == VERMILLION)
+        plan.layers[x].name: (trace.name, trace.marker.symbol)
         for trace in panel(figures.layers(plan), 3)
         for x in trace.x
     }
     assert looks == {
-        "plain": ("amplification", "circle", False),
-        "far": ("amplification, time extrapolated", "circle-open", False),
-        "over": ("amplification, exempt from the limit", "circle", True),
-        "both": ("amplification, exempt from the limit, time extrapolated", "circle-open", True),
+        "plain": ("amplification", "circle"),
+        "far": ("amplification, time extrapolated", "circle-open"),
     }
 
 
