@@ -44,7 +44,7 @@ ALONE = {
 BOUNDS = {
     f"bound {100 * bound:g} %": Rung(replace(EQUAL, max_slowdown=bound), BATCH) for bound in (0.01, 0.03, 0.1, 0.3)
 }
-# What most will ask for: deeppool run --background … --max-slowdown 0.01.
+# The common case: deeppool run --background … --max-slowdown 0.01.
 USUAL = {"priority and bound 1 %": Rung(Sharing(max_slowdown=0.01), BATCH)}
 RUNGS = {**LADDER, **USUAL, **ALONE, **BOUNDS}
 GROUPS = {

@@ -1,6 +1,6 @@
 """How far off are layer times estimated from a data sheet?
 
-Fits the coefficients of deeppool.profiling.estimate.roofline to DeepPool's A100 layer times, each time without one model, and
+Fits the coefficients of deeppool.profiling.estimate.roofline to DeepPool's A100 layer times without one model, and
 estimates that model: beside the naive roofline and launch + FLOPs + bytes, fitted to the same layers.
 
     python -m benchmarks.estimates.main --profiles FOLDER

@@ -3,7 +3,7 @@
     python benchmarks/execution/main.py loopback -o loopback.json    two ranks, a core each, plain data parallelism
     python benchmarks/execution/main.py slow -o slow.json            four machines at 1 Gbit/s; needs root, ip and tc
 
-Both ways train the same batches in the same processes, by turns.
+Both ways train the same batches in the same processes, interleaved.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def data_parallel(plan: Plan) -> Plan:
 
 
 def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dict[str, object]:
-    """Both ways, by turns, on the ranks of a launcher."""
+    """Both ways, interleaved, on the ranks of a launcher."""
     with private_folder() as folder, RankGroup(launcher) as group:
         serialization.write(plan, folder / "plan.json")
         launcher.distribute_files(folder)

@@ -1,4 +1,4 @@
-"""One rank of the comparison: trains the same global batches by DDP and by a plan, by turns, in one process.
+"""One rank of the comparison: trains the same global batches by DDP and by a plan, interleaved, in one process.
 
 Commands: ``setup`` (once), ``compare`` with rounds and iterations, ``exit``.
 """

@@ -206,7 +206,7 @@ class Climb:
                 yield result
 
     def climb(self, foreground: Foreground) -> dict[str, Any]:
-        """All rungs by turns."""
+        """All rungs interleaved."""
         alone: list[float] = []
         made = {
             name: self.attempt(name, lambda rung=rung: self.background(*rung, foreground))

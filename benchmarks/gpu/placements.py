@@ -1,7 +1,7 @@
 """Runs the same background in the rank's process and in a process of its own, by dp.launch.
 
-One rank of a burst-parallel plan runs while the others are emulated, so one GPU is enough. Each row reports the placement
-of the background from the record; a separate process uses MPS if its daemon is already running.
+One rank of a burst-parallel plan runs while the others are emulated, so one GPU is enough. Each row reports the
+placement of the background from the record; a separate process uses MPS if its daemon is already running.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Do a profile's layers add up to the whole iteration, and do its straight lines meet what lies between its sizes?
 
-Three ways to know the time of an iteration from layers are set beside the measured whole one, all in turns:
+Compares three ways to derive the iteration time from layers with the measured iteration, all interleaved:
 *profile*, layers stamped inside iterations; *alone*, each distinct layer in a loop of its own, which is what most
 profilers do; and *as written*, the user's own module, which knows nothing of layers.
 """
