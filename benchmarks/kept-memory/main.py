@@ -1,6 +1,6 @@
 """What does it gain a training on a CPU that its process keeps the memory that it frees?
 
-Each process trains one model, uncut, on one core: with glibc as it is, with what it frees kept (see
+Each process trains one model, uncut, on one core: with glibc's default, with freed memory kept (see
 ``deeppool.device.heap``), and with every other allocator that is named. Processes are interleaved in several rounds; the
 table has medians with the smallest and the largest process.
 
