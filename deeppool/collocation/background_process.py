@@ -2,8 +2,8 @@
 
 Commands: ``setup`` (once); ``train``, until the next command or for the given number of steps; ``rest``; ``serve``,
 with checkpoints, to the job's own end or until the next command; ``exit``. Answers: ``ready`` with the granted
-priority, and the seconds of a step where one was taken; ``trained`` after ``train``, with the log of its steps, once the
-last step is done; ``resting`` after ``rest``; ``progress`` from time to time while it serves, or trains and reports
+priority, and the seconds of a step where one was taken; ``trained`` after ``train``, with the log of its steps, once
+the last step is done; ``resting`` after ``rest``; ``progress`` from time to time while it serves, or trains and reports
 progress; ``left`` when serving is over; ``failed`` before it ends by an exception.
 """
 

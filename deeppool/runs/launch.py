@@ -6,7 +6,7 @@ builds the record (:mod:`deeppool.runs.launch_record`).
 """
 
 import math
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 from deeppool.base.live_sample import OnSample
 from deeppool.base.run_control import RunControl
@@ -75,7 +75,8 @@ def launch(
     _check(policy, background, background_batch, seconds, steps)
     if emulate_rank is not None and not 0 <= emulate_rank < plan.gpus:
         raise InvalidValueError(
-            f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {emulate_rank}: the plan is for {plan.gpus} GPUs"
+            f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {emulate_rank}: "
+            f"the plan is for {plan.gpus} GPUs"
         )
     report = on_progress or (lambda what, share: None)
     setup = None
@@ -83,27 +84,24 @@ def launch(
         job = measured_job(background, plan, background_batch)
         setup = BackgroundSetup(job, sharing, *place_background(sharing, plan.device, job))
 
-    with ExitStack() as stack:
-        run_control = stack.enter_context(closing(run_control or RunControl()))
+    with closing(run_control or RunControl()) as run_control:
         _open(run_control, setup)
         report("starting", 0.0)
-        processes = stack.enter_context(
-            collocated_processes(
-                plan,
-                setup,
-                launcher=launcher,
-                # An emulated rank receives noise; learning from it would drive the weights out of range.
-                learning_rate=learning_rate if emulate_rank is None else 0.0,
-                seed=seed,
-                emulated_rank=emulate_rank,
-                reports_progress=on_sample is not None,
+        with collocated_processes(
+            plan,
+            setup,
+            launcher=launcher,
+            # An emulated rank receives noise; learning from it would drive the weights out of range.
+            learning_rate=learning_rate if emulate_rank is None else 0.0,
+            seed=seed,
+            emulated_rank=emulate_rank,
+            reports_progress=on_sample is not None,
+        ) as processes:
+            publisher = SamplePublisher(on_sample, processes.background)
+            measurement = InterleavedMeasurement(
+                processes, sharing=sharing, publisher=publisher, run_control=run_control, report=report
             )
-        )
-        publisher = SamplePublisher(on_sample, processes.background)
-        measurement = InterleavedMeasurement(
-            processes, sharing=sharing, publisher=publisher, run_control=run_control, report=report
-        )
-        results = measurement.measure(seconds, steps)
+            results = measurement.measure(seconds, steps)
     record = build_run_record(plan, setup, processes, results)
     return record if emulate_rank is None else mark_emulated(record, emulate_rank)
 

@@ -1,0 +1,53 @@
+"""Progress of a training: reports of the ranks become metrics, and repeated updates count once."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from deeppool.errors import RunError
+from deeppool.execution.checkpoint_folder import CheckpointFolder
+from deeppool.records.training_record import Metrics
+from deeppool.runs.training_state import TrainingProgress, metrics_of
+
+NO_CHECKPOINTS = CheckpointFolder(path=None, every=100, keep=2, model="m", graph_fingerprint="f", global_batch=8)
+
+
+def report(step: int, rank: int, loss: float = 0.0, seconds: float = 1.0, **more: object) -> dict:
+    return {"step": step, "rank": rank, "loss": loss, "seconds": seconds, "skipped": False, **more}
+
+
+def test_an_update_is_complete_when_every_rank_has_reported_it() -> None:
+    progress = TrainingProgress()
+    first = [report(1, 0), report(1, 1)]
+    assert progress.add_report(first[0], ranks=2) == []
+    assert progress.add_report(report(2, 0), ranks=2) == []
+    assert progress.add_report(first[1], ranks=2) == first
+
+
+def test_reports_and_metrics_after_the_checkpoint_are_dropped_on_resuming() -> None:
+    progress = TrainingProgress(metrics=[Metrics(update, 1.0, 1.0, 8.0, None) for update in (1, 2, 3)])
+    progress.add_report(report(4, 0), ranks=2)
+    progress.resume(2)
+    assert [metrics.update for metrics in progress.metrics] == [1, 2]
+    # The other rank's report of the repeated update does not complete the one from before the fault.
+    assert progress.add_report(report(4, 1), ranks=2) == []
+
+
+def test_metrics_are_of_the_slowest_rank_and_the_whole_batch() -> None:
+    reports = [report(3, 0, seconds=2.0, learning_rate=0.1), report(3, 1, loss=1.5, seconds=4.0)]
+    assert metrics_of(reports, 8, "m", NO_CHECKPOINTS) == Metrics(3, 1.5, 4.0, 2.0, 0.1)
+
+
+def test_a_skipped_update_has_no_loss_and_any_other_loss_must_be_finite() -> None:
+    overflowed = [report(3, 0), report(3, 1, loss=math.inf, skipped=True)]
+    assert metrics_of(overflowed, 8, "m", NO_CHECKPOINTS).loss is None
+    with pytest.raises(RunError, match=r"the loss is nan after update 3 of m, on rank 1; there is no checkpoint"):
+        metrics_of([report(3, 0), report(3, 1, loss=math.nan)], 8, "m", NO_CHECKPOINTS)
+
+
+@pytest.mark.parametrize(("updates", "due"), [(0, 5), (4, 5), (5, 10), (10, 12)])
+def test_a_checkpoint_is_due_at_multiples_and_after_the_last_update(updates: int, due: int, tmp_path: Path) -> None:
+    folder = CheckpointFolder(path=tmp_path, every=5, keep=2, model="m", graph_fingerprint="f", global_batch=8)
+    assert folder.next_due(updates, 12) == due
+    assert NO_CHECKPOINTS.next_due(updates, 12) == 12
