@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
-from deeppool.planning import planner
+from deeppool.planning import assembly
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan
 from deeppool.planning.search import parallel_block
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def without_alternatives(monkeypatch):
     """What a layer's other GPU counts would cost is no part of these checks, and most of a plan's time."""
-    monkeypatch.setattr(planner, "alternatives", lambda *_: ())
+    monkeypatch.setattr(assembly, "alternative_costs", lambda *_: ())
 
 
 @pytest.mark.timeout(1800)

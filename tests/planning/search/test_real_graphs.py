@@ -15,7 +15,7 @@ from torch import nn
 from deeppool.cluster.cluster import Cluster
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
-from deeppool.planning import planner
+from deeppool.planning import assembly
 from deeppool.planning.planner import plan
 from deeppool.simulation.plan.simulate import simulate
 from examples.u_net import u_net
@@ -154,7 +154,7 @@ def test_captured_real_model_computes_its_own_loss(example):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("gpus", [8, 24])
 def test_plan_of_a_real_graph_keeps_its_limit_and_its_claim(example, gpus, monkeypatch):
-    monkeypatch.setattr(planner, "alternatives", lambda *_: ())
+    monkeypatch.setattr(assembly, "alternative_costs", lambda *_: ())
     case, _, captured = example
     rng = random.Random(0)
     signatures = dict.fromkeys(layer.signature for layer in captured.graph.layers)
