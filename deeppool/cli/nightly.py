@@ -14,45 +14,47 @@ from deeppool.units import parse_seconds
 
 
 def nightly(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the nights; made where it is missing.")],
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks; all unless given.")] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="The notebooks' full or quick preset.")] = False,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the nightly runs; created if missing.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks to run; all by default.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Full or quick preset of the notebooks.")] = False,
     budget: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="For example 3h or 90m: what runs then is ended, the rest does not run, and begins the next night.",
+            help="Time limit, for example 3h or 90m: notebooks that still run are ended; those that did not run start "
+            "first in the next run.",
         ),
     ] = None,
     keep: Annotated[
         int,
         typer.Option(
             min=1,
-            metavar="NIGHTS",
-            help="Of each preset and machine these latest nights stay; of those before, one a week for a year, and the "
-            "latest complete one. The others are removed.",
+            metavar="RUNS",
+            help="Number of newest runs of each preset and machine that are kept; older ones are removed.",
         ),
-    ] = 14,
+    ] = 30,
     jobs: JobsOption = None,
     notebooks: NotebooksOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run all notebooks, compare their numbers with the nights before, keep everything in a folder of the day.
+    """Run all notebooks, compare their numbers with earlier nightly runs, keep everything in a folder of the day.
 
-    The folder has each notebook as it ran, a report that needs no network, the records, and index.html with the
-    verdict: which numbers moved beyond their own noise, which notebook broke, which check does not hold. The same
-    command goes on with a night that was interrupted; two at once in one folder are refused.
+    The folder holds each executed notebook, its HTML report, its records, and index.html with the regression report:
+    numbers that changed beyond their noise, notebooks that failed, checks that do not hold. The same command continues
+    an interrupted run; a second one at the same time in one folder is refused.
 
-    Exit code 0: everything ran, nothing moved, every check holds, but for differences from the paper that the notebooks
-    know of. 1: something moved, broke, did not run or does not hold, or the night could not be kept. 2: bad usage.
+    Exit code 0: everything ran, no number changed, every check holds, expected failures aside. 1: a number changed, a
+    notebook failed or was not run, a check does not hold, or the run could not be kept. 2: bad usage.
 
     Example: deeppool nightly -o nights --budget 3h
     """
-    from deeppool.evaluation.nightly import nightly as run_night
+    from deeppool.evaluation.nightly import nightly as run_nightly
 
     with progress() as report:
         try:
-            night = run_night(
+            finished = run_nightly(
                 output,
                 names or [],
                 preset="full" if full else "quick",
@@ -63,9 +65,9 @@ def nightly(
                 on_progress=report,
             )
         except KeyboardInterrupt:
-            raise RunError("interrupted; the same command goes on with this night") from None
-    print(json.dumps(night.to_json()) if as_json else night)
-    if not night.verdict.fine:
+            raise RunError("interrupted; the same command continues this run") from None
+    print(json.dumps(finished.to_json()) if as_json else finished)
+    if not finished.report.fine:
         sys.exit(1)
 
 

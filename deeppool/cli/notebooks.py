@@ -13,31 +13,36 @@ from deeppool.errors import RunError
 
 
 def evaluate(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks; all unless given.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for notebooks, HTML and records.")
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks to run; all by default.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="The notebook's full or quick preset.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Output folder for executed notebooks, reports and records.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Full or quick preset of the notebooks.")] = False,
     parameter: Annotated[
-        list[str] | None, typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Overrides one parameter.")
+        list[str] | None,
+        typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Override one parameter; may be repeated."),
     ] = None,
     jobs: JobsOption = None,
     notebooks: NotebooksOption = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the notebooks with their titles; run none.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the notebooks and their titles, and run none.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run notebooks by papermill; leaves each executed, with an HTML report that needs no network.
+    """Run notebooks with papermill; each is kept as executed, with an HTML report that needs no network.
 
     Example: deeppool evaluate burst-parallel -p global_batch=32 -o reports
     """
-    from deeppool.evaluation.crew import usual_jobs
     from deeppool.evaluation.notebooks import evaluate as run_notebooks
+    from deeppool.evaluation.process_pool import default_jobs
 
     if listed:
         _list(names or [], notebooks, as_json)
         return
     if output is None:
-        raise typer.BadParameter("missing option -o: a folder for notebooks, HTML and records (--list lists the names)")
+        raise typer.BadParameter(
+            "missing option -o: an output folder for notebooks, reports and records (--list lists the names)"
+        )
     with progress() as report:
         try:
             results = run_notebooks(
@@ -45,7 +50,7 @@ def evaluate(
                 output,
                 preset="full" if full else "quick",
                 parameters=_assignments(parameter),
-                jobs=jobs or usual_jobs(),
+                jobs=jobs or default_jobs(),
                 notebooks=notebooks,
                 on_progress=report,
             )
@@ -70,21 +75,21 @@ def _list(names: list[str], folder: Path | None, as_json: bool) -> None:
     rows.add_column("runs")
     for notebook in found:
         rows.add_row(notebook.name, notebook.title, "alone" if notebook.measures else "beside others")
-    print(render("Notebooks; their parameters are in --list --json", rows))
+    print(render("Notebooks (--list --json shows their parameters)", rows))
 
 
 def lab(
-    folder: Annotated[Path, typer.Argument(help="Where your copies of the notebooks are, or shall be.")] = Path(
+    folder: Annotated[Path, typer.Argument(help="Folder of your copies of the notebooks; created if missing.")] = Path(
         "deeppool-notebooks"
     ),
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="To listen on; the first free one from 8888 unless given.")
+        int | None, typer.Option(min=1, max=65535, help="Port to listen on; by default the first free one from 8888.")
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")] = True,
 ) -> None:
-    """Open JupyterLab on your own copy of the notebooks: on this machine only, behind its token.
+    """Open JupyterLab on your own copies of the notebooks; it listens on this machine only and requires its token.
 
-    What you edit in a copy is kept; delete one to get it as it was. Ctrl-C ends JupyterLab.
+    Edited copies are kept; delete one to restore the original. Ctrl-C ends JupyterLab.
 
     Example: deeppool lab my-notebooks --no-browser --port 8890
     """
@@ -92,14 +97,14 @@ def lab(
 
     copies = copy_notebooks(folder)
     print(
-        f"Your notebooks are in {copies.resolve()}: what you edit there is kept, delete one to get it as it was.",
+        f"Your notebooks are in {copies.resolve()}: edited copies are kept, delete one to restore the original.",
         file=sys.stderr,
     )
     start_lab(copies, port=port, browser=browser)
 
 
 def _assignments(pairs: list[str] | None) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs; values are JSON where they can be, else text."""
+    """Parses ``NAME=VALUE`` pairs; values are JSON, or text if they are not valid JSON."""
     found: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")

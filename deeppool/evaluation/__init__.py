@@ -1,26 +1,28 @@
-"""The project's notebooks, run by papermill; what they find, and whether it moved since the nights before.
+"""The project's notebooks, executed by papermill: their numbers and checks, and how these change between nightly runs.
 
-findings       what a notebook finds, collected a line at a time
-record         the evaluation that it saves: numbers beside the paper's, statements that hold or do not
-report         an evaluation as tables
-profiles       layer times of the models that it compares
-notebooks      finds notebooks, runs some, copies them
-task           a notebook to run
-execution      runs one by papermill
-html           its report
-worker, crew   the process of each, and many of them, some at once
-nightly        a night of all of them
-night          what a night leaves: outcomes, numbers, checks
-observations   the numbers of an output folder, layer times of profiles among them
-noise          whether a number moved beyond its own noise
-verdict        a night against the nights before it
-archive, lock  the folder of nights, and its one writer
-retention      which old nights go
-thumbnails     pictures of the figures
-index          the page of a night
+entries            numbers beside the paper's, checks that hold or do not
+findings           collects them while a notebook runs
+record             the record of one evaluation notebook
+tables             numbers and checks as text and HTML tables
+profiles           layer times of the models that evaluations compare
+notebooks          finds, runs and copies notebooks; starts JupyterLab
+process_pool       runs notebooks in processes of their own, several at once
+execution          executes one notebook with papermill
+notebook_html      HTML report of an executed notebook
+nightly            a nightly run of all notebooks
+nightly_record     the record of a nightly run: outcomes, numbers, checks
+observations       numbers in a notebook's output folder, layer times of profiles included
+noise              whether a number changed beyond its noise
+regression_report  a nightly run compared with earlier ones
+archive            the folder of nightly runs
+index              index page of a nightly run
+templates          HTML templates of the index page and of tables
+figures            figures of single evaluation notebooks
+experiments        simulations and measurements of single evaluation notebooks
 """
 
+from deeppool.evaluation.entries import Check, Number
 from deeppool.evaluation.findings import Findings
-from deeppool.evaluation.record import Check, Evaluation, Number
+from deeppool.evaluation.record import Evaluation
 
 __all__ = ["Check", "Evaluation", "Findings", "Number"]

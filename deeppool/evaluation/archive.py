@@ -1,37 +1,44 @@
-"""The folder of nights: those that are over, the one that is not, and how one becomes the other.
+"""The folder of nightly runs: finished runs, at most one unfinished run, and a lock.
 
-    nights/.lock            held while somebody writes
-    nights/.unfinished/     the night under way, or interrupted
-    nights/2026-11-21/      a night that is over: read-only, never touched again, in the end removed whole
-    nights/2026-11-21-2/    the second of that day
-    nights/.2026-10-01.removed/   on its way out
+    nights/.lock            held by the process that writes
+    nights/.unfinished/     the run in progress, or an interrupted one
+    nights/2026-11-21/      a finished run: read-only, never changed, removed as a whole
+    nights/2026-11-21-2/    the second run of that day
+    nights/.2026-10-01.removed/   a run whose removal has begun
 
-A night becomes visible by one rename, and leaves by one.
+A run becomes visible by one rename, and is removed by one.
 """
 
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import filelock
+
 from deeppool.base import serialization
-from deeppool.errors import DeeppoolError, DocumentError
+from deeppool.errors import DeeppoolError, DocumentError, RunError
 from deeppool.evaluation.nightly_record import NightlyRun
 
+LOCK = ".lock"
 UNFINISHED = ".unfinished"
-NIGHT = "night.json"
+RECORD_FILE = "night.json"
+KEEP = 30
+"""Runs of each preset and machine that are kept by default; a regression report compares with the newest 14."""
 _NAME = re.compile(r"\d{4}-\d\d-\d\d(-\d+)?")
 
 
-class Archive:
-    """A folder of nights."""
+class NightlyArchive:
+    """A folder of nightly runs."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Makes the folder where it is missing.
+        """Creates the folder if it is missing.
 
         Raises:
-            DocumentError: it cannot be made.
+            DocumentError: the folder cannot be created.
         """
         self.folder = Path(folder)
         self.unfinished = self.folder / UNFINISHED
@@ -40,63 +47,81 @@ class Archive:
         except OSError as error:
             raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
 
-    def nights(self) -> list[NightlyRun]:
-        """The nights that are over, the oldest first; what is no night of ours, or unreadable, is passed over."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the folder's lock; the operating system releases it when the process ends.
+
+        Raises:
+            RunError: another process holds it.
+            DocumentError: the folder cannot be written.
+        """
+        lock = filelock.FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            raise RunError(
+                f"another nightly writes to {self.folder} (wait until it is over, or give another -o)"
+            ) from None
+        except OSError as error:
+            raise DocumentError(f"cannot write {self.folder}: {error.strerror} (choose another folder)") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def runs(self) -> list[NightlyRun]:
+        """Finished runs, the oldest first; other folders and unreadable runs are skipped."""
         found = []
         for path in self.folder.iterdir():
             if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 try:
-                    night = serialization.read(path / NIGHT, NightlyRun)
+                    run = serialization.read(path / RECORD_FILE, NightlyRun)
                 except DeeppoolError:
                     continue
-                # A copy under another name is somebody's, and not to be removed.
-                if night.name == path.name and night.finished:
-                    found.append(night)
-        return sorted(found, key=lambda night: night.started)
+                # A copy under another name belongs to the user and must not be removed.
+                if run.name == path.name and run.finished:
+                    found.append(run)
+        return sorted(found, key=lambda run: run.started)
 
-    def resume(self) -> NightlyRun | None:
-        """The night that was not finished; what cannot be read of it is none."""
+    def load_unfinished(self) -> NightlyRun | None:
+        """The unfinished run; None if there is none, or if it cannot be read."""
         try:
-            return serialization.read(self.unfinished / NIGHT, NightlyRun)
+            return serialization.read(self.unfinished / RECORD_FILE, NightlyRun)
         except DeeppoolError:
             return None
 
-    def keep(self, night: NightlyRun) -> None:
-        """Writes down how far the unfinished night is.
+    def save_unfinished(self, run: NightlyRun) -> None:
+        """Saves the state of the unfinished run.
 
         Raises:
-            DocumentError: it cannot be written; the earlier state stays.
+            DocumentError: it cannot be written; the earlier state is kept.
         """
         try:
             self.unfinished.mkdir(exist_ok=True)
         except OSError as error:
             raise DocumentError(f"cannot write {self.unfinished}: {error.strerror} (free some space)") from error
-        serialization.write(night, self.unfinished / NIGHT)
+        serialization.write(run, self.unfinished / RECORD_FILE)
 
-    def clear(self) -> None:
-        """Removes an unfinished night of which nothing is done."""
-        shutil.rmtree(self.unfinished, ignore_errors=True)
-
-    def discard(self, notebook: str) -> None:
-        """Removes what an interrupted notebook left."""
+    def discard_unfinished(self, notebook: str = "") -> None:
+        """Removes the output of an interrupted notebook, or the whole unfinished run."""
         shutil.rmtree(self.unfinished / notebook, ignore_errors=True)
 
     def free_name(self, date: str) -> str:
-        """A night's name: its date, with a number from the second of a day on."""
+        """An unused run name: the date, with a number from the second run of a day on."""
         name, number = date, 1
         while (self.folder / name).exists():
             number += 1
             name = f"{date}-{number}"
         return name
 
-    def publish(self, night: NightlyRun) -> Path:
-        """Makes the unfinished night, which is whole now, one that is over.
+    def publish(self, run: NightlyRun) -> Path:
+        """Turns the unfinished run into a finished one.
 
         Raises:
             DocumentError: it cannot be written; it stays unfinished.
         """
-        self.keep(night)
-        target = self.folder / night.name
+        self.save_unfinished(run)
+        target = self.folder / run.name
         try:
             for path in self.unfinished.rglob("*"):
                 if path.is_file() and not path.is_symlink():
@@ -106,10 +131,13 @@ class Archive:
             raise DocumentError(f"cannot write {target}: {error.strerror} (choose another folder)") from error
         return target
 
-    def remove(self, nights: Sequence[NightlyRun]) -> None:
-        """Removes nights, each whole: what is interrupted on the way is finished the next time."""
-        for night in nights:
-            (self.folder / night.name).rename(self.folder / f".{night.name}.removed")
+    def remove_old(self, keep: int = KEEP) -> None:
+        """Removes all but the newest runs of each preset and machine, and finishes removals that were interrupted."""
+        newer: Counter[tuple[str, str]] = Counter()
+        for run in reversed(self.runs()):
+            newer[run.preset, run.device] += 1
+            if newer[run.preset, run.device] > keep:
+                (self.folder / run.name).rename(self.folder / f".{run.name}.removed")
         for path in self.folder.glob(".*.removed"):
             if _NAME.fullmatch(path.name[1:].removesuffix(".removed")) and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

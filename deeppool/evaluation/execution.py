@@ -1,35 +1,62 @@
-"""Runs one notebook by papermill in this process, and leaves its report."""
+"""Executes one notebook with papermill and writes its HTML report; run as a process by the pool.
 
+The process takes a folder and a task as arguments, and writes its answer into the folder. It exits when its standard
+input ends, as that means that the process which started it is gone; the kernel exits with it.
+"""
+
+import json
 import os
 import socket
+import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
-from deeppool.errors import DocumentError, RunError
+from deeppool.errors import DeeppoolError, DocumentError, RunError
 from deeppool.evaluation.findings import RECORD
-from deeppool.evaluation.html import write_report
+from deeppool.evaluation.notebook_html import write_report
 from deeppool.evaluation.record import Evaluation
-from deeppool.evaluation.task import Task
 
+ANSWER = "answer.json"
+"""File with the executed notebook, or with what failed."""
 SUMMARY_TAG = "summary"
-"""The text that a cell with this tag prints is the notebook's summary."""
+"""Cells with this tag print the notebook's summary."""
 
-# Figures stay data, which JupyterLab draws, and of which reports and thumbnails are made; plotly's script, five
-# megabytes, stays out of every notebook. And nobody is there to use a widget.
-KERNEL = {"PLOTLY_RENDERER": "plotly_mimetype", "DEEPPOOL_STATIC": "1"}
-"""Environment of the kernels."""
+# Figures stay data: JupyterLab draws them, reports are made of them, and plotly's script of five megabytes stays out
+# of every notebook. Widgets are shown without controls, as nobody is there to use them.
+KERNEL_ENVIRONMENT = {"PLOTLY_RENDERER": "plotly_mimetype", "DEEPPOOL_STATIC": "1"}
+"""Environment variables of the kernels."""
 
-
-LONGEST_ADDRESS = 90
-"""Characters; a Unix socket's path ends at 103 on macOS, at 107 on Linux."""
+MAX_SOCKET_PATH = 90
+"""Characters; a Unix socket's path is limited to 103 on macOS and to 107 on Linux."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One executed notebook."""
+class NotebookTask:
+    """One notebook to execute."""
+
+    name: str
+    path: Path
+    folder: Path
+    """Output folder for the executed notebook, its report and its files; created if missing."""
+    arguments: dict[str, Any]
+    """Parameters; ``output`` is set to the folder."""
+    measures: bool
+    """Whether it measures time, and therefore runs alone."""
+    script: str = ""
+    """Address of plotly's script, relative to the report; empty: the report contains the script."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The task as a JSON object."""
+        return asdict(self) | {"path": str(self.path), "folder": str(self.folder)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedNotebook:
+    """An executed notebook and its report."""
 
     name: str
     notebook: str
@@ -40,23 +67,23 @@ class Result:
     summary: str
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The executed notebook as a JSON object."""
         return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.summary.rstrip()}\nreport       {self.html} ({self.seconds:.0f} s)"
 
 
-def execute(task: Task, sockets: Path) -> Result:
-    """Runs a notebook; changes this process's environment, so that the kernel has it.
+def execute(task: NotebookTask, sockets: Path) -> ExecutedNotebook:
+    """Executes a notebook.
 
     Args:
         task: the notebook.
-        sockets: a folder of nobody else's, for those between this process and the kernel.
+        sockets: a private folder for the sockets between this process and the kernel.
 
     Raises:
-        RunError: a cell failed, or the kernel died; what ran is kept, with its report.
-        DocumentError: the folder cannot be written.
+        RunError: a cell failed or the kernel died; the notebook up to there is kept, with its report.
+        DocumentError: the output folder cannot be written.
     """
     import nbclient.exceptions
     import papermill
@@ -67,7 +94,6 @@ def execute(task: Task, sockets: Path) -> Result:
         raise DocumentError(f"cannot write {task.folder}: {error.strerror} (choose another folder)") from error
     executed = task.folder / task.path.name
     started = time.monotonic()
-    os.environ.update(KERNEL)
     try:
         papermill.execute_notebook(
             str(task.path),
@@ -93,25 +119,25 @@ def execute(task: Task, sockets: Path) -> Result:
             f"cannot write {executed}: {error.strerror} (free some space, or choose another)"
         ) from error
     html = write_report(executed, task.script)
-    return Result(task.name, str(executed), str(html), time.monotonic() - started, _summary(executed))
+    return ExecutedNotebook(task.name, str(executed), str(html), time.monotonic() - started, _summary(executed))
 
 
 def _kernel_transport(sockets: Path) -> Any:
-    """Unix sockets between papermill and the kernel, where there are any: nothing listens on a port.
+    """Configures Unix sockets between papermill and the kernel, where available: no port is opened.
 
-    Left to itself, jupyter_client puts them into the current folder under names that it takes for free when no file
-    has them: two kernels that start at once there talk into each other's.
+    By default jupyter_client names sockets in the current folder by the first number without a file, so two kernels
+    that start at once in one folder would share theirs.
     """
     from traitlets.config import Config
 
     address = str(sockets / "kernel")
-    if not hasattr(socket, "AF_UNIX") or len(address) > LONGEST_ADDRESS:
+    if not hasattr(socket, "AF_UNIX") or len(address) > MAX_SOCKET_PATH:
         return Config()
     return Config({"KernelManager": {"transport": "ipc", "ip": address}})
 
 
 def _summary(executed: Path) -> str:
-    """What the tagged cell prints; else the record, where the notebook leaves one."""
+    """Text printed by the tagged cell, or the record as text where there is no such cell."""
     import nbformat
 
     lines = []
@@ -122,3 +148,29 @@ def _summary(executed: Path) -> str:
     if not lines and record.is_file():
         return serialization.read(record, Evaluation).explain()
     return "".join(lines)
+
+
+def main() -> None:
+    """Executes the task given by the arguments and writes the answer."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    scratch, told = Path(sys.argv[1]), json.loads(sys.argv[2])
+    task = NotebookTask(**told | {"path": Path(told["path"]), "folder": Path(told["folder"])})
+    answer: dict[str, Any]
+    try:
+        answer = {"executed": execute(task, scratch).to_json()}
+    except DeeppoolError as error:
+        answer = {"problem": str(error)}
+    except Exception as error:
+        # Of papermill, jupyter_client or nbconvert; this line is all that the nightly's index page shows of it.
+        answer = {"problem": f"notebook {task.name} could not be run: {type(error).__name__}: {error}"}
+    (scratch / ANSWER).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _exit_with_parent() -> None:
+    # Not sys.stdin, whose lock a daemon thread must not hold while the interpreter exits.
+    os.read(0, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

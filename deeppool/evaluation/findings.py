@@ -1,4 +1,4 @@
-"""What a notebook finds while it runs, collected a line at a time, and saved at its end."""
+"""Collects the numbers and checks of an evaluation notebook while it runs, and saves them as its record."""
 
 import datetime
 import os
@@ -10,14 +10,15 @@ from deeppool.base import serialization
 from deeppool.device.cpu import processor_name
 from deeppool.device.environment import package_versions
 from deeppool.device.nvml import Nvml
-from deeppool.evaluation.record import Basis, Check, Evaluation, Number
+from deeppool.evaluation.entries import Basis, Check, Number
+from deeppool.evaluation.record import Evaluation
 
 RECORD = "record.json"
-"""In a notebook's output folder."""
+"""File name of the record in a notebook's output folder."""
 
 
 class Findings:
-    """Numbers and checks of one evaluation notebook, in the order in which they are first told.
+    """Numbers and checks of one evaluation notebook, in the order in which they are first added.
 
     ::
 
@@ -30,13 +31,13 @@ class Findings:
     def __init__(
         self, name: str, title: str, parameters: Mapping[str, Any] | None = None, *, device: str | None = None
     ) -> None:
-        """Nothing is found yet.
+        """Creates empty findings.
 
         Args:
-            name: of the notebook, as in ``deeppool evaluate fig10``.
+            name: the notebook's name, as in ``deeppool evaluate fig10``.
             title: what the table or figure shows.
-            parameters: of the notebook, those that its numbers depend on; JSON values.
-            device: of which the numbers are; this machine's GPU or processor unless given.
+            parameters: the notebook's parameters that the numbers depend on; JSON values.
+            device: device that the numbers describe; by default this machine's GPU or processor.
         """
         self.name, self.title = name, title
         self.parameters = dict(parameters or {})
@@ -55,22 +56,22 @@ class Findings:
         paper: float | str | None = None,
         why: str = "",
     ) -> Number:
-        """Adds a number, see :class:`Number`; one of the same name takes the earlier one's place.
+        """Adds a number, see :class:`Number`; it replaces an earlier one of the same name.
 
-        A cell that runs again, as people do, must not end in an error.
+        So a cell can be run again.
         """
         number = Number(name, float(value), unit, basis, None if spread is None else float(spread), _plain(paper), why)
         self._numbers[name] = number
         return number
 
     def check(self, statement: str, holds: object, detail: str = "", *, known: str = "") -> Check:
-        """Adds a statement, see :class:`Check`; the same statement takes the earlier one's place."""
+        """Adds a check, see :class:`Check`; it replaces an earlier one of the same statement."""
         check = Check(statement, bool(holds), detail, known)
         self._checks[statement] = check
         return check
 
     def evaluation(self) -> Evaluation:
-        """All that was told until now, as a record."""
+        """The numbers and checks added so far, as a record."""
         return Evaluation(
             name=self.name,
             title=self.title,
@@ -88,18 +89,18 @@ class Findings:
         Raises:
             DocumentError: the folder cannot be written.
         """
-        made = self.evaluation()
-        serialization.write(made, Path(folder) / RECORD)
-        return made
+        evaluation = self.evaluation()
+        serialization.write(evaluation, Path(folder) / RECORD)
+        return evaluation
 
 
 def machine() -> str:
-    """This machine's GPUs, or its processor where there are none."""
+    """Name of this machine's GPUs, or of its processor if it has none."""
     with Nvml() as nvml:
         names = nvml.names
     return f"{len(names)} x {names[0]}" if names else processor_name()
 
 
 def _plain(paper: float | str | None) -> float | str | None:
-    """Numpy's numbers are none of JSON's."""
+    """Converts numpy's numbers, which JSON does not take."""
     return paper if paper is None or isinstance(paper, str) else float(paper)

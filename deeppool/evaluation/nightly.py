@@ -1,6 +1,6 @@
-"""A night: every notebook by papermill, a verdict beside the nights before, a folder that stays.
+"""A nightly run: every notebook by papermill, compared with earlier runs, kept in a folder of the day.
 
-A night that was interrupted is continued by the same call: notebooks that are done are not run again.
+The same call continues an interrupted run: notebooks that are done are not run again.
 """
 
 import datetime
@@ -15,38 +15,36 @@ from deeppool.base import serialization
 from deeppool.device.cpu import usable_cores
 from deeppool.device.environment import package_versions
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
-from deeppool.evaluation.archive import Archive
-from deeppool.evaluation.crew import Ended, run_tasks, usual_jobs
+from deeppool.evaluation.archive import KEEP, NightlyArchive
+from deeppool.evaluation.entries import Check
+from deeppool.evaluation.execution import NotebookTask
 from deeppool.evaluation.findings import machine
-from deeppool.evaluation.index import write_index
-from deeppool.evaluation.lock import sole_writer
-from deeppool.evaluation.nightly_record import NightlyRun, Observation, Outcome, State
+from deeppool.evaluation.index import INDEX, write_index
+from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome, Observation, State
+from deeppool.evaluation.notebook_html import PLOTLY, write_plotly
 from deeppool.evaluation.notebooks import Notebook, Preset, choose
 from deeppool.evaluation.observations import observe
-from deeppool.evaluation.record import Check
+from deeppool.evaluation.process_pool import CompletedTask, default_jobs, run_tasks
 from deeppool.evaluation.regression_report import RegressionReport, compare_with_earlier
-from deeppool.evaluation.retention import KEEP, superfluous
-from deeppool.evaluation.task import Task
-from deeppool.evaluation.thumbnails import PLOTLY, draw_thumbnails, write_plotly
 
-VERDICT = "verdict.json"
-STALE = datetime.timedelta(hours=24)
-"""After which an interrupted night is closed as it is: its numbers are of another day."""
+REPORT_FILE = "verdict.json"
+MAX_AGE = datetime.timedelta(hours=24)
+"""Age up to which an interrupted run is continued; an older one is closed, as its numbers are of another day."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A night that is over."""
+class FinishedRun:
+    """A finished nightly run."""
 
     folder: Path
-    verdict: RegressionReport
+    report: RegressionReport
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {"folder": str(self.folder), "fine": self.verdict.fine, "verdict": serialization.to_json(self.verdict)}
+        """The run as a JSON object."""
+        return {"folder": str(self.folder), "fine": self.report.fine, "verdict": serialization.to_json(self.report)}
 
     def __str__(self) -> str:
-        return f"{self.verdict.explain()}\n\nthe night     {self.folder / 'index.html'}"
+        return f"{self.report.explain()}\n\nindex page    {self.folder / INDEX}"
 
 
 def nightly(
@@ -59,52 +57,53 @@ def nightly(
     keep: int = KEEP,
     notebooks: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
-) -> Report:
-    """Runs notebooks, judges what they found, and keeps all of it in a folder named for the day.
+) -> FinishedRun:
+    """Runs notebooks, compares their numbers with earlier runs, and keeps everything in a folder of the day.
 
     Args:
-        folder: of the nights; see :mod:`deeppool.evaluation.archive`.
-        names: of notebooks; all unless given.
-        preset: of their parameters.
-        budget: seconds after which what runs is ended and the night closed. Those that were done longest ago begin.
-        jobs: notebooks that run at once, where they do not measure; up to four, as there are cores, unless given.
-        keep: nights that stay in any case, see :mod:`deeppool.evaluation.retention`.
-        notebooks: folder with the notebooks; the project's own unless given.
+        folder: folder of the nightly runs; see :mod:`deeppool.evaluation.archive`.
+        names: names of notebooks; all by default.
+        preset: preset of their parameters.
+        budget: seconds after which running notebooks are ended and the run is closed. Those that were done longest
+            ago start first.
+        jobs: notebooks at once, unless they measure time; by default the number of cores, at most four.
+        keep: newest runs of each preset and machine that are kept; older ones are removed.
+        notebooks: folder with the notebooks; the project's own by default.
         on_progress: called with what happens, and the share that is done.
 
     Raises:
         InvalidValueError: an unknown notebook, or a number out of its bounds; before anything runs.
         RunError: another nightly writes to the folder.
-        DocumentError: the folder cannot be written; what was done stays, and the same call goes on with it.
+        DocumentError: the folder cannot be written; finished notebooks are kept, and the same call continues.
     """
     if budget is not None and budget <= 0:
         raise InvalidValueError(f"budget must be more than 0 s, got {budget}")
-    superfluous((), keep)
+    if keep < 1:
+        raise InvalidValueError(f"keep must be at least 1 run, got {keep}")
     chosen = choose(names, notebooks)
-    archive = Archive(folder)
-    with sole_writer(archive.folder):
-        archive.remove([])
-        night = _begin(archive, chosen, preset, machine_with_cores(), versions())
-        night = _run(
+    archive = NightlyArchive(folder)
+    with archive.locked():
+        run = _begin(archive, chosen, preset)
+        run = _execute(
             archive,
-            night,
+            run,
             chosen,
             budget=budget,
-            jobs=jobs or usual_jobs(),
-            on_progress=on_progress or (lambda what, share: None),
+            jobs=jobs or default_jobs(),
+            on_progress=on_progress or (lambda text, share: None),
         )
-        report = _close(archive, night)
-        archive.remove(superfluous(archive.nights(), keep))
-    return report
+        finished = _close(archive, run)
+        archive.remove_old(keep)
+    return finished
 
 
 def machine_with_cores() -> str:
-    """Its GPUs or its processor, and how many cores there are: other ones are another series of nights."""
+    """This machine's GPUs or processor, with the number of usable cores; runs of other machines are not compared."""
     return f"{machine()}, {len(usable_cores())} cores"
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers depend on, and the commit where deeppool runs from a checkout."""
+    """Versions of the packages that numbers depend on, and the commit if deeppool runs from a checkout."""
     package = Path(__file__).resolve().parent.parent
     found = package_versions("deeppool", "torch", "torchvision", "numpy", "plotly")
 
@@ -115,148 +114,151 @@ def versions() -> dict[str, str]:
             return None
         return None if done.returncode else done.stdout.strip()
 
-    # An installed package may lie in a folder that some other repository ignores.
+    # An installed package may lie in a folder that another repository ignores.
     if git("ls-files", "--error-unmatch", "__init__.py") and (commit := git("describe", "--always", "--dirty")):
         found["commit"] = commit
     return found
 
 
-def _begin(
-    archive: Archive, chosen: Sequence[Notebook], preset: Preset, device: str, installed: dict[str, str]
-) -> NightlyRun:
-    """The interrupted night where it is this one; else a new one, and the other one is closed."""
+def _begin(archive: NightlyArchive, chosen: Sequence[Notebook], preset: Preset) -> NightlyRun:
+    """Continues the interrupted run if it is the same and recent; otherwise closes it and begins a new one."""
     now = datetime.datetime.now().astimezone()
-    fresh = NightlyRun(
+    run = NightlyRun(
         name="",
         preset=preset,
-        device=device,
+        device=machine_with_cores(),
         notebooks=tuple(notebook.name for notebook in chosen),
         started=now.isoformat(timespec="seconds"),
         finished="",
-        versions=installed,
+        versions=versions(),
         outcomes=(),
     )
-    old = archive.resume()
-    if old is None or not old.outcomes:
-        archive.clear()
-    elif replace(old, started=fresh.started, outcomes=()) == fresh and now - _started(old) <= STALE:
-        fresh = old
+    interrupted = archive.load_unfinished()
+    if interrupted is None or not interrupted.outcomes:
+        archive.discard_unfinished()
+    elif (
+        replace(interrupted, started=run.started, outcomes=()) == run
+        and now - datetime.datetime.fromisoformat(interrupted.started) <= MAX_AGE
+    ):
+        run = interrupted
     else:
-        _close(archive, _without_outcomes(old, "the night was interrupted"))
+        _close(archive, _mark_not_run(interrupted, "the nightly run was interrupted"))
     by_name = {notebook.name: notebook for notebook in chosen}
-    done = tuple(x for x in fresh.outcomes if x.state == "done" and _same(x, by_name[x.name], preset))
+    done = tuple(x for x in run.outcomes if x.state == "done" and _is_unchanged(x, by_name[x.name], preset))
     for name in by_name.keys() - {outcome.name for outcome in done}:
-        archive.discard(name)
-    night = replace(fresh, outcomes=done)
-    archive.keep(night)
+        archive.discard_unfinished(name)
+    run = replace(run, outcomes=done)
+    archive.save_unfinished(run)
     try:
-        # Reports share it: with one each, a night would be ten times as large.
+        # Shared by the reports: with a copy in each, a run would take ten times the space.
         write_plotly(archive.unfinished)
     except OSError as error:
         raise DocumentError(f"cannot write {archive.unfinished}: {error.strerror} (free some space)") from error
-    return night
+    return run
 
 
-def _same(outcome: Outcome, notebook: Notebook, preset: str) -> bool:
+def _is_unchanged(outcome: NotebookOutcome, notebook: Notebook, preset: str) -> bool:
     return (outcome.fingerprint, outcome.parameters) == (notebook.fingerprint, notebook.arguments(preset, {}))
 
 
-def _started(night: NightlyRun) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(night.started)
-
-
-def _without_outcomes(night: NightlyRun, problem: str) -> NightlyRun:
-    """A night in which what has no outcome did not run."""
-    known = {outcome.name for outcome in night.outcomes}
+def _mark_not_run(run: NightlyRun, problem: str) -> NightlyRun:
+    """The run, in which notebooks without an outcome are ``not run``."""
+    known = {outcome.name for outcome in run.outcomes}
     missing = tuple(
-        Outcome(name, name, "not run", problem, False, {}, 0.0, "", "") for name in night.notebooks if name not in known
+        NotebookOutcome(name, name, "not run", problem, False, {}, 0.0, "", "")
+        for name in run.notebooks
+        if name not in known
     )
-    return replace(night, outcomes=night.outcomes + missing)
+    return replace(run, outcomes=run.outcomes + missing)
 
 
-def _run(
-    archive: Archive,
-    night: NightlyRun,
+def _execute(
+    archive: NightlyArchive,
+    run: NightlyRun,
     chosen: Sequence[Notebook],
     *,
     budget: float | None,
     jobs: int,
     on_progress: Callable[[str, float], None],
 ) -> NightlyRun:
-    """Runs what has no outcome yet; each is written down when it is over."""
-    done = {outcome.name for outcome in night.outcomes}
+    """Runs the notebooks without an outcome, and saves the run after each of them."""
+    done = {outcome.name for outcome in run.outcomes}
     by_name = {notebook.name: notebook for notebook in chosen}
-    waiting = _longest_ago_first([x for x in chosen if x.name not in done], archive.nights())
     tasks = [
-        Task(x.name, x.path, archive.unfinished / x.name, x.arguments(night.preset, {}), x.measures, f"../{PLOTLY}")
-        for x in waiting
+        NotebookTask(
+            name=x.name,
+            path=x.path,
+            folder=archive.unfinished / x.name,
+            arguments=x.arguments(run.preset, {}),
+            measures=x.measures,
+            script=f"../{PLOTLY}",
+        )
+        for x in _least_recent_first([x for x in chosen if x.name not in done], archive.runs())
     ]
     share = len(done) / len(chosen)
-    for ended in run_tasks(
+    for completed in run_tasks(
         tasks,
         jobs=jobs,
-        seconds=budget,
-        on_progress=lambda what, part: on_progress(what, share + part * (1 - share)),
+        budget=budget,
+        on_progress=lambda text, part: on_progress(text, share + part * (1 - share)),
     ):
-        night = replace(night, outcomes=(*night.outcomes, _outcome(ended, by_name[ended.task.name], archive)))
-        archive.keep(night)
-    return night
+        outcome = _outcome(completed, by_name[completed.task.name], archive)
+        run = replace(run, outcomes=(*run.outcomes, outcome))
+        archive.save_unfinished(run)
+    return run
 
 
-def _longest_ago_first(waiting: Sequence[Notebook], nights: Sequence[NightlyRun]) -> list[Notebook]:
-    """So that a budget which is too small for all leaves out other notebooks each night."""
+def _least_recent_first(waiting: Sequence[Notebook], runs: Sequence[NightlyRun]) -> list[Notebook]:
+    """Sorts notebooks so that a budget which is too small for all skips different ones each time."""
     last: dict[str, str] = {}
-    for night in nights:
-        last |= {outcome.name: night.started for outcome in night.outcomes if outcome.state == "done"}
+    for run in runs:
+        last |= {outcome.name: run.started for outcome in run.outcomes if outcome.state == "done"}
     return sorted(waiting, key=lambda notebook: last.get(notebook.name, ""))
 
 
-def _outcome(ended: Ended, notebook: Notebook, archive: Archive) -> Outcome:
-    folder = ended.task.folder
-    executed = folder / notebook.path.name
-    html = executed.with_suffix(".html")
-    problem = ended.problem
-    state: State = "not run" if ended.out_of_time else "failed"
+def _outcome(completed: CompletedTask, notebook: Notebook, archive: NightlyArchive) -> NotebookOutcome:
+    task = completed.task
+    executed = task.folder / notebook.path.name
+    problem = completed.problem
+    state: State = "not run" if completed.out_of_time else "failed"
     observations: tuple[Observation, ...] = ()
     checks: tuple[Check, ...] = ()
-    if ended.result is not None:
+    if completed.executed is not None:
         try:
-            observations, checks = observe(folder)
+            observations, checks = observe(task.folder)
             state = "done"
         except DeeppoolError as error:
             problem = str(error)
-    return Outcome(
+    return NotebookOutcome(
         name=notebook.name,
         title=notebook.title,
         state=state,
-        # Where it lies in the end.
+        # Paths relative to the run's folder, which is renamed when the run is finished.
         problem=problem.replace(f"{archive.unfinished}{os.sep}", ""),
         measures=notebook.measures,
-        parameters=ended.task.arguments,
-        seconds=ended.seconds,
-        notebook=_below(executed, archive),
-        html=_below(html, archive),
+        parameters=task.arguments,
+        seconds=completed.seconds,
+        notebook=_relative(executed, archive),
+        html=_relative(executed.with_suffix(".html"), archive),
         observations=observations,
         checks=checks,
         fingerprint=notebook.fingerprint,
     )
 
 
-def _below(path: Path, archive: Archive) -> str:
+def _relative(path: Path, archive: NightlyArchive) -> str:
     return path.relative_to(archive.unfinished).as_posix() if path.is_file() else ""
 
 
-def _close(archive: Archive, night: NightlyRun) -> Report:
-    """Judges a night that is over, and makes it one of the archive's."""
-    order = {name: place for place, name in enumerate(night.notebooks)}
-    over = replace(
-        night,
-        name=archive.free_name(night.started[:10]),
+def _close(archive: NightlyArchive, run: NightlyRun) -> FinishedRun:
+    """Compares the run with earlier ones, writes its report and index page, and publishes it."""
+    run = replace(
+        run,
+        name=archive.free_name(run.started[:10]),
         finished=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        outcomes=tuple(sorted(night.outcomes, key=lambda outcome: order[outcome.name])),
+        outcomes=tuple(sorted(run.outcomes, key=lambda outcome: run.notebooks.index(outcome.name))),
     )
-    over = draw_thumbnails(over, archive.unfinished)
-    found = compare_with_earlier(over, archive.nights())
-    serialization.write(found, archive.unfinished / VERDICT)
-    write_index(over, found, archive.unfinished)
-    return Report(archive.publish(over), found)
+    report = compare_with_earlier(run, archive.runs())
+    serialization.write(report, archive.unfinished / REPORT_FILE)
+    write_index(run, report, archive.unfinished)
+    return FinishedRun(archive.publish(run), report)

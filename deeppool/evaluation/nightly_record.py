@@ -1,16 +1,16 @@
-"""What one night leaves: per notebook how it ended, the numbers it told, the checks that held."""
+"""Record of a nightly run: per notebook its outcome, its numbers and its checks."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from deeppool.evaluation.record import Basis, Check
+from deeppool.evaluation.entries import Basis, Check
 
 State = Literal["done", "failed", "not run"]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A number of one night, to be compared with the same number of other nights."""
+    """A number of one nightly run, compared with the same number of other runs."""
 
     name: str
     value: float
@@ -19,60 +19,54 @@ class Observation:
     spread: float = 0.0
     """Half the interquartile range over repetitions, in the number's unit."""
     group: str = ""
-    """Numbers of one group were measured together, such as the layers of one profile: what the machine did to all of
-    them alike is told from what happened to one. Empty: it stands alone."""
+    """Numbers of one group were measured together, such as the layers of one profile: a shift that the machine caused
+    in all of them is distinguished from a change of one. Empty: the number is compared alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One notebook of one night."""
+class NotebookOutcome:
+    """Outcome of one notebook in a nightly run."""
 
     name: str
     title: str
     state: State
     problem: str
-    """Why it is not done; empty where it is."""
+    """Why it is not done; empty if it is."""
     measures: bool
-    """It ran with nothing of the night's beside it."""
+    """Whether it measures time, and therefore ran alone."""
     parameters: dict[str, Any]
-    """That the preset and the command gave it."""
+    """Parameters set by the preset."""
     seconds: float
     notebook: str
-    """Its executed copy, below the night's folder; empty where there is none."""
+    """Path of the executed notebook in the run's folder; empty if there is none."""
     html: str
+    """Path of its report in the run's folder; empty if there is none."""
     observations: tuple[Observation, ...] = ()
     checks: tuple[Check, ...] = ()
     fingerprint: str = ""
-    """Of the notebook as it was."""
-    thumbnails: tuple[str, ...] = ()
-    """Pictures of its figures, below the night's folder."""
+    """Hash of the notebook as it was executed."""
 
 
 @dataclass(frozen=True)
 class NightlyRun:
-    """All notebooks of one night: ``night.json``."""
+    """All notebooks of one nightly run: ``night.json``."""
 
     KIND: ClassVar[str] = "night"
 
     name: str
-    """Of its folder: a date, and a number from the second night of a day on."""
+    """Name of its folder: a date, with a number from the second run of a day on."""
     preset: str
     device: str
-    """The machine: numbers of another one are no history."""
+    """The machine; numbers of other machines are not compared."""
     notebooks: tuple[str, ...]
-    """All that the night was to run."""
+    """Names of all notebooks that the run is to execute."""
     started: str
     """ISO 8601, local time with its offset."""
     finished: str
-    """Empty while the night is not over."""
+    """Empty while the run is not finished."""
     versions: dict[str, str]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[NotebookOutcome, ...]
 
-    def outcome(self, notebook: str) -> Outcome | None:
-        """Of a notebook; None where the night did not have it."""
+    def outcome(self, notebook: str) -> NotebookOutcome | None:
+        """The outcome of a notebook; None if the run did not include it."""
         return next((outcome for outcome in self.outcomes if outcome.name == notebook), None)
-
-    @property
-    def complete(self) -> bool:
-        """Every notebook ran to its end."""
-        return {outcome.name for outcome in self.outcomes if outcome.state == "done"} == set(self.notebooks)

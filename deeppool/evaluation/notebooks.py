@@ -1,4 +1,4 @@
-"""Finds the project's notebooks, or a user's own, and says what each takes; copies them for JupyterLab."""
+"""Finds notebooks, the project's or the user's own, runs them, and copies them for JupyterLab."""
 
 import hashlib
 import os
@@ -10,36 +10,35 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from deeppool.errors import DocumentError, InvalidValueError, RunError
-from deeppool.evaluation.crew import run_tasks
-from deeppool.evaluation.execution import Result
-from deeppool.evaluation.task import Task
+from deeppool.evaluation.execution import ExecutedNotebook, NotebookTask
+from deeppool.evaluation.process_pool import run_tasks
 
 EVALUATION = "evaluation"
-"""Folder of the notebooks that make one table or figure each, within that of the notebooks."""
+"""Subfolder of the notebooks that reproduce one table or figure each."""
 
 Preset = Literal["quick", "full"]
 
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """One notebook as it lies in its folder."""
+    """A notebook file and its metadata."""
 
     name: str
-    """By which commands call it."""
+    """Name on the command line."""
     path: Path
     title: str
     """Its first heading."""
     measures: bool
-    """It reads clocks, so it runs with nothing beside it: ``"measures": true`` in its metadata's ``deeppool``."""
+    """Whether it measures time and therefore runs alone: ``"measures": true`` under ``deeppool`` in its metadata."""
     parameters: tuple[str, ...]
     presets: dict[str, dict[str, Any]]
-    """``quick`` and ``full``, in its metadata's ``deeppool`` as well."""
+    """Parameters of ``quick`` and ``full``, also under ``deeppool`` in its metadata."""
 
     def arguments(self, preset: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The preset with the overrides.
+        """Parameters of a preset, with overrides.
 
         Raises:
-            InvalidValueError: a parameter that the notebook does not have; papermill only logs it.
+            InvalidValueError: unknown parameter, for which papermill only logs a warning.
         """
         for name in parameters:
             if name not in self.parameters:
@@ -50,11 +49,11 @@ class Notebook:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal notebooks."""
+        """Hash of the file."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The notebook as a JSON object."""
         return {
             "name": self.name,
             "title": self.title,
@@ -65,7 +64,7 @@ class Notebook:
 
 
 def notebooks_folder() -> Path:
-    """Where the notebooks are: beside the package in a checkout, inside it when installed."""
+    """Folder of the project's notebooks: beside the package in a checkout, inside it when installed."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "notebooks", package.parent / "notebooks"):
         if folder.is_dir():
@@ -74,31 +73,31 @@ def notebooks_folder() -> Path:
 
 
 def find_notebooks(folder: str | os.PathLike[str] | None = None) -> dict[str, Path]:
-    """Notebooks by name, those of the workbench first, then the evaluations.
+    """Finds notebooks by name, those of the workbench first, then the evaluations.
 
     ``01-burst-parallel.ipynb`` is ``burst-parallel``, ``evaluation/fig10-cluster-partitions.ipynb`` is ``fig10``.
 
     Args:
-        folder: with the notebooks; the project's own unless given.
+        folder: folder with the notebooks; the project's own by default.
 
     Raises:
-        InvalidValueError: there are none, or two of one name.
+        InvalidValueError: there are no notebooks, or two of one name.
     """
-    home = notebooks_folder() if folder is None else Path(folder)
+    root = notebooks_folder() if folder is None else Path(folder)
     found: dict[str, Path] = {}
-    pairs = [(path.stem.lstrip("0123456789-") or path.stem, path) for path in _sorted(home)]
-    pairs += [(path.stem.split("-")[0], path) for path in _sorted(home / EVALUATION)]
+    pairs = [(path.stem.lstrip("0123456789-") or path.stem, path) for path in _sorted(root)]
+    pairs += [(path.stem.split("-")[0], path) for path in _sorted(root / EVALUATION)]
     for name, path in pairs:
         if name in found:
             raise InvalidValueError(f"{found[name]} and {path} are both '{name}' (rename one)")
         found[name] = path
     if not found:
-        raise InvalidValueError(f"there is no notebook in {home} (give a folder with some)")
+        raise InvalidValueError(f"there is no notebook in {root} (give a folder with some)")
     return found
 
 
 def _sorted(folder: Path) -> list[Path]:
-    """By name, where 9 comes before 10."""
+    """Notebooks of a folder by name, 9 before 10."""
 
     def key(path: Path) -> tuple[str, int, str]:
         kind = path.stem.split("-")[0]
@@ -109,10 +108,10 @@ def _sorted(folder: Path) -> list[Path]:
 
 
 def read_notebook(name: str, path: Path) -> Notebook:
-    """What a notebook says about itself.
+    """Reads a notebook's title, parameters and metadata.
 
     Raises:
-        DocumentError: it is none.
+        DocumentError: the file is not a notebook.
     """
     import nbformat
     import papermill
@@ -121,7 +120,7 @@ def read_notebook(name: str, path: Path) -> Notebook:
         notebook = nbformat.read(path, as_version=4)
     except (OSError, ValueError) as error:
         raise DocumentError(f"cannot read {path} as a notebook: {error} (is it one?)") from error
-    told = notebook.metadata.get("deeppool", {})
+    metadata = notebook.metadata.get("deeppool", {})
     headings = (
         line.lstrip("# ")
         for cell in notebook.cells
@@ -133,17 +132,17 @@ def read_notebook(name: str, path: Path) -> Notebook:
         name=name,
         path=path,
         title=next(headings, name),
-        measures=bool(told.get("measures", False)),
+        measures=bool(metadata.get("measures", False)),
         parameters=tuple(papermill.inspect_notebook(str(path))),
-        presets={preset: dict(told.get(preset, {})) for preset in ("quick", "full")},
+        presets={preset: dict(metadata.get(preset, {})) for preset in ("quick", "full")},
     )
 
 
 def choose(names: Sequence[str], folder: str | os.PathLike[str] | None = None) -> list[Notebook]:
-    """The notebooks of these names, all of them when none is given; ``evaluation/fig10`` is ``fig10`` too.
+    """Returns the notebooks of these names, or all if there are none; ``evaluation/fig10`` means ``fig10``.
 
     Raises:
-        InvalidValueError: an unknown name.
+        InvalidValueError: unknown name.
     """
     known = find_notebooks(folder)
     wanted = [name.removeprefix(f"{EVALUATION}/") for name in names]
@@ -162,33 +161,35 @@ def evaluate(
     jobs: int = 1,
     notebooks: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
-) -> list[Result]:
-    """Runs notebooks, all of them when no name is given; each in a process of its own.
+) -> list[ExecutedNotebook]:
+    """Runs notebooks, all of them if no name is given; each in a process of its own.
 
     Args:
         names: see :func:`find_notebooks`.
-        folder: gets a folder per notebook; made where it is missing.
-        preset: of the parameters, kept in each notebook's metadata.
-        parameters: override the preset's.
-        jobs: notebooks that run at once; those that measure run alone in any case, after the others.
-        notebooks: folder with the notebooks; the project's own unless given.
-        on_progress: called with what runs, and the share that is done.
+        folder: output folder, with a subfolder per notebook; created if missing.
+        preset: preset of the parameters, from each notebook's metadata.
+        parameters: overrides of the preset's parameters.
+        jobs: notebooks at once; those that measure time run alone, after the others.
+        notebooks: folder with the notebooks; the project's own by default.
+        on_progress: called with the names of the running notebooks, and the share that is done.
 
     Raises:
-        InvalidValueError: an unknown notebook or parameter; before anything runs.
-        RunError: a notebook failed; it is kept, executed up to its error, and the others are whole.
+        InvalidValueError: unknown notebook or parameter; before anything runs.
+        RunError: a notebook failed; it is kept, executed up to its error, and the others are complete.
     """
     tasks = [
-        Task(each.name, each.path, Path(folder) / each.name, each.arguments(preset, parameters or {}), each.measures)
+        NotebookTask(
+            each.name, each.path, Path(folder) / each.name, each.arguments(preset, parameters or {}), each.measures
+        )
         for each in choose(names, notebooks)
     ]
-    results: dict[str, Result] = {}
+    results: dict[str, ExecutedNotebook] = {}
     problems: list[str] = []
-    for ended in run_tasks(tasks, jobs=jobs, on_progress=on_progress):
-        if ended.result is None:
-            problems.append(ended.problem)
+    for completed in run_tasks(tasks, jobs=jobs, on_progress=on_progress):
+        if completed.executed is None:
+            problems.append(completed.problem)
         else:
-            results[ended.task.name] = ended.result
+            results[completed.task.name] = completed.executed
     if problems:
         others = f"; {len(problems) - 1} more failed" if len(problems) > 1 else ""
         raise RunError(problems[0] + others)
@@ -196,21 +197,21 @@ def evaluate(
 
 
 def copy_notebooks(folder: str | os.PathLike[str]) -> Path:
-    """Copies the notebooks into a folder of the user's; one that is there already is theirs, and is kept.
+    """Copies the notebooks into a folder; existing files there are kept.
 
     Raises:
-        InvalidValueError: the folder is the one that they come from.
+        InvalidValueError: the folder is the notebooks' own.
         DocumentError: the folder cannot be written.
     """
-    target, home = Path(folder), notebooks_folder()
-    if target.resolve() == home.resolve():
+    target, root = Path(folder), notebooks_folder()
+    if target.resolve() == root.resolve():
         raise InvalidValueError(
             f"{target} holds deeppool's own notebooks, which stay as they are (name another folder)"
         )
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path in find_notebooks().values():
-            copy = target / path.relative_to(home)
+            copy = target / path.relative_to(root)
             if not copy.exists():
                 copy.parent.mkdir(exist_ok=True)
                 shutil.copy(path, copy)
@@ -219,25 +220,25 @@ def copy_notebooks(folder: str | os.PathLike[str]) -> Path:
     return target
 
 
-LAB = (
+LAB_OPTIONS = (
     "--ip=127.0.0.1",
-    # JupyterLab asks for news, for newer versions and for a list of extensions on the network, unless told not to.
+    # By default JupyterLab fetches news, newer versions and a list of extensions.
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
 )
-"""Whatever the user's own settings are: nothing beyond this machine is asked for, or heard."""
+"""Options that keep JupyterLab local, whatever the user's settings: it fetches nothing and listens on this machine."""
 
 
 def start_lab(folder: str | os.PathLike[str], *, port: int | None = None, browser: bool = True) -> NoReturn:
-    """Becomes JupyterLab on a folder: this process, so that whatever ends it ends the server and its kernels.
+    """Replaces this process by JupyterLab on a folder, so that a signal to it ends the server and its kernels.
 
     Args:
-        folder: with the notebooks.
-        port: to listen on, or to fail; the first free one from 8888 unless given.
-        browser: whether to open one.
+        folder: folder with the notebooks.
+        port: port to listen on, an error if it is taken; by default the first free one from 8888.
+        browser: whether to open a browser.
     """
-    command = [sys.executable, "-m", "jupyterlab", *LAB, f"--ServerApp.root_dir={Path(folder).resolve()}"]
+    command = [sys.executable, "-m", "jupyterlab", *LAB_OPTIONS, f"--ServerApp.root_dir={Path(folder).resolve()}"]
     if port is not None:
         command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     if not browser:

@@ -1,4 +1,4 @@
-"""Layer times for the models of an evaluation: named ones, or estimates where there is no GPU at hand."""
+"""Profiles for the models of an evaluation: named ones, or estimates for a GPU that need not be present."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,18 +16,18 @@ def find_profiles(
     precision: Precision,
     files: Mapping[str, str] | None = None,
 ) -> dict[str, Profile]:
-    """A profile for each model, up to its whole global batch on one GPU.
+    """Returns a profile for each model, up to its whole global batch on one GPU.
 
     Args:
-        models: name of a model → shape of one of its samples.
-        global_batches: of each; it and the powers of two below are estimated.
-        gpu: of the estimates, see :func:`deeppool.estimate`.
-        precision: of the estimates.
-        files: model → file or name of a profile, in place of an estimate.
+        models: sample shape by model name.
+        global_batches: global batch by model name; it and the powers of two below it are estimated.
+        gpu: GPU of the estimates, see :func:`deeppool.estimate`.
+        precision: precision of the estimates.
+        files: file or name of a profile by model name, used in place of an estimate.
 
     Raises:
-        InvalidValueError: a GPU or a model that is not known.
-        DocumentError: a file that is no profile.
+        InvalidValueError: unknown GPU or model.
+        DocumentError: a file is not a profile.
     """
     named = files or {}
     return {
@@ -39,5 +39,5 @@ def find_profiles(
 
 
 def _sizes(most: int) -> list[int]:
-    """Powers of two, and the most."""
+    """Powers of two up to ``most``, and ``most`` itself."""
     return sorted({*(2**exponent for exponent in range(most.bit_length())), most})

@@ -1,14 +1,14 @@
-"""Tonight against the nights before: which numbers moved, which notebooks broke, which checks no longer hold."""
+"""Regression report of a nightly run: numbers that changed beyond noise, failed notebooks, checks that do not hold."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from deeppool.evaluation.nightly_record import NightlyRun, Observation, Outcome
-from deeppool.evaluation.noise import HISTORY, SAME, Judgement, judge
-from deeppool.evaluation.record import Basis
-from deeppool.evaluation.report import format_value
+from deeppool.evaluation.entries import Basis
+from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome, Observation
+from deeppool.evaluation.noise import HISTORY, SAME, NumberComparison, compare_numbers
+from deeppool.evaluation.tables import format_value
 from deeppool.planning.report.tables import render, table
 from deeppool.units import format_percent
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NumberChange:
-    """A number that moved beyond its own noise."""
+    """A number that changed beyond its noise."""
 
     notebook: str
     name: str
@@ -26,45 +26,45 @@ class NumberChange:
     basis: Basis
     value: float
     usual: float
-    """Median over its nights."""
+    """Median over earlier runs."""
     change: float | None
-    """As a share of the usual; None where that is 0."""
+    """Relative to the usual value; None if that is 0."""
     band: float
-    """That noise explains, to either side; in the number's unit."""
+    """Half-width of the noise band, in the number's unit."""
     nights: int
-    """In its history."""
+    """Earlier runs that the number was compared with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class FailedNotebook:
     """A notebook that failed."""
 
     notebook: str
     problem: str
     since: str
-    """The first night of those that it failed in without a break; tonight when it is new."""
+    """First run of the uninterrupted series of runs in which it failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unmet:
-    """A check that does not hold tonight."""
+class FailedCheck:
+    """A check that does not hold."""
 
     notebook: str
     statement: str
     detail: str
-    """The values that decide it; and why, where that is known."""
+    """The values that decide it, and the reason of an expected failure."""
     held: str | None
-    """The last night in which it did; None: in none that is kept."""
+    """Last earlier run in which it held; None: in none of those compared."""
 
     @property
     def history(self) -> str:
-        """When it last held, in words."""
+        """When the check last held, as text."""
         return f"last held {self.held}" if self.held else "never held"
 
 
 @dataclass(frozen=True)
 class RegressionReport:
-    """What a night says beside the nights before it, of the same preset and device: ``compare_with_earlier.json``."""
+    """A nightly run compared with earlier runs of the same preset and device: ``verdict.json``."""
 
     KIND: ClassVar[str] = "verdict"
 
@@ -72,103 +72,103 @@ class RegressionReport:
     preset: str
     device: str
     compared: tuple[str, ...]
-    """Nights, the latest last."""
+    """Names of the earlier runs, the newest last."""
     notebooks: int
     moved: tuple[NumberChange, ...]
-    """Those that moved most, in bands, first."""
-    broken: tuple[Broken, ...]
+    """Numbers that changed, the largest change in noise bands first."""
+    broken: tuple[FailedNotebook, ...]
     not_run: tuple[str, ...]
-    """Notebooks, each with the reason."""
-    unmet: tuple[Unmet, ...]
-    """Without those that are known not to hold, unless they did."""
-    known: tuple[Unmet, ...]
-    """Checks that do not hold, as their notebooks say they would; told, and held against nobody."""
+    """Notebooks that were not run, each with the reason."""
+    unmet: tuple[FailedCheck, ...]
+    """Checks that do not hold, expected failures aside. If an expected failure passes once, later failures count."""
+    known: tuple[FailedCheck, ...]
+    """Expected failures; they are reported, and fail no run."""
     checks: int
-    """Of tonight."""
+    """Number of checks of the run."""
     gone: tuple[str, ...]
-    """Numbers that the last night had, of notebooks that ran tonight; told, and held against nobody."""
+    """Numbers of the previous run that are missing, of notebooks that ran; they are reported, and fail no run."""
     judged: int
-    """Numbers that were compared."""
+    """Count of numbers that were compared."""
     young: int
-    """Numbers whose history is too short to say what their noise is."""
+    """Count of numbers whose history is too short to estimate their noise."""
     versions: tuple[str, ...]
-    """What was installed anew since the last night: ``torch 2.13.0 → 2.14.0``."""
+    """Packages whose version changed since the previous run: ``torch 2.13.0 → 2.14.0``."""
 
     @property
     def fine(self) -> bool:
-        """Everything ran, nothing moved, every check holds but for those that are known not to."""
+        """Whether everything ran, no number changed, and every check holds, expected failures aside."""
         return not (self.moved or self.broken or self.not_run or self.unmet)
 
     def explain(self) -> str:
-        """The line, and a table for each kind of trouble."""
+        """A summary line, and a table for each kind of finding."""
         return render(str(self), *_tables(self))
 
     def __str__(self) -> str:
         against = f"against {len(self.compared)} earlier" if self.compared else "the first of its kind"
-        words = [
-            f"{len(self.moved)} moved" if self.moved else "",
-            f"{len(self.broken)} broke" if self.broken else "",
-            f"{len(self.not_run)} did not run" if self.not_run else "",
+        parts = [
+            f"{len(self.moved)} changed" if self.moved else "",
+            f"{len(self.broken)} failed" if self.broken else "",
+            f"{len(self.not_run)} not run" if self.not_run else "",
             f"{len(self.unmet)} of {self.checks} checks do not hold" if self.unmet else "",
         ]
-        told = ", ".join(filter(None, words)) or "nothing moved, nothing broke"
+        findings = ", ".join(filter(None, parts)) or "nothing changed, nothing failed"
         if self.known:
-            told += f", {len(self.known)} of {self.checks} checks do not hold, as is known"
-        young = f", {self.young} too new to judge" if self.young else ""
+            findings += f", {len(self.known)} of {self.checks} checks do not hold, as expected"
+        young = f", {self.young} too new to compare" if self.young else ""
         return (
-            f"{self.night} ({self.preset}, {self.device}; {against}): {told}; "
-            f"{self.notebooks} notebooks, {self.judged} numbers judged{young}"
+            f"{self.night} ({self.preset}, {self.device}; {against}): {findings}; "
+            f"{self.notebooks} notebooks, {self.judged} numbers compared{young}"
         )
 
 
-def compare_with_earlier(tonight: NightlyRun, history: Sequence[NightlyRun]) -> RegressionReport:
-    """Judges a night.
+def compare_with_earlier(run: NightlyRun, history: Sequence[NightlyRun]) -> RegressionReport:
+    """Compares a nightly run with earlier ones.
 
     Args:
-        tonight: the night.
-        history: earlier nights, in any order; those of another preset or device are left out, and of the rest the
-            latest :data:`HISTORY` count. A notebook that ran with other parameters is not compared.
+        run: the run.
+        history: earlier runs in any order; of those with the same preset and device the newest :data:`HISTORY` are
+            used. A notebook that ran with other parameters is not compared.
     """
-    nights = sorted(
-        (x for x in history if (x.preset, x.device) == (tonight.preset, tonight.device) and x.name != tonight.name),
-        key=lambda night: night.started,
+    earlier = sorted(
+        (x for x in history if (x.preset, x.device) == (run.preset, run.device) and x.name != run.name),
+        key=lambda each: each.started,
     )[-HISTORY:]
-    moved: list[tuple[float, NumberChange]] = []
+    changes: list[tuple[float, NumberChange]] = []
     gone: list[str] = []
-    judged = young = 0
-    for outcome in tonight.outcomes:
+    compared = young = 0
+    for outcome in run.outcomes:
         if outcome.state != "done":
             continue
-        past = [x for x in (night.outcome(outcome.name) for night in nights) if x and _comparable(x, outcome)]
-        judgements, too_new = judge(outcome.observations, _by_name(past))
-        judged, young = judged + len(judgements), young + len(too_new)
-        moved += [(_bands(x.observation.value, x.usual, x.band), _move(outcome, x)) for x in judgements if x.moved]
+        past = [x for x in (each.outcome(outcome.name) for each in earlier) if x and _is_comparable(x, outcome)]
+        comparisons, too_new = compare_numbers(outcome.observations, _by_name(past))
+        compared, young = compared + len(comparisons), young + len(too_new)
+        changes += [(_in_bands(x), _number_change(outcome, x)) for x in comparisons if x.changed]
         if past:
-            gone += _gone(past[-1], outcome)
+            gone += _missing_numbers(past[-1], outcome)
     return RegressionReport(
-        night=tonight.name,
-        preset=tonight.preset,
-        device=tonight.device,
-        compared=tuple(night.name for night in nights),
-        notebooks=len(tonight.outcomes),
-        moved=tuple(move for _, move in sorted(moved, key=lambda pair: -pair[0])),
-        broken=tuple(_broken(x, tonight, nights) for x in tonight.outcomes if x.state == "failed"),
-        not_run=tuple(f"{x.name}: {x.problem}" for x in tonight.outcomes if x.state == "not run"),
-        unmet=tuple(_unmet(tonight, nights, known=False)),
-        known=tuple(_unmet(tonight, nights, known=True)),
-        checks=sum(len(outcome.checks) for outcome in tonight.outcomes),
+        night=run.name,
+        preset=run.preset,
+        device=run.device,
+        compared=tuple(each.name for each in earlier),
+        notebooks=len(run.outcomes),
+        moved=tuple(change for _, change in sorted(changes, key=lambda pair: -pair[0])),
+        broken=tuple(_failed_notebook(x, run, earlier) for x in run.outcomes if x.state == "failed"),
+        not_run=tuple(f"{x.name}: {x.problem}" for x in run.outcomes if x.state == "not run"),
+        unmet=tuple(_failed_checks(run, earlier, expected=False)),
+        known=tuple(_failed_checks(run, earlier, expected=True)),
+        checks=sum(len(outcome.checks) for outcome in run.outcomes),
         gone=tuple(gone),
-        judged=judged,
+        judged=compared,
         young=young,
-        versions=_changed_versions(tonight, nights),
+        versions=_changed_versions(run, earlier),
     )
 
 
-def _comparable(past: Outcome, tonight: Outcome) -> bool:
-    return past.state == "done" and past.parameters == tonight.parameters
+def _is_comparable(past: NotebookOutcome, current: NotebookOutcome) -> bool:
+    return past.state == "done" and past.parameters == current.parameters
 
 
-def _by_name(past: Sequence[Outcome]) -> dict[str, list[Observation]]:
+def _by_name(past: Sequence[NotebookOutcome]) -> dict[str, list[Observation]]:
     found: dict[str, list[Observation]] = defaultdict(list)
     for outcome in past:
         for observation in outcome.observations:
@@ -176,107 +176,108 @@ def _by_name(past: Sequence[Outcome]) -> dict[str, list[Observation]]:
     return found
 
 
-def _bands(value: float, usual: float, band: float) -> float:
-    return abs(value - usual) / band if band else float("inf")
+def _in_bands(comparison: NumberComparison) -> float:
+    difference = abs(comparison.observation.value - comparison.usual)
+    return difference / comparison.band if comparison.band else float("inf")
 
 
-def _move(outcome: Outcome, judgement: Judgement) -> NumberChange:
-    seen = judgement.observation
+def _number_change(outcome: NotebookOutcome, comparison: NumberComparison) -> NumberChange:
+    number = comparison.observation
     return NumberChange(
         notebook=outcome.name,
-        name=seen.name,
-        unit=seen.unit,
-        basis=seen.basis,
-        value=seen.value,
-        usual=judgement.usual,
-        change=seen.value / judgement.usual - 1 if judgement.usual else None,
-        band=judgement.band,
-        nights=judgement.nights,
+        name=number.name,
+        unit=number.unit,
+        basis=number.basis,
+        value=number.value,
+        usual=comparison.usual,
+        change=number.value / comparison.usual - 1 if comparison.usual else None,
+        band=comparison.band,
+        nights=comparison.runs,
     )
 
 
-def _gone(past: Outcome, tonight: Outcome) -> list[str]:
-    here = {observation.name for observation in tonight.observations}
-    return [f"{tonight.name}: {each.name}" for each in past.observations if each.name not in here]
+def _missing_numbers(past: NotebookOutcome, current: NotebookOutcome) -> list[str]:
+    names = {observation.name for observation in current.observations}
+    return [f"{current.name}: {each.name}" for each in past.observations if each.name not in names]
 
 
-def _broken(outcome: Outcome, tonight: NightlyRun, nights: Sequence[NightlyRun]) -> Broken:
-    since = tonight.name
-    for night in reversed(nights):
-        before = night.outcome(outcome.name)
+def _failed_notebook(outcome: NotebookOutcome, run: NightlyRun, earlier: Sequence[NightlyRun]) -> FailedNotebook:
+    since = run.name
+    for past in reversed(earlier):
+        before = past.outcome(outcome.name)
         if before is not None and before.state == "done":
             break
         if before is not None and before.state == "failed":
-            since = night.name
-    return Broken(outcome.name, outcome.problem, since)
+            since = past.name
+    return FailedNotebook(outcome.name, outcome.problem, since)
 
 
-def _unmet(tonight: NightlyRun, nights: Sequence[NightlyRun], *, known: bool) -> list[Unmet]:
+def _failed_checks(run: NightlyRun, earlier: Sequence[NightlyRun], *, expected: bool) -> list[FailedCheck]:
     found = []
-    for outcome in tonight.outcomes:
+    for outcome in run.outcomes:
         for check in outcome.checks:
             if check.holds:
                 continue
             held = [
-                night.name
-                for night in nights
-                if (before := night.outcome(outcome.name)) is not None
+                past.name
+                for past in earlier
+                if (before := past.outcome(outcome.name)) is not None
                 and any(x.statement == check.statement and x.holds for x in before.checks)
             ]
-            # What held before is news, whatever is known.
-            if known is bool(check.known and not held):
+            # If an expected failure passed once, later failures count.
+            if expected is bool(check.known and not held):
                 detail = "; ".join(filter(None, (check.detail, check.known)))
-                found.append(Unmet(outcome.name, check.statement, detail, held[-1] if held else None))
+                found.append(FailedCheck(outcome.name, check.statement, detail, held[-1] if held else None))
     return found
 
 
-def _changed_versions(tonight: NightlyRun, nights: Sequence[NightlyRun]) -> tuple[str, ...]:
-    if not nights:
+def _changed_versions(run: NightlyRun, earlier: Sequence[NightlyRun]) -> tuple[str, ...]:
+    if not earlier:
         return ()
-    before = nights[-1].versions
-    names = sorted({*before, *tonight.versions})
+    before = earlier[-1].versions
+    names = sorted({*before, *run.versions})
     return tuple(
-        f"{name} {before.get(name, 'absent')} → {tonight.versions.get(name, 'absent')}"
+        f"{name} {before.get(name, 'absent')} → {run.versions.get(name, 'absent')}"
         for name in names
-        if before.get(name) != tonight.versions.get(name)
+        if before.get(name) != run.versions.get(name)
     )
 
 
-MOVED_HEADINGS = ("moved", "usual", "tonight", "change", "noise", "nights")
+CHANGE_HEADINGS = ("number", "usual", "now", "change", "noise", "runs")
 
 
-def moved_row(move: NumberChange) -> tuple[str, ...]:
-    """A move as cells of a table."""
-    if move.band <= SAME * abs(move.usual):
+def change_row(number: NumberChange) -> tuple[str, ...]:
+    """Cells under :data:`CHANGE_HEADINGS`."""
+    if number.band <= SAME * abs(number.usual):
         noise = "none"
-    elif move.usual:
-        noise = f"±{100 * move.band / abs(move.usual):.2g} %"
+    elif number.usual:
+        noise = f"±{100 * number.band / abs(number.usual):.2g} %"
     else:
-        noise = f"±{format_value(move.band, move.unit)}"
+        noise = f"±{format_value(number.band, number.unit)}"
     return (
-        f"{move.notebook}: {move.name}",
-        format_value(move.usual, move.unit),
-        format_value(move.value, move.unit),
-        "–" if move.change is None else format_percent(move.change),
+        f"{number.notebook}: {number.name}",
+        format_value(number.usual, number.unit),
+        format_value(number.value, number.unit),
+        "–" if number.change is None else format_percent(number.change),
         noise,
-        str(move.nights),
+        str(number.nights),
     )
 
 
-def _tables(found: RegressionReport, rows: int = 30) -> list["Table"]:
+def _tables(report: RegressionReport, rows: int = 30) -> list["Table"]:
     tables = []
-    if found.moved:
-        moves = table(*MOVED_HEADINGS)
-        for move in found.moved[:rows]:
-            moves.add_row(*moved_row(move))
-        tables.append(moves)
+    if report.moved:
+        changes = table(*CHANGE_HEADINGS)
+        for number in report.moved[:rows]:
+            changes.add_row(*change_row(number))
+        tables.append(changes)
     lines = {
-        "broke": [(f"{x.notebook}: {x.problem}", f"since {x.since}") for x in found.broken],
-        "did not run": [(x, "") for x in found.not_run],
-        "check": [(f"{x.notebook}: {x.statement} does not hold ({x.detail})", x.history) for x in found.unmet],
-        "differs, as is known": [(f"{x.notebook}: {x.statement} ({x.detail})", x.history) for x in found.known],
-        "since the last night": [(x, "") for x in found.versions],
-        "no longer told": [(x, "") for x in found.gone[:rows]],
+        "failed": [(f"{x.notebook}: {x.problem}", f"since {x.since}") for x in report.broken],
+        "not run": [(x, "") for x in report.not_run],
+        "check": [(f"{x.notebook}: {x.statement} does not hold ({x.detail})", x.history) for x in report.unmet],
+        "expected failures": [(f"{x.notebook}: {x.statement} ({x.detail})", x.history) for x in report.known],
+        "installed since the last run": [(x, "") for x in report.versions],
+        "no longer reported": [(x, "") for x in report.gone[:rows]],
     }
     for heading, pairs in lines.items():
         if pairs:

@@ -1,4 +1,4 @@
-"""What docs/nightly.md gives to copy: it is what cron, systemd and GitHub read, and its commands are ours."""
+"""Examples of docs/nightly.md are valid for cron, systemd and GitHub, and their commands exist."""
 
 import re
 import shlex
@@ -62,7 +62,7 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
     assert (done.returncode, ours) == (0, [])
 
 
-def test_the_workflow_runs_the_night_on_a_schedule_and_keeps_it_whatever_the_verdict() -> None:
+def test_the_workflow_runs_on_a_schedule_and_keeps_a_run_that_failed_too() -> None:
     # YAML reads "on" as true.
     workflow = yaml.safe_load(block("yaml"))
     assert workflow[True]["schedule"][0]["cron"].split()[:2] == ["15", "1"]
@@ -74,22 +74,22 @@ def test_the_workflow_runs_the_night_on_a_schedule_and_keeps_it_whatever_the_ver
         assert {"uses", "run"} & set(step)
 
 
-def test_the_newest_night_is_found_by_the_workflows_command(tmp_path: Path) -> None:
+def test_the_newest_run_is_found_by_the_workflows_command(tmp_path: Path) -> None:
     for name in ("2026-11-09", "2026-11-21", "2026-11-21-2", "2026-11-21-10", ".unfinished"):
         (tmp_path / "nights" / name).mkdir(parents=True)
         (tmp_path / "nights" / name / name).touch()
     job = yaml.safe_load(block("yaml"))["jobs"]["nightly"]
-    (find,) = [step["run"] for step in job["steps"] if step.get("name") == "Find the newest night"]
+    (find,) = [step["run"] for step in job["steps"] if step.get("name") == "Find the newest run"]
     subprocess.run(["sh", "-c", find], cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, check=True)
-    assert (tmp_path / "night" / "2026-11-21-10").is_file()
+    assert (tmp_path / "newest" / "2026-11-21-10").is_file()
 
 
 def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
-    from deeppool.evaluation.noise import FLOOR, GROUP_SCALES, HISTORY, NIGHTS, SCALES
-    from deeppool.evaluation.retention import KEEP
+    from deeppool.evaluation.archive import KEEP
+    from deeppool.evaluation.noise import FLOOR, GROUP_SCALES, HISTORY, MIN_RUNS, SCALES
 
-    assert (KEEP, HISTORY, NIGHTS, SCALES, GROUP_SCALES, FLOOR) == (14, 14, 5, 5.0, 4.0, 0.02)
+    assert (KEEP, HISTORY, MIN_RUNS, SCALES, GROUP_SCALES, FLOOR) == (30, 14, 5, 5.0, 4.0, 0.02)
     words = " ".join(TEXT.split())
-    assert "the latest 14 nights stay" in words and "the latest 14 nights of the same preset" in words
-    assert "five robust scales" in words and "at least 2 %" in words and "fifth earlier night" in words
-    assert nightly.STALE.total_seconds() == 24 * 3600
+    assert "the newest 30 runs" in words and "the newest 14 runs of the same preset" in words
+    assert "five robust scales" in words and "at least 2 %" in words and "five earlier runs" in words
+    assert nightly.MAX_AGE.total_seconds() == 24 * 3600

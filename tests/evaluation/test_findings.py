@@ -1,4 +1,4 @@
-"""What a notebook finds: saved as a record, compared with the paper in a table."""
+"""Findings of a notebook: saved as a record, printed beside the paper's."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,7 @@ def found() -> Findings:
     return findings
 
 
-def test_what_was_found_comes_back_from_the_file(tmp_path: Path) -> None:
+def test_findings_are_read_back_from_the_file(tmp_path: Path) -> None:
     saved = found().save(tmp_path)
     assert dp.load(tmp_path / "record.json") == saved
     assert saved.numbers[0] == Number(
@@ -38,7 +38,7 @@ def test_what_was_found_comes_back_from_the_file(tmp_path: Path) -> None:
     assert "torch" in saved.versions
 
 
-def test_the_text_has_the_paper_beside_ours_and_the_checks() -> None:
+def test_the_text_has_the_papers_numbers_beside_ours_and_the_checks() -> None:
     text = str(found().evaluation())
     lines = {" ".join(line.split()) for line in text.splitlines()}
     assert "speed-up at equal throughput 1.38x 1.31x simulated times of an H200" in lines
@@ -46,7 +46,7 @@ def test_the_text_has_the_paper_beside_ours_and_the_checks() -> None:
     assert "throughput over data parallelism 1.2 to 2.3 1.7x simulated" in lines
     assert "burst parallelism gains holds 1.31x" in lines
     assert "the frontier dominates does not hold 0.9 against 1" in lines
-    assert "priorities change little does not hold, as is known 102 %; the core is taken at once" in lines
+    assert "priorities change little does not hold, as expected 102 %; the core is taken at once" in lines
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -58,7 +58,7 @@ def test_long_names_and_reasons_fold_and_numbers_stay_whole() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_the_html_says_the_same_and_is_escaped() -> None:
+def test_the_html_has_the_same_cells_escaped() -> None:
     findings = found()
     findings.check("a < b", True, "<script>")
     html = findings.evaluation()._repr_html_()
@@ -89,7 +89,7 @@ def test_without_a_device_it_is_this_machine() -> None:
         ({"basis": "guessed"}, "number 'time' has basis 'guessed', expected one of measured, emulated"),
     ],
 )
-def test_a_number_that_is_none_is_refused(arguments: dict, phrase: str) -> None:
+def test_an_invalid_number_is_refused(arguments: dict, phrase: str) -> None:
     whole = {"name": "time", "value": 1.0, "unit": "s", "basis": "measured"}
     with pytest.raises(InvalidValueError, match=phrase):
         Findings("fig1", "Wrong").number(**(whole | arguments))

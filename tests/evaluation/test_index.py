@@ -1,51 +1,36 @@
-"""The page of a night: what it says, and that it asks for nothing from a network."""
+"""Index page of a nightly run: its text, its links, and that it loads nothing from a network."""
 
 import html.parser
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
-import plotly.graph_objects as go
 import pytest
 
 from deeppool.base import serialization
 from deeppool.evaluation import Findings
-from deeppool.evaluation.html import FIGURE
+from deeppool.evaluation.entries import Check
 from deeppool.evaluation.index import page, write_index
-from deeppool.evaluation.nightly_record import NightlyRun, Observation, Outcome
-from deeppool.evaluation.record import Check
+from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome, Observation
 from deeppool.evaluation.regression_report import RegressionReport, compare_with_earlier
-from deeppool.evaluation.thumbnails import PLOTLY, figures_of, night_figures, write_plotly
 
 NASTY = "a </script><b> & title"
 
 
-def notebook_with(*figures: go.Figure) -> str:
-    outputs = [{"output_type": "display_data", "data": {FIGURE: json.loads(figure.to_json())}} for figure in figures]
-    return json.dumps({"cells": [{"cell_type": "code", "outputs": [each]} for each in outputs]})
-
-
-def bars(title: str) -> go.Figure:
-    return go.Figure(go.Bar(x=[1, 2], y=[3, 4]), layout={"title": {"text": title}})
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a night leaves: one notebook done, with a record; one failed."""
-    night = tmp_path / "2026-11-21"
-    (night / "fig10").mkdir(parents=True)
-    (night / "fig10" / "fig10-x.ipynb").write_text(notebook_with(bars("one"), bars(NASTY)))
-    (night / "fig10" / "fig10-x.html").touch()
+    """Output of a nightly run: one notebook done, with a record; one failed."""
+    run = tmp_path / "2026-11-21"
+    (run / "fig10").mkdir(parents=True)
+    (run / "fig10" / "fig10-x.ipynb").touch()
+    (run / "fig10" / "fig10-x.html").touch()
     findings = Findings("fig10", "Partitions", device="here")
     findings.number("speed-up <1>", 1.3, "x", "simulated", paper=1.38, why="other times")
-    findings.save(night / "fig10")
-    write_plotly(night)
-    return night
+    findings.save(run / "fig10")
+    return run
 
 
-def tonight(value: float = 2.0, **fields) -> NightlyRun:
-    done = Outcome(
+def make_run(value: float = 2.0, **fields) -> NightlyRun:
+    done = NotebookOutcome(
         name="fig10",
         title=NASTY,
         state="done",
@@ -83,9 +68,9 @@ def tonight(value: float = 2.0, **fields) -> NightlyRun:
     )
 
 
-def judged(night: NightlyRun) -> RegressionReport:
-    earlier = [replace(tonight(), name=f"2026-11-{day}", started=f"2026-11-{day}T02:00:00+00:00") for day in (19, 20)]
-    return compare_with_earlier(night, earlier)
+def report_of(run: NightlyRun) -> RegressionReport:
+    earlier = [replace(make_run(), name=f"2026-11-{day}", started=f"2026-11-{day}T02:00:00+00:00") for day in (19, 20)]
+    return compare_with_earlier(run, earlier)
 
 
 class Page(html.parser.HTMLParser):
@@ -112,16 +97,16 @@ class Page(html.parser.HTMLParser):
             self.text += data
 
 
-def read(night: NightlyRun, folder: Path) -> Page:
-    path = write_index(night, judged(night), folder)
+def read(run: NightlyRun, folder: Path) -> Page:
+    path = write_index(run, report_of(run), folder)
     found = Page(path.read_text(encoding="utf-8"))
     assert found.open == []
     return found
 
 
-def test_the_page_says_what_moved_broke_did_not_run_and_does_not_hold(folder: Path) -> None:
-    text = " ".join(read(tonight(1.4), folder).text.split())
-    assert "1 moved, 1 broke, 1 did not run, 1 of 1 checks do not hold" in text
+def test_the_page_shows_changed_numbers_failures_and_checks(folder: Path) -> None:
+    text = " ".join(read(make_run(1.4), folder).text.split())
+    assert "1 changed, 1 failed, 1 not run, 1 of 1 checks do not hold" in text
     assert "fig10: speed-up <1>" in text
     assert "cell 3: boom" in text
     assert "the budget of 60 s was spent before it began" in text
@@ -129,51 +114,36 @@ def test_the_page_says_what_moved_broke_did_not_run_and_does_not_hold(folder: Pa
     assert "1.38x" in text and "other times" in text
 
 
-def test_a_figure_without_a_picture_is_drawn_by_the_readers_browser_from_a_script_beside_the_page(folder: Path) -> None:
-    found = read(tonight(), folder)
-    assert PLOTLY in found.addresses
+def test_text_from_notebooks_is_escaped_and_the_page_has_no_script(folder: Path) -> None:
+    found = read(make_run(), folder)
     text = (folder / "index.html").read_text(encoding="utf-8")
-    inline = re.findall(r'<script type="application/json" id="(.*?)">(.*?)</script>', text, flags=re.DOTALL)
-    assert [name for name, _ in inline] == ["fig10/thumbnail-1", "fig10/thumbnail-2"]
-    assert json.loads(inline[1][1])["layout"]["title"]["text"] == NASTY
-    assert text.count('class="figure"') == 2
+    assert NASTY in found.text and NASTY not in text
+    assert "<script" not in text
 
 
-def test_a_picture_is_shown_as_it_is_and_no_script_is_needed(folder: Path) -> None:
-    night = tonight()
-    pictured = replace(night.outcomes[0], thumbnails=("fig10/thumbnail-1.png",))
-    found = read(replace(night, outcomes=(pictured, *night.outcomes[1:])), folder)
-    assert "fig10/thumbnail-1.png" in found.addresses
-    assert "<script" not in (folder / "index.html").read_text(encoding="utf-8")
+def test_numbers_of_done_notebooks_are_shown_and_links_lead_to_the_report_and_the_notebook(folder: Path) -> None:
+    found = read(make_run(), folder)
+    assert "1 numbers, 0 checks" in found.text and "speed-up <1>" in found.text
+    assert {"fig10/fig10-x.html", "fig10/fig10-x.ipynb"} <= set(found.addresses)
 
 
 def test_every_address_of_the_page_is_of_a_file_beside_it(folder: Path) -> None:
     (folder.parent / "2026-11-20").mkdir()
     (folder.parent / "2026-11-20" / "index.html").touch()
-    addresses = read(tonight(), folder).addresses
+    addresses = read(make_run(), folder).addresses
     assert "../2026-11-20/index.html" in addresses
-    # That night is gone, so nothing leads there.
+    # That run was removed, so there is no link to it.
     assert "../2026-11-19/index.html" not in addresses
     for address in addresses:
         assert (folder / address).is_file()
 
 
-def test_a_night_without_history_or_figures_has_a_page_too(tmp_path: Path) -> None:
-    night = replace(tonight(), outcomes=())
-    text = page(night, compare_with_earlier(night, []), tmp_path, {})
+def test_a_run_without_history_or_outcomes_has_a_page(tmp_path: Path) -> None:
+    run = replace(make_run(), outcomes=())
+    text = page(run, compare_with_earlier(run, []), tmp_path)
     assert "this is the first of its preset and machine" in text
 
 
-def test_only_the_last_six_figures_of_a_notebook_are_shown(tmp_path: Path) -> None:
-    path = tmp_path / "x.ipynb"
-    path.write_text(notebook_with(*(bars(str(number)) for number in range(9))))
-    assert [figure["layout"]["title"]["text"] for figure in figures_of(path)] == list("345678")
-
-
-def test_figures_of_notebooks_that_did_not_finish_are_none(folder: Path) -> None:
-    assert set(night_figures(tonight(), folder)) == {"fig10/thumbnail-1", "fig10/thumbnail-2"}
-
-
-def test_the_records_of_a_night_can_be_read_by_anybody(folder: Path) -> None:
-    serialization.write(tonight(), folder / "night.json")
+def test_the_record_of_a_run_is_read_back(folder: Path) -> None:
+    serialization.write(make_run(), folder / "night.json")
     assert serialization.read(folder / "night.json", NightlyRun).outcome("fig11").problem == "cell 3: boom"

@@ -1,4 +1,4 @@
-"""Whole nights of small notebooks, run for real: one measures, one fails; interrupted, over budget, on a full disk."""
+"""Nightly runs of small notebooks: one measures, one fails; interrupted, over budget, on a full disk."""
 
 import json
 import os
@@ -18,9 +18,9 @@ import pytest
 import tests.processes.children
 from deeppool.base import serialization
 from deeppool.errors import DocumentError, InvalidValueError
-from deeppool.evaluation.archive import Archive
+from deeppool.evaluation.archive import NightlyArchive
 from deeppool.evaluation.nightly import machine_with_cores, nightly, versions
-from deeppool.evaluation.nightly_record import NightlyRun, Outcome
+from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import RegressionReport
 from tests.evaluation.folders import SETUP, write_notebook
@@ -37,9 +37,9 @@ findings.check("it gains", True, "1.5x")
 findings.save(output)
 """
 LOGS = "with open(log, 'a') as stream:\n    stream.write('run\\n')"
-"""How often a notebook ran, in a file outside the night."""
-KILLS = "import psutil\npsutil.Process().parents()[1].kill()"
-"""The process that runs the notebook: its kernel's parent is the nursery that it has."""
+"""Counts the runs of a notebook in a file outside the output folder."""
+KILLS = "import psutil\npsutil.Process().parent().kill()"
+"""Kills the process that runs the notebook."""
 FOREVER = "import threading\nthreading.Event().wait()"
 
 WAITS_THE_FIRST_TIME = """
@@ -61,12 +61,6 @@ def notebooks(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def no_browser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are for their own test."""
-    monkeypatch.setattr("deeppool.evaluation.thumbnails.find_browser", lambda: None)
-
-
 def runs(tmp_path: Path) -> int:
     return (tmp_path / "runs").read_text().count("run") if (tmp_path / "runs").exists() else 0
 
@@ -76,15 +70,11 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def kernels() -> list[psutil.Process]:
-    return [
-        process
-        for process in tests.processes.children.children()
-        if tests.processes.children.runs(process, "evaluation.kernel")
-    ]
+    return [process for process in tests.processes.children.children() if "ipykernel_launcher" in process.cmdline()]
 
 
-def unfinished(names: tuple[str, ...], *outcomes: Outcome) -> NightlyRun:
-    """Of a day long ago."""
+def unfinished(names: tuple[str, ...], *outcomes: NotebookOutcome) -> NightlyRun:
+    """An interrupted run of a day long ago."""
     started = "2026-01-05T02:00:00+00:00"
     return NightlyRun("", "quick", machine_with_cores(), names, started, "", versions(), outcomes)
 
@@ -96,12 +86,10 @@ def interrupt_when(path: Path) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_raises_nothing_new(
-    notebooks: Path, tmp_path: Path, no_browser: None
-) -> None:
+def test_a_failed_notebook_leaves_the_others_and_the_next_run_is_compared(notebooks: Path, tmp_path: Path) -> None:
     write_notebook(notebooks / "evaluation" / "fig2-killed.ipynb", KILLS, FOREVER, title="It is killed")
     first = nightly(tmp_path / "nights", notebooks=notebooks)
-    found = first.verdict
+    found = first.report
     broken, killed = found.broken
     assert (broken.notebook, broken.since) == ("fig1", found.night)
     assert "ZeroDivisionError: division by zero (see fig1/fig1-fails.ipynb)" in broken.problem
@@ -122,22 +110,22 @@ def test_a_night_keeps_what_ran_though_one_notebook_fails_and_the_next_night_rai
     shutil.rmtree(notebooks / "evaluation")
     second = nightly(tmp_path / "nights", notebooks=notebooks)
     assert second.folder.name == f"{first.folder.name}-2"
-    assert second.verdict.fine
-    assert second.verdict.compared == (first.verdict.night,)
+    assert second.report.fine
+    assert second.report.compared == (first.report.night,)
     assert runs(tmp_path) == 2
     assert kernels() == []
 
 
 @pytest.fixture
 def control_c() -> Iterator[None]:
-    """Is heard: a shell that starts tests in the background has them ignore it."""
+    """Handles SIGINT, which a shell that starts tests in the background has them ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_an_interrupted_night_leaves_no_process_and_is_continued_by_the_same_call(
-    notebooks: Path, tmp_path: Path, no_browser: None, control_c: None
+def test_an_interrupted_run_leaves_no_process_and_is_continued_by_the_same_call(
+    notebooks: Path, tmp_path: Path, control_c: None
 ) -> None:
     shutil.rmtree(notebooks / "evaluation")
     begun = tmp_path / "begun"
@@ -150,28 +138,27 @@ def test_an_interrupted_night_leaves_no_process_and_is_continued_by_the_same_cal
     assert runs(tmp_path) == 1
     assert not [path for path in (tmp_path / "nights").iterdir() if not path.name.startswith(".")]
     whole = nightly(tmp_path / "nights", notebooks=notebooks)
-    assert whole.verdict.fine and whole.verdict.notebooks == 2
+    assert whole.report.fine and whole.report.notebooks == 2
     assert runs(tmp_path) == 1
 
 
-def test_an_interrupted_night_of_another_kind_is_closed_as_it_is(
-    notebooks: Path, tmp_path: Path, no_browser: None
-) -> None:
-    archive = Archive(tmp_path / "nights")
-    archive.keep(unfinished(("clock", "fig1"), Outcome("fig1", "It fails", "failed", "boom", False, {}, 1.0, "", "")))
+def test_an_interrupted_run_of_other_notebooks_is_closed_as_it_is(notebooks: Path, tmp_path: Path) -> None:
+    archive = NightlyArchive(tmp_path / "nights")
+    failed = NotebookOutcome("fig1", "It fails", "failed", "boom", False, {}, 1.0, "", "")
+    archive.save_unfinished(unfinished(("clock", "fig1"), failed))
     found = nightly(archive.folder, ["clock"], notebooks=notebooks)
-    closed, second = archive.nights()
+    closed, second = archive.runs()
     assert (closed.name, second.name) == ("2026-01-05", found.folder.name)
-    assert closed.outcome("clock").problem == "the night was interrupted"
+    assert closed.outcome("clock").problem == "the nightly run was interrupted"
     assert serialization.read(archive.folder / closed.name / "verdict.json", RegressionReport).not_run == (
-        "clock: the night was interrupted",
+        "clock: the nightly run was interrupted",
     )
-    assert found.verdict.fine
+    assert found.report.fine
 
 
-def test_a_budget_ends_what_runs_and_says_what_did_not_begin(notebooks: Path, tmp_path: Path, no_browser: None) -> None:
+def test_a_budget_ends_what_runs_and_says_what_did_not_begin(notebooks: Path, tmp_path: Path) -> None:
     write_notebook(notebooks / "evaluation" / "fig1-fails.ipynb", FOREVER)
-    found = nightly(tmp_path / "nights", ["fig1", "clock"], notebooks=notebooks, budget=1.0).verdict
+    found = nightly(tmp_path / "nights", ["fig1", "clock"], notebooks=notebooks, budget=1.0).report
     assert len(found.not_run) == 2 and not found.fine
     assert found.not_run[0].startswith("fig1: the budget of 1 s was spent while it ran")
     assert found.not_run[1] == "clock: the budget of 1 s was spent before it began"
@@ -180,9 +167,7 @@ def test_a_budget_ends_what_runs_and_says_what_did_not_begin(notebooks: Path, tm
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_full_disk_leaves_the_earlier_nights_whole_and_the_same_call_goes_on(
-    notebooks: Path, tmp_path: Path, no_browser: None
-) -> None:
+def test_a_full_disk_leaves_the_earlier_runs_whole_and_the_same_call_continues(notebooks: Path, tmp_path: Path) -> None:
     shutil.rmtree(notebooks / "evaluation")
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -190,7 +175,7 @@ def test_a_full_disk_leaves_the_earlier_nights_whole_and_the_same_call_goes_on(
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this container may not mount")
     try:
-        archive = Archive(disk / "nights")
+        archive = NightlyArchive(disk / "nights")
         archive.publish(replace(unfinished(()), name="2026-01-05", finished="2026-01-05T03:00:00+00:00"))
         before = contents(archive.folder)
         filler = disk / "filler"
@@ -204,14 +189,14 @@ def test_a_full_disk_leaves_the_earlier_nights_whole_and_the_same_call_goes_on(
         else:
             pytest.fail(f"nothing failed on the full disk: {second}")
         assert before.items() <= contents(archive.folder).items()
-        assert [night.name for night in archive.nights()] == ["2026-01-05"]
+        assert [run.name for run in archive.runs()] == ["2026-01-05"]
         filler.unlink()
-        assert nightly(disk / "nights", notebooks=notebooks).verdict.compared == ("2026-01-05",)
+        assert nightly(disk / "nights", notebooks=notebooks).report.compared == ("2026-01-05",)
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_the_command_ends_with_1_when_a_notebook_broke_and_its_json_is_one_object(
+def test_the_command_exits_with_1_when_a_notebook_failed_and_its_json_is_one_object(
     notebooks: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(notebooks / "evaluation")
@@ -229,10 +214,10 @@ def test_the_command_ends_with_1_when_a_notebook_broke_and_its_json_is_one_objec
     [
         ({"names": ["fig99"]}, "no notebook 'fig99': there are clock, fig1"),
         ({"budget": 0.0}, "budget must be more than 0 s, got 0"),
-        ({"keep": 0}, "keep must be at least 1 night, got 0"),
+        ({"keep": 0}, "keep must be at least 1 run, got 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_the_folder_is_made(
+def test_an_invalid_argument_is_refused_before_the_folder_is_created(
     arguments: dict, phrase: str, notebooks: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidValueError, match=phrase):

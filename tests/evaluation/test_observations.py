@@ -1,4 +1,4 @@
-"""What a notebook's output folder tells a verdict."""
+"""Observations from a notebook's output folder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_a_spread_is_in_the_numbers_own_unit(folder: Path) -> None:
     assert spreads["all layers at batch 2"] == pytest.approx(0.1 * 6e-3)
 
 
-def test_a_record_with_a_wrong_field_is_told_by_its_name(folder: Path) -> None:
+def test_a_record_with_an_invalid_field_is_an_error_that_names_it(folder: Path) -> None:
     text = (folder / "record.json").read_text()
     (folder / "record.json").write_text(text.replace('"holds": true', '"holds": "perhaps"'))
     with pytest.raises(DocumentError, match=r"record.json: field 'checks.0.holds' is 'perhaps'"):

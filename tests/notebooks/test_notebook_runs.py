@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import deeppool as dp
-from deeppool.evaluation.html import FIGURE
-from deeppool.evaluation.notebooks import Result, evaluate, find_notebooks
+from deeppool.evaluation.execution import ExecutedNotebook
+from deeppool.evaluation.notebook_html import FIGURE
+from deeppool.evaluation.notebooks import evaluate, find_notebooks
 from tests.notebooks.execute import NAMES, ROOT, cells_of, is_figure, parameters_of
 
 EXAMPLE = "examples.two_branch:two_branch"
@@ -53,7 +54,7 @@ CHROMIUM_ARGUMENTS = (
 ).split()
 
 
-Execute = Callable[[str], Result]
+Execute = Callable[[str], ExecutedNotebook]
 
 runs_notebooks = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -64,7 +65,7 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execute]:
     reports = tmp_path_factory.mktemp("reports")
 
     @cache
-    def run(name: str) -> Result:
+    def run(name: str) -> ExecutedNotebook:
         wanted = {**TINY, **TINIEST.get(name, {})}
         parameters = {key: wanted[key] for key in parameters_of(find_notebooks()[name]) & set(wanted)}
         (result,) = evaluate([name], reports, parameters=parameters)

@@ -6,7 +6,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from deeppool.errors import InvalidValueError
-from deeppool.evaluation.execution import KERNEL
+from deeppool.evaluation.execution import KERNEL_ENVIRONMENT
 from deeppool.widgets.panel import STATIC, Panel
 
 
@@ -69,7 +69,7 @@ def test_a_page_that_turns_dark_has_the_figures_drawn_again() -> None:
 
 
 def test_notebooks_that_are_evaluated_know_that_nobody_is_there() -> None:
-    assert STATIC in KERNEL
+    assert STATIC in KERNEL_ENVIRONMENT
 
 
 def test_where_nobody_can_turn_a_knob_the_panel_is_its_figure(

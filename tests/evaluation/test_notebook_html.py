@@ -8,7 +8,7 @@ import nbformat
 import plotly.graph_objects as go
 import pytest
 
-from deeppool.evaluation.html import FIGURE, write_report
+from deeppool.evaluation.notebook_html import FIGURE, write_report
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""An executed notebook as a report: HTML that needs no network."""
+"""HTML report of an executed notebook; it works without a network."""
 
 import re
 from pathlib import Path
@@ -7,16 +7,17 @@ from typing import Any
 from deeppool.base.serialization import write_text
 
 FIGURE = "application/vnd.plotly.v1+json"
-"""Of an output that is a plotly figure, as data."""
+"""MIME type of a plotly figure as data."""
+PLOTLY = "plotly.min.js"
+"""File name of plotly's script where reports share one."""
 
 
 def write_report(executed: Path, script: str = "") -> Path:
-    """Writes the report beside the notebook.
+    """Writes the report of a notebook beside it.
 
     Args:
-        executed: the notebook.
-        script: address of plotly's script, for reports that share one; empty: it is in the report, which is one file
-            with everything in it.
+        executed: the executed notebook.
+        script: address of plotly's script, for reports that share one; empty: the report contains the script.
     """
     import nbformat
     from nbconvert import HTMLExporter
@@ -24,12 +25,12 @@ def write_report(executed: Path, script: str = "") -> Path:
 
     notebook = nbformat.read(executed, as_version=4)
     figures = _draw_figures(notebook)
-    # Code is for the notebook; the report shows prose, results and figures. No URLs: nothing is fetched.
+    # With empty addresses nbconvert's scripts are not fetched.
     exporter = HTMLExporter(
         config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
     )
     body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": executed.stem}})
-    # Another notebook may not have been run, and stands elsewhere if it was.
+    # A linked notebook may not have been run, or may lie in another folder.
     body = re.sub(r'<a href="[^":/]*\.ipynb">(.*?)</a>', r"\1", body)
     if figures:
         body = body.replace("<head>", f"<head>{_plotly(script)}", 1)
@@ -37,7 +38,7 @@ def write_report(executed: Path, script: str = "") -> Path:
 
 
 def _draw_figures(notebook: Any) -> int:
-    """Gives each figure the HTML that draws it, in place of its data; returns how many there are."""
+    """Replaces the data of each figure by HTML that draws it; returns the number of figures."""
     from plotly.io import to_html
 
     count = 0
@@ -60,3 +61,10 @@ def _plotly(script: str) -> str:
     from plotly.offline import get_plotlyjs
 
     return f'<script src="{script}"></script>' if script else f"<script>{get_plotlyjs()}</script>"
+
+
+def write_plotly(folder: Path) -> None:
+    """Writes plotly's script into a folder, for the reports below it."""
+    from plotly.offline import get_plotlyjs
+
+    (folder / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")

@@ -1,0 +1,185 @@
+"""Runs notebooks, each in a process of its own: several at once, and those that measure time alone."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import InvalidValueError
+from deeppool.evaluation.execution import ANSWER, KERNEL_ENVIRONMENT, ExecutedNotebook, NotebookTask
+from deeppool.units import format_seconds
+
+MAX_JOBS = 4
+"""Default bound on notebooks at once; a kernel with torch loaded holds half a gigabyte."""
+EXIT_SECONDS = 3.0
+"""Time for a kernel, and the ranks that it started, to exit by themselves after their parent was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTask:
+    """A task that finished, failed, or was ended by the budget."""
+
+    task: NotebookTask
+    executed: ExecutedNotebook | None
+    """None: the notebook failed or did not run to its end."""
+    problem: str
+    out_of_time: bool
+    seconds: float
+
+
+def default_jobs() -> int:
+    """Number of usable cores, at most :data:`MAX_JOBS`."""
+    return min(MAX_JOBS, len(usable_cores()))
+
+
+def run_tasks(
+    tasks: Sequence[NotebookTask],
+    *,
+    jobs: int = 1,
+    budget: float | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
+) -> Iterator[CompletedTask]:
+    """Runs tasks and yields each one when it has completed; closing the iterator ends the running ones.
+
+    Args:
+        tasks: notebooks; those that measure time run after the others, one at a time.
+        jobs: notebooks that run at once, unless they measure time.
+        budget: seconds after which running notebooks are ended and no other starts; None: no limit.
+        on_progress: called with the names of the running notebooks and the share of completed ones; from worker
+            threads, one call at a time.
+
+    Raises:
+        InvalidValueError: jobs below 1.
+    """
+    if jobs < 1:
+        raise InvalidValueError(f"jobs must be at least 1, got {jobs}")
+    processes = _NotebookProcesses(len(tasks), budget, on_progress or (lambda text, share: None))
+    for measures, threads in ((False, jobs), (True, 1)):
+        executor = ThreadPoolExecutor(threads)
+        try:
+            futures = [executor.submit(processes.run, task) for task in tasks if task.measures is measures]
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            processes.stop()
+            raise
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+class _NotebookProcesses:
+    """Processes of one :func:`run_tasks` call; the threads of a pool each wait for one of them.
+
+    Not a ProcessPoolExecutor: a worker of it that is killed breaks the pool and fails every other task.
+    """
+
+    def __init__(self, task_count: int, budget: float | None, on_progress: Callable[[str, float], None]) -> None:
+        self.task_count, self.completed = task_count, 0
+        self.budget = budget
+        self.deadline = None if budget is None else time.monotonic() + budget
+        self.on_progress = on_progress
+        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.stopped = False
+        self.lock = threading.Lock()
+
+    def run(self, task: NotebookTask) -> CompletedTask:
+        """Runs one notebook to its end, or to the end of the budget."""
+        started = time.monotonic()
+        if self._remaining() == 0 or self.stopped:
+            return CompletedTask(task, None, f"{self._budget_text()} before it began", True, 0.0)
+        # The folder belongs to this process: a notebook's process that is killed removes nothing.
+        with tempfile.TemporaryDirectory(prefix="deeppool-kernel-", ignore_cleanup_errors=True) as scratch:
+            process = self._start(task, Path(scratch))
+            try:
+                process.wait(self._remaining())
+                executed, problem = _read_answer(task, process.returncode, Path(scratch))
+                out_of_time = False
+            except subprocess.TimeoutExpired:
+                _end_process_tree(process)
+                elapsed = format_seconds(time.monotonic() - started)
+                executed, out_of_time = None, True
+                problem = f"{self._budget_text()} while it ran, {elapsed} after it began"
+            finally:
+                self._finish(task)
+                if process.stdin is not None:
+                    process.stdin.close()
+        return CompletedTask(task, executed, problem, out_of_time, time.monotonic() - started)
+
+    def stop(self) -> None:
+        """Ends the running notebooks; later ones do not start."""
+        with self.lock:
+            self.stopped = True
+            running = list(self.running.values())
+        for process in running:
+            _end_process_tree(process)
+
+    def _start(self, task: NotebookTask, scratch: Path) -> subprocess.Popen[str]:
+        with self.lock, (scratch / "stderr").open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "deeppool.evaluation.execution", scratch, json.dumps(task.to_json())],
+                # Stays open: its end tells the notebook's process that this one is gone.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                text=True,
+                env={**os.environ, **KERNEL_ENVIRONMENT},
+                # Ctrl-C in a terminal reaches this process alone, which then ends the others.
+                process_group=0,
+            )
+            self.running[task.name] = process
+            self._report()
+        if self.stopped:
+            _end_process_tree(process)
+        return process
+
+    def _finish(self, task: NotebookTask) -> None:
+        with self.lock:
+            del self.running[task.name]
+            self.completed += 1
+            self._report()
+
+    def _report(self) -> None:
+        text = f"running {', '.join(self.running)}" if self.running else "done"
+        self.on_progress(text, self.completed / self.task_count)
+
+    def _remaining(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def _budget_text(self) -> str:
+        return f"the budget of {format_seconds(self.budget or 0.0)} was spent"
+
+
+def _read_answer(task: NotebookTask, exit_code: int, scratch: Path) -> tuple[ExecutedNotebook | None, str]:
+    """The executed notebook, or None with the reason."""
+    if exit_code == 0:
+        answer = json.loads((scratch / ANSWER).read_text(encoding="utf-8"))
+        return (ExecutedNotebook(**answer["executed"]), "") if "executed" in answer else (None, answer["problem"])
+    reason = f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"
+    last_line = (scratch / "stderr").read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+    return None, f"the process of notebook {task.name} {reason}" + (f": {last_line}" if last_line else "")
+
+
+def _end_process_tree(process: subprocess.Popen[str]) -> None:
+    """Kills a process, then what it started (a kernel has a session of its own) and what does not exit by itself."""
+    try:
+        descendants = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        descendants = []
+    process.kill()
+    # A kernel that exits by itself lets its runs remove their shared memory.
+    _, alive = psutil.wait_procs(descendants, EXIT_SECONDS)
+    for each in alive:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(alive, EXIT_SECONDS)
