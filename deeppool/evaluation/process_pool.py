@@ -177,6 +177,7 @@ def _end_process_tree(process: subprocess.Popen[str]) -> None:
     except psutil.NoSuchProcess:
         descendants = []
     process.kill()
+    process.wait()
     # A kernel that exits by itself lets its runs remove their shared memory.
     _, alive = psutil.wait_procs(descendants, EXIT_SECONDS)
     for each in alive:
