@@ -1,7 +1,7 @@
 """What does it gain a training on a CPU that its process keeps the memory that it frees?
 
 Each process trains one model, uncut, on one core: with glibc's default, with freed memory kept (see
-``deeppool.device.heap``), and with every other allocator that is named. Processes are interleaved in several rounds; the
+``deeppool.device.heap``), and with every other allocator that is named. Processes are interleaved over rounds; the
 table has medians with the smallest and the largest process.
 
     python benchmarks/kept-memory/main.py -o results.json --preload /usr/lib/x86_64-linux-gnu/libjemalloc.so.2

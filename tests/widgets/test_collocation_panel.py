@@ -17,7 +17,7 @@ from deeppool.records.run_record import RunRecord
 from deeppool.runs import launch
 from deeppool.widgets import CollocationPanel, collocation_panel
 from tests.figures.records import run_of, two_layer_plan
-from tests.runs.test_handle import PATIENCE, wait_until, with_processes
+from tests.runs.test_handle import TIMEOUT, wait_until, with_processes
 
 ENDED = BackgroundSample(1, "ended", "killed by <signal> 9", 1.0, 2, 8)
 
@@ -57,7 +57,7 @@ class Scripted:
         }
         run_control.open(None if background is None else find_sharing(policy, max_slowdown))
         self.done.put(None)
-        while not isinstance(step := self.go.get(timeout=PATIENCE), RunRecord):
+        while not isinstance(step := self.go.get(timeout=TIMEOUT), RunRecord):
             if isinstance(step, Exception):
                 raise step
             on_progress("measuring", 0.5)
@@ -70,7 +70,7 @@ class Scripted:
     def step(self, what: LiveSample | None = None) -> None:
         if what is not None:
             self.go.put(what)
-        self.done.get(timeout=PATIENCE)
+        self.done.get(timeout=TIMEOUT)
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ def test_a_stopped_run_leaves_no_record(tmp_path: Path, scripted: Scripted) -> N
     panel.stop.click()
     scripted.go.put(sample(1.0, "awake"))
     with pytest.raises(RunCancelledError):
-        panel.run.result(PATIENCE)
+        panel.run.result(TIMEOUT)
     wait_until(lambda: not panel.launch.disabled)
     assert (panel.bar.bar_style, panel.record, panel.problem) == ("warning", None, "")
     assert not (tmp_path / "runs").exists()
@@ -309,9 +309,9 @@ def test_a_real_run_is_followed_its_bound_changed_and_its_record_kept(tmp_path: 
     def collocated() -> list[LiveSample]:
         return [one for one in run.samples if one.condition == "collocated"]
 
-    wait_until(lambda: bool(collocated()) or run.state != "running", 4 * PATIENCE)
+    wait_until(lambda: bool(collocated()) or run.state != "running", 4 * TIMEOUT)
     panel.settings.bound.value = 1.0
-    record = run.result(4 * PATIENCE)
+    record = run.result(4 * TIMEOUT)
     wait_until(lambda: not panel.launch.disabled)
     assert panel.problem == ""
     assert dp.load(panel.path) == panel.record == record

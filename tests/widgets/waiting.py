@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from deeppool.widgets.run_row import RunRow
 
-PATIENCE = 120
+TIMEOUT = 120
 """Seconds for what takes a moment on an idle machine."""
 
 
@@ -16,7 +16,7 @@ def ended(row: RunRow) -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s"
+        assert time.monotonic() < deadline, f"not within {TIMEOUT} s"
         time.sleep(0.02)
