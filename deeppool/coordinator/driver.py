@@ -65,21 +65,21 @@ class Driver:
         """How far the job is."""
         return self._progress
 
-    def run(self, number: int, work: Work, seats: Sequence[RaySlot], scratch: str) -> tuple[JobProgress, Record | None]:
+    def run(self, number: int, work: Work, slots: Sequence[RaySlot], scratch: str) -> tuple[JobProgress, Record | None]:
         """Trains; returns what came of it.
 
         Args:
             number: of the job.
             work: what to train.
-            seats: where, per rank.
+            slots: where, per rank.
             scratch: folder for temporary files; whoever kills this process removes it.
         """
         tempfile.tempdir = scratch
         os.chdir(work.folder)
         sys.path.insert(0, work.folder)
-        launcher = RayLauncher(number, seats, work.folder)
+        launcher = RayLauncher(number, slots, work.folder)
         if isinstance(work, Background):
-            self._train_background(work, launcher, seats)
+            self._train_background(work, launcher, slots)
             return self._progress, None
         record = self._train(work, launcher) if work.job is not None else self._launch(work, launcher)
         return replace(self._progress, what="done"), record
@@ -116,16 +116,16 @@ class Driver:
         self._progress = JobProgress(work.steps, front.last_loss, front.iteration_time.p50)
         return record
 
-    def _train_background(self, work: Background, launcher: RayLauncher, seats: Sequence[RaySlot]) -> None:
+    def _train_background(self, work: Background, launcher: RayLauncher, slots: Sequence[RaySlot]) -> None:
         with private_folder() as folder:
             launcher.distribute_files(folder)
         inbox: Inbox = queue.SimpleQueue()
         done: dict[ProcessHandle, int] = {}
-        for rank in range(len(seats)):
+        for rank in range(len(slots)):
             process = launcher.start(rank, "deeppool.collocation.background_process", "the background job", inbox)
             done[process] = 0
-            slot = launcher.worker_spec(rank)
-            process.send("setup", job=asdict(work.job), core=slot.core, folder=slot.folder, sharing=asdict(Sharing()))
+            spec = launcher.worker_spec(rank)
+            process.send("setup", job=asdict(work.job), core=spec.core, folder=spec.folder, sharing=asdict(Sharing()))
         seconds = dict.fromkeys(done, CHUNK_SECONDS)
         while work.steps is None or min(done.values()) < work.steps:
             process, message = inbox.get()

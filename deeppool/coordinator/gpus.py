@@ -61,7 +61,7 @@ class Gpus:
         names = {node["NodeID"] for node in nodes}
         return {core.number: core for core in self._seen.values() if core.node in names}
 
-    async def seats(self, numbers: tuple[int, ...]) -> list[RaySlot]:
+    async def slots(self, numbers: tuple[int, ...]) -> list[RaySlot]:
         """Some GPUs, their runtimes started where there are none.
 
         Raises:
@@ -69,22 +69,22 @@ class Gpus:
         """
         cores = {core.number: core for core in self._seen.values()}
         for _ in range(2):
-            seats = [RaySlot(number, cores[number].machine, self._runtime(cores[number])) for number in numbers]
-            up = await asyncio.gather(*(within(START_SECONDS, seat.runtime.free_memory.remote()) for seat in seats))
-            silent = [seat for seat, answer in zip(seats, up, strict=True) if answer is None]
+            slots = [RaySlot(number, cores[number].machine, self._runtime(cores[number])) for number in numbers]
+            up = await asyncio.gather(*(within(START_SECONDS, slot.runtime.free_memory.remote()) for slot in slots))
+            silent = [slot for slot, answer in zip(slots, up, strict=True) if answer is None]
             if not silent:
-                return seats
+                return slots
             # One that had nothing to do may have been killed since: a second one is tried.
-            for seat in silent:
-                self._give_up(seat)
-        self._lost |= {cores[seat.gpu].node for seat in silent}
+            for slot in silent:
+                self._give_up(slot)
+        self._lost |= {cores[slot.gpu].node for slot in silent}
         raise NodeLostError
 
-    async def end(self, job: int, seat: RaySlot) -> None:
+    async def end(self, job: int, slot: RaySlot) -> None:
         """Ends the processes of a job on one of its GPUs."""
-        if await within(END_SECONDS, seat.runtime.end.remote(job)) is None:
+        if await within(END_SECONDS, slot.runtime.end.remote(job)) is None:
             # It is gone, or hangs: its processes end with it, those of another job too, which is told.
-            self._give_up(seat)
+            self._give_up(slot)
 
     def close(self) -> None:
         """Ends every runtime."""
@@ -102,11 +102,11 @@ class Gpus:
             self._runtimes[core.number] = remote.remote(self._device, core.machine, core.index)
         return self._runtimes[core.number]
 
-    def _give_up(self, seat: RaySlot) -> None:
+    def _give_up(self, slot: RaySlot) -> None:
         """The next job gets another runtime, unless one was started already."""
-        self._ray.kill(seat.runtime)
-        if self._runtimes.get(seat.gpu) is seat.runtime:
-            del self._runtimes[seat.gpu]
+        self._ray.kill(slot.runtime)
+        if self._runtimes.get(slot.gpu) is slot.runtime:
+            del self._runtimes[slot.gpu]
 
 
 def on_node(node: str) -> Any:

@@ -20,7 +20,7 @@ from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place
 
-TELL_SECONDS = 1.0
+PROGRESS_SECONDS = 1.0
 """A driver that imports a user's modules may be slow to say how far it is."""
 
 
@@ -30,7 +30,7 @@ class _Job:
 
     record: JobRecord
     work: Work
-    seats: list[RaySlot] = field(default_factory=list)
+    slots: list[RaySlot] = field(default_factory=list)
     driver: Any = None
     scratch: str | None = None
     """Folder for the driver's temporary files."""
@@ -95,7 +95,7 @@ class Head:
     async def status(self) -> ClusterStatus:
         """What every GPU and every job does now."""
         running = [job for job in self._jobs.values() if job.record.state == "running"]
-        await asyncio.gather(*(self._look(job) for job in running))
+        await asyncio.gather(*(self._update_progress(job) for job in running))
         holders = {(job.record.role, gpu): job.record.job for job in running for gpu in job.record.gpus}
         gpus = tuple(
             GpuUse(number, core.machine, holders.get(("foreground", number)), holders.get(("background", number)))
@@ -180,10 +180,10 @@ class Head:
             changes = {"state": "failed", "error": "the process that drove it was killed (submit it again)"}
         except Exception as error:  # the user's training may raise anything
             changes = {"state": "failed", "error": _in_one_line(getattr(error, "cause", None) or error)}
-        await self._look(job)
+        await self._update_progress(job)
         if job.driver is not None:
             self._ray.kill(job.driver)
-        await asyncio.gather(*(self._gpus.end(job.record.job, seat) for seat in job.seats))
+        await asyncio.gather(*(self._gpus.end(job.record.job, slot) for slot in job.slots))
         if job.scratch is not None:
             shutil.rmtree(job.scratch, ignore_errors=True)
         if changes["state"] != "queued":
@@ -200,20 +200,20 @@ class Head:
         remote = self._ray.remote(Driver).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
         # It starts beside the runtimes.
         job.driver = remote.remote()
-        job.seats = await self._gpus.seats(job.record.gpus)
+        job.slots = await self._gpus.slots(job.record.gpus)
         job.scratch = tempfile.mkdtemp(prefix="deeppool-")
-        progress, result = await job.driver.run.remote(job.record.job, job.work, job.seats, job.scratch)
+        progress, result = await job.driver.run.remote(job.record.job, job.work, job.slots, job.scratch)
         changes = {"state": "done", "progress": progress}
         if result is not None:
             assert self._history is not None
             changes["result"] = self._history.write_result(job.record.job, result)
         return changes
 
-    async def _look(self, job: _Job) -> None:
+    async def _update_progress(self, job: _Job) -> None:
         """Asks a driver how far its job is."""
         if job.driver is None:
             return
-        progress = await within(TELL_SECONDS, job.driver.progress.remote())
+        progress = await within(PROGRESS_SECONDS, job.driver.progress.remote())
         if progress is not None and not job.record.over:
             job.record = replace(job.record, progress=progress)
 

@@ -13,6 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,24 +48,47 @@ def state_folder() -> Path:
     return Path(base).expanduser() / "deeppool" / "cluster"
 
 
-def find_ray(*, on_loopback: bool = False) -> Any:
-    """The module ``ray``.
+def ray_environment(*, on_loopback: bool = False) -> dict[str, str]:
+    """Variables for Ray's processes, and for a process while it connects to Ray.
 
     Args:
-        on_loopback: for a Ray that this machine has to itself. Counts at the first import only.
+        on_loopback: for a Ray that this machine has to itself.
+    """
+    # Ray hides the GPUs from actors that asked for none; it warns that this will change, and we mean what it does.
+    found = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+    if not on_loopback:
+        return found
+    return found | {
+        # Ray would take the loopback address for the machine's public one, and listen on every interface. On macOS
+        # and Windows it does not, and this is the switch between the two, whatever the system.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_file()),
+    }
+
+
+@contextmanager
+def ray_environment_set(*, on_loopback: bool = False) -> Iterator[None]:
+    """Sets these variables in the block: Ray reads them when it is imported and connected. Afterwards all is as before."""
+    variables = ray_environment(on_loopback=on_loopback)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def find_ray() -> Any:
+    """Imports and returns the module ``ray``.
 
     Raises:
         RunError: it is not installed.
     """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Ray hides the GPUs from actors that asked for none; it warns that this will change, and we mean what it does.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-    if on_loopback:
-        # Ray would take the loopback address for the machine's public one, and listen on every interface. On macOS
-        # and Windows it does not, and this is the switch between the two, whatever the system.
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file())
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -111,7 +136,8 @@ def start_here(cores: int | None) -> Joined:
 
     if cores is not None and cores < 1:
         raise InvalidValueError(f"gpus must be at least 1, got {cores}")
-    find_ray(on_loopback=True)
+    with ray_environment_set(on_loopback=True):
+        find_ray()
     log = state_folder() / "ray.log"
     with log.open("w", encoding="utf-8") as errors:
         host = subprocess.Popen(
@@ -120,6 +146,7 @@ def start_here(cores: int | None) -> Joined:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            env=os.environ | ray_environment(on_loopback=True),
             # It shall not end with the terminal.
             start_new_session=True,
         )
@@ -160,19 +187,23 @@ def join(address: str) -> tuple[Any, bool]:
     Raises:
         RunError: none answers there, or it does not take this machine in, or the process is connected elsewhere.
     """
-    host = _probe(address)
-    ray = find_ray(on_loopback=host == LOOPBACK)
-    if ray.is_initialized():
-        other = ray.get_runtime_context().gcs_address
-        if other != address:
-            raise RunError(f"this process has joined the Ray at {other}, not {address} (ray.shutdown() leaves it)")
-        return ray, False
+    with ray_environment_set(on_loopback=_probe(address) == LOOPBACK):
+        ray = find_ray()
+        if ray.is_initialized():
+            other = ray.get_runtime_context().gcs_address
+            if other != address:
+                raise RunError(f"this process has joined the Ray at {other}, not {address} (ray.shutdown() leaves it)")
+            return ray, False
+        return _connected(ray, address), True
+
+
+def _connected(ray: Any, address: str) -> Any:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise RunError(f"cannot join the Ray at {address}: {reason} (is this machine one of its nodes?)") from error
-    return ray, True
+    return ray
 
 
 def _probe(address: str) -> str:

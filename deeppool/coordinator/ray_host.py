@@ -1,6 +1,6 @@
-"""The process that holds a Ray of this machine: Ray's processes end with it. It ends on SIGTERM.
+"""Process that starts Ray on this machine and holds it until SIGTERM; Ray's processes end with it.
 
-Answers with one line on standard output: the address, as JSON.
+It writes one line to standard output: Ray's address, as JSON. Its environment has what :func:`ray_environment` returns.
 """
 
 import json
@@ -19,7 +19,7 @@ OBJECT_STORE_BYTES = 256 * 2**20
 
 def main() -> None:
     """Starts Ray, and waits."""
-    ray = find_ray(on_loopback=True)
+    ray = find_ray()
     over = threading.Event()
     # Ray's logs and sockets, and what processes that were killed leave: private, and gone with Ray.
     with tempfile.TemporaryDirectory(prefix="deeppool-ray-") as folder:

@@ -40,77 +40,77 @@ class RayLauncher:
     same_files = False
     """The driver, which launches, may be on another machine."""
 
-    def __init__(self, job: int, seats: Sequence[RaySlot], folder: str) -> None:
+    def __init__(self, job: int, slots: Sequence[RaySlot], folder: str) -> None:
         """Starts nothing.
 
         Args:
             job: its number; its processes are told apart by it.
-            seats: per rank.
+            slots: per rank.
             folder: on every machine, from which the user's code is imported.
         """
-        self._job, self._seats, self._folder = job, seats, folder
+        self._job, self._slots, self._folder = job, slots, folder
         self._ray = find_ray()
-        self._slots: list[WorkerSpec] = []
-        self._one_machine = len({seat.machine for seat in seats}) == 1
-        self.cores = len(seats)
+        self._specs: list[WorkerSpec] = []
+        self._one_machine = len({slot.machine for slot in slots}) == 1
+        self.cores = len(slots)
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError where a machine has too little memory for the ranks on it."""
         machines = defaultdict(list)
-        for seat in self._seats:
-            machines[seat.machine].append(seat)
-        for machine, seats in machines.items():
-            memory = self._ray.get(seats[0].runtime.free_memory.remote())
-            if len(seats) * needed > memory:
+        for slot in self._slots:
+            machines[slot.machine].append(slot)
+        for machine, slots in machines.items():
+            memory = self._ray.get(slots[0].runtime.free_memory.remote())
+            if len(slots) * needed > memory:
                 raise RunError(
-                    f"{model} needs {len(seats)} ranks on {machine}, about {format_bytes(len(seats) * needed)} of "
+                    f"{model} needs {len(slots)} ranks on {machine}, about {format_bytes(len(slots) * needed)} of "
                     f"memory; {format_bytes(memory)} are available there (wait for other jobs, or plan with fewer GPUs)"
                 )
 
     def distribute_files(self, folder: Path) -> None:
-        """Sends the files to every seat, and lets the ranks meet: in a file on one machine, at a port on several."""
+        """Sends the files to every slot, and lets the ranks meet: in a file on one machine, at a port on several."""
         files = self._ray.put({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
-        prepared = self._ray.get([seat.runtime.prepare.remote(self._job, files) for seat in self._seats])
+        prepared = self._ray.get([slot.runtime.prepare.remote(self._job, files) for slot in self._slots])
         if self._one_machine:
             # Nobody outside can reach a file; torch's store would listen on every interface.
             shared = {"rendezvous": prepared[0].rendezvous, "interface": "lo"}
         else:
-            shared = {"rendezvous": self._ray.get(self._seats[0].runtime.rendezvous.remote())}
-        self._slots = [replace(slot, **shared) for slot in prepared]
+            shared = {"rendezvous": self._ray.get(self._slots[0].runtime.rendezvous.remote())}
+        self._specs = [replace(spec, **shared) for spec in prepared]
         held = {
-            (seat.machine, seat.gpu if slot.core is None else slot.core)
-            for seat, slot in zip(self._seats, prepared, strict=True)
+            (slot.machine, slot.gpu if spec.core is None else spec.core)
+            for slot, spec in zip(self._slots, prepared, strict=True)
         }
         self.cores = len(held)
 
     def worker_spec(self, rank: int) -> WorkerSpec:
         """As its runtime prepared it."""
-        return self._slots[rank]
+        return self._specs[rank]
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """A child of the rank's runtime."""
-        return RayProcess(self._job, self._seats[rank], module, name, self._folder, inbox)
+        return RayProcess(self._job, self._slots[rank], module, name, self._folder, inbox)
 
 
 class RayProcess:
     """The commanding end of a child of a runtime."""
 
     def __init__(
-        self, job: int, seat: RaySlot, module: str, name: str, folder: str, inbox: Inbox | None = None
+        self, job: int, slot: RaySlot, module: str, name: str, folder: str, inbox: Inbox | None = None
     ) -> None:
         """Starts it; its answers come by a thread that asks for them."""
         self._ray = find_ray()
-        self.name = f"{name} on {seat}"
+        self.name = f"{name} on {slot}"
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
-        self._seat = seat
+        self._slot = slot
         self._lost = False
-        self._key = self._ray.get(seat.runtime.start.remote(job, module, name, folder))
+        self._key = self._ray.get(slot.runtime.start.remote(job, module, name, folder))
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         try:
             while True:
-                for message in self._ray.get(self._seat.runtime.answers.remote(self._key)):
+                for message in self._ray.get(self._slot.runtime.messages.remote(self._key)):
                     self.inbox.put((self, message))
                     if message is None:
                         return
@@ -118,13 +118,13 @@ class RayProcess:
             self._lost = True
             self.inbox.put((self, None))
 
-    def _ask(self, method: str, *arguments: Any, patience: float = ANSWER_SECONDS, **named: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any, timeout: float = ANSWER_SECONDS, **named: Any) -> Any:
         """What the child's own end answers; None from a runtime that is gone."""
         if self._lost:
             return None
         try:
-            asked = self._seat.runtime.obey.remote(self._key, method, *arguments, **named)
-            return self._ray.get(asked, timeout=patience)
+            asked = self._slot.runtime.call.remote(self._key, method, *arguments, **named)
+            return self._ray.get(asked, timeout=timeout)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
             self._lost = True
             return None
@@ -154,4 +154,4 @@ class RayProcess:
 
     def close(self, grace: float = 2.0) -> None:
         """Asks it to exit, and kills it after ``grace`` seconds."""
-        self._ask("close", grace, patience=grace + ANSWER_SECONDS)
+        self._ask("close", grace, timeout=grace + ANSWER_SECONDS)

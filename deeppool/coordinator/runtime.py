@@ -87,7 +87,7 @@ class Runtime:
         self._started[key] = _Started(job, ManagedProcess(module, name, folder=folder, fork_server=fork_server()))
         return key
 
-    def answers(self, key: int) -> list[Message | None]:
+    def messages(self, key: int) -> list[Message | None]:
         """Waits for answers of a process; None as the last of all: it has died."""
         inbox = self._started[key].child.inbox
         messages = [inbox.get()[1]]
@@ -98,7 +98,7 @@ class Runtime:
             pass
         return messages
 
-    def obey(self, key: int, method: str, *arguments: Any, **named: Any) -> Any:
+    def call(self, key: int, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a method of :class:`deeppool.processes.managed_process.ProcessHandle` on one of the processes."""
         return getattr(self._started[key].child, method)(*arguments, **named)
 

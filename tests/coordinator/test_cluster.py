@@ -66,9 +66,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setenv("TMPDIR", folder)  # of the processes; this one has chosen already
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
-            patch.setenv(name, "")  # what find_ray sets goes with the test
-        ray = ray_connection.find_ray(on_loopback=True)
+        for name, value in ray_connection.ray_environment(on_loopback=True).items():
+            patch.setenv(name, value)  # of the nodes, which this process starts
+        ray = ray_connection.find_ray()
         from ray.cluster_utils import Cluster
 
         cluster = Cluster()

@@ -30,8 +30,6 @@ DONE = replace(RUNNING, state="done", ended="2026-11-21T12:09:00", result="job-0
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
-        monkeypatch.setenv(name, "")  # what find_ray sets goes with the test
     return ray_connection.state_folder()
 
 
@@ -124,6 +122,17 @@ def test_what_cannot_be_started_is_refused(arguments, phrase: str) -> None:
 def test_an_address_where_nobody_listens_is_told_at_once() -> None:
     with pytest.raises(RunError, match=r"no Ray answers at 127.0.0.1:1: .*refused"):
         dp.Coordinator.start("127.0.0.1:1")
+
+
+def test_looking_for_a_ray_leaves_the_environment_as_it_was() -> None:
+    before = dict(os.environ)
+    with ray_connection.ray_environment_set(on_loopback=True):
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+        assert Path(os.environ["RAY_AUTH_TOKEN_PATH"]) == ray_connection.token_file()
+        ray_connection.find_ray()
+    with pytest.raises(RunError, match="no Ray answers"):
+        ray_connection.join("127.0.0.1:1")
+    assert dict(os.environ) == before
 
 
 def test_the_token_is_this_users_and_stays(state: Path) -> None:
