@@ -1,7 +1,7 @@
-"""Ending a live run from another thread.
+"""Cancellation of a live run from another thread.
 
-The run's own thread notices where it waits for its processes and where it tells of its progress, raises there,
-and leaves its ``with`` blocks, which end every process. Nobody else touches them.
+The run's own thread checks for it where it waits for its processes and where it reports progress, raises there, and
+leaves its ``with`` blocks, which end every process. No other thread touches the processes.
 """
 
 import threading
@@ -17,42 +17,42 @@ Item = TypeVar("Item")
 
 
 class Cancellation:
-    """Of one run, which has one thread."""
+    """Cancellation request of one run, which has one thread."""
 
     def __init__(self) -> None:
-        """Nobody has asked yet."""
+        """Starts without a request."""
         self._lock = threading.Lock()
-        self._asked = False
+        self._requested = False
         self._waits_for: SimpleQueue[Any] | None = None
 
-    def ask(self) -> None:
-        """From any thread: the run shall end. Returns at once."""
+    def request(self) -> None:
+        """Requests the end of the run, from any thread, and returns at once."""
         with self._lock:
-            self._asked = True
+            self._requested = True
             if self._waits_for is not None:
                 self._waits_for.put(None)
 
     @property
-    def asked(self) -> bool:
-        """Whether the run shall end."""
-        return self._asked
+    def requested(self) -> bool:
+        """Whether the end of the run was requested."""
+        return self._requested
 
     def check(self) -> None:
-        """Raises RunCancelledError when the run shall end."""
-        if self._asked:
+        """Raises RunCancelledError if the end of the run was requested."""
+        if self._requested:
             raise RunCancelledError("the run was cancelled, every process of it was ended")
 
     @contextmanager
-    def governing(self) -> Iterator[None]:
-        """What this thread waits for in the block can be cancelled."""
-        token = _GOVERNING.set(self)
+    def applied(self) -> Iterator[None]:
+        """Makes the waits and checks of this thread in the block subject to this cancellation."""
+        token = _CURRENT.set(self)
         try:
             yield
         finally:
-            _GOVERNING.reset(token)
+            _CURRENT.reset(token)
 
     def wait(self, inbox: SimpleQueue[Item], timeout: float) -> Item:
-        """As :func:`wait`."""
+        """Returns the next item, as :func:`wait` does."""
         with self._lock:
             self.check()
             self._waits_for = inbox
@@ -65,38 +65,38 @@ class Cancellation:
         return item
 
 
-_GOVERNING: ContextVar[Cancellation | None] = ContextVar("governing", default=None)
+_CURRENT: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
 
 
 def check() -> None:
     """Ends a long computation here if this thread's run was cancelled.
 
     Raises:
-        RunCancelledError: it was.
+        RunCancelledError: the run was cancelled.
     """
-    governing = _GOVERNING.get()
-    if governing is not None:
-        governing.check()
+    current = _CURRENT.get()
+    if current is not None:
+        current.check()
 
 
 @contextmanager
-def governing() -> Iterator[Cancellation]:
-    """By which this thread's run in the block can be cancelled: the one that governs it, or a new one."""
-    current = _GOVERNING.get()
+def cancellable() -> Iterator[Cancellation]:
+    """Gives the cancellation that applies to this thread, or a new one that applies in the block."""
+    current = _CURRENT.get()
     if current is not None:
         yield current
         return
     cancellation = Cancellation()
-    with cancellation.governing():
+    with cancellation.applied():
         yield cancellation
 
 
 def wait(inbox: SimpleQueue[Item], timeout: float) -> Item:
-    """The next item.
+    """Returns the next item of an inbox.
 
     Raises:
         queue.Empty: none within ``timeout`` seconds.
         RunCancelledError: this thread's run was cancelled.
     """
-    governing = _GOVERNING.get()
-    return inbox.get(timeout=timeout) if governing is None else governing.wait(inbox, timeout)
+    current = _CURRENT.get()
+    return inbox.get(timeout=timeout) if current is None else current.wait(inbox, timeout)

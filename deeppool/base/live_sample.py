@@ -1,4 +1,4 @@
-"""What a live run tells of itself while it goes on: an iteration of its foreground, and its background jobs by then."""
+"""Samples of a live run: one iteration of its foreground, with the state of its background jobs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,40 +16,40 @@ State = Literal["training", "resting", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class BackgroundSample:
-    """The background job beside one rank, as it last told of itself."""
+    """State of the background job beside one rank, as it last reported."""
 
     rank: int
     state: State
     reason: str | None
-    """How it ended; None while it lives."""
+    """How it ended; None while it runs."""
     time: float
-    """When it told, on the clock of the samples; it does so twice a second while it trains."""
+    """When it reported, on the clock of the samples; twice a second while it trains."""
     steps: int
-    """Since it started."""
+    """Steps since it started."""
     samples: int
-    """That it trained on since it started."""
+    """Samples that it trained on since it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSample:
-    """One iteration of the foreground, or, where the foreground rests, one look at the background."""
+    """One iteration of the foreground, or, where the foreground is idle, one report of the background."""
 
     time: float
     """Seconds since the run began to measure."""
     condition: Condition
     iteration: int | None
-    """Its number in the run; None: the foreground rests."""
+    """Its number in the run; None: the foreground is idle."""
     seconds: float | None
-    """That the iteration took; None: the foreground rests."""
+    """Duration of the iteration; None: the foreground is idle."""
     bound: float | None
-    """On the foreground's mean slowdown, that the iteration ran under: 0.03 is 3 %. None: no background ran beside it,
-    or none was bound."""
+    """Bound on the foreground's mean slowdown during the iteration: 0.03 is 3 %. None: no background ran beside it, or
+    it was not bounded."""
     share: float | None
-    """Of the time, that rank 0's background might use in this iteration; 0: nothing, as it was measured alone. None:
-    nobody governs it."""
+    """Part of the time that rank 0's background was allowed in this iteration; 0 in the foreground alone. None: no
+    controller limits it."""
     background: tuple[BackgroundSample, ...]
-    """Per rank."""
+    """One per rank."""
 
 
 OnSample = Callable[[LiveSample], None]
-"""Called in the thread of the run; what it takes, the launcher takes longer to notice the next iteration."""
+"""Called in the thread of the run: while it works, the launcher does not notice the next iteration."""

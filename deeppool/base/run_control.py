@@ -1,7 +1,7 @@
-"""What may be changed in a run while it goes on, and what its record says of that.
+"""Changes to a run while it goes on, and their entries in its record.
 
-A bound on the foreground's slowdown is held by a governor beside every rank, which has learned what the background
-costs. A run that has none cannot be given one: its background does not look at anybody's orders piece by piece.
+A bound on the foreground's slowdown is held by a controller beside every rank, which has measured what the background
+costs. A run without a controller cannot get a bound: its background does not ask for permission piece by piece.
 """
 
 import queue
@@ -13,7 +13,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.units import format_percent, format_seconds
 
 DECIDED_SECONDS = 10.0
-"""For a run that has just been started to check what it was asked; no process is started before."""
+"""Time that a run which has just been started has to check its arguments; no process is started before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class BoundInterval:
     """The part of a run under one bound, where that was changed while it ran."""
 
     bound: float | None
-    """On the foreground's mean slowdown: 0.03 is 3 %; None: none yet."""
+    """Bound on the foreground's mean slowdown: 0.03 is 3 %; None: none yet."""
     since: float
-    """Seconds from when the run began to measure to when the ranks were told."""
+    """Seconds from the start of the measurement to the message to the ranks."""
     iterations: int
-    """Collocated ones that were measured while every rank held it."""
+    """Collocated iterations that were measured while every rank held the bound."""
     iteration_time: float | None
-    """Mean of those; None where there are none."""
+    """Their mean; None where there are none."""
     slowdown: float | None
-    """That mean against the foreground alone."""
+    """Slowdown of that mean over the foreground alone."""
     background_throughput: float | None
     """Samples per second beside the foreground, over all ranks; None where no time was measured."""
 
@@ -45,18 +45,18 @@ class BoundInterval:
 
 
 class RunControl:
-    """The way into a run: one thread changes, the run's own thread takes notice between two iterations."""
+    """Changes the slowdown bound of a run from any thread; the run's own thread applies it between two iterations."""
 
     def __init__(self) -> None:
-        """Of a run that has not begun; give it to :func:`deeppool.launch`."""
+        """Creates the control of a run that has not begun: an argument of :func:`deeppool.launch`."""
         self._decided = threading.Event()
         self._refusal: str | None = "the run has not begun"
-        self._wanted: queue.SimpleQueue[float] = queue.SimpleQueue()
+        self._requested: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._bound: float | None = None
 
     @property
     def bound(self) -> float | None:
-        """On the foreground's slowdown, as it was asked for last: 0.03 is 3 %."""
+        """Bound on the foreground's slowdown that was requested last: 0.03 is 3 %."""
         return self._bound
 
     @property
@@ -65,48 +65,48 @@ class RunControl:
         return self._refusal
 
     def change_bound(self, max_slowdown: float) -> None:
-        """Has the ranks hold another bound from one of their next collocated iterations on; any thread may.
+        """Requests another bound, which the ranks hold from one of their next collocated iterations on; for any thread.
 
         Args:
-            max_slowdown: of the foreground, on average: 0.03 is 3 %. The last one that was asked for counts.
+            max_slowdown: of the foreground, on average: 0.03 is 3 %. The last request counts.
 
         Raises:
-            InvalidValueError: it is no bound, or the run cannot hold one, or is over.
+            InvalidValueError: the value is no bound, or the run cannot hold one, or is over.
         """
         self._decided.wait(DECIDED_SECONDS)
         if self._refusal is not None:
             raise InvalidValueError(f"the bound cannot be changed: {self._refusal}")
         Sharing(max_slowdown=max_slowdown)
         self._bound = max_slowdown
-        self._wanted.put(max_slowdown)
+        self._requested.put(max_slowdown)
 
-    # -- by the run -----------------------------------------------------------------------------------
+    # -- called by the run -----------------------------------------------------------------------------------
 
     def open(self, sharing: Sharing | None) -> None:
-        """The run has mechanisms that can hold a bound, or not."""
+        """Sets the mechanisms of the run, which can hold a bound or not."""
         self._bound = None if sharing is None else sharing.max_slowdown
         self._refusal = refusal(sharing)
         self._decided.set()
 
-    def refuse(self, why: str) -> None:
-        """From now on the bound cannot be changed."""
-        self._refusal = why
+    def refuse(self, reason: str) -> None:
+        """Refuses changes of the bound from now on, for this reason."""
+        self._refusal = reason
         self._decided.set()
 
     def close(self) -> None:
-        """The run is over."""
+        """Refuses changes, because the run is over."""
         self.refuse("the run is over")
 
     def take(self) -> float | None:
-        """The bound that was asked for since the last call, the newest if there are several."""
+        """Returns the newest bound that was requested since the last call, or None."""
         newest = None
-        while not self._wanted.empty():
-            newest = self._wanted.get()
+        while not self._requested.empty():
+            newest = self._requested.get()
         return newest
 
 
 def refusal(sharing: Sharing | None) -> str | None:
-    """Why a run with these mechanisms cannot change its bound; None: it can."""
+    """Returns why a run with these mechanisms cannot change its bound; None: it can."""
     if sharing is None:
         return "the run has no background job that could slow anything down"
     if not sharing.learns:

@@ -172,7 +172,7 @@ class RunHandle(Generic[Result]):
 
     def request_cancel(self) -> None:
         """Ends the run as :meth:`cancel` does, without waiting."""
-        self._cancellation.ask()
+        self._cancellation.request()
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Calls a function, in the thread of the run, after every change; at least once, at the end."""
@@ -182,7 +182,7 @@ class RunHandle(Generic[Result]):
 
     def _run(self, function: Callable[..., Result], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         try:
-            with self._cancellation.governing():
+            with self._cancellation.applied():
                 result = function(*arguments, **options)
         # Whatever it is, result() raises it.
         except BaseException as error:

@@ -49,10 +49,10 @@ class LatestTask:
         with self._changed:
             if self._current is not None:
                 task, cancellation = self._current
-                if task.key == key and not cancellation.asked:
+                if task.key == key and not cancellation.requested:
                     self._next = None
                     return
-                cancellation.ask()
+                cancellation.request()
             self._next = _Task(key, work, on_result, on_error)
             if not self._idle:
                 return
@@ -64,7 +64,7 @@ class LatestTask:
         with self._changed:
             self._next = None
             if self._current is not None:
-                self._current[1].ask()
+                self._current[1].request()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until there is no work left; False after ``timeout`` seconds."""
@@ -75,7 +75,7 @@ class LatestTask:
         while (begun := self._take_next()) is not None:
             task, cancellation = begun
             try:
-                with cancellation.governing():
+                with cancellation.applied():
                     result = task.work()
                     cancellation.check()
                 task.on_result(result)

@@ -167,7 +167,7 @@ def test_only_the_user_may_enter_the_folder(runtime: Path, caplog: pytest.LogCap
     dp.running()
     assert runtime.stat().st_mode & 0o777 == 0o700
     runtime.chmod(0o750)
-    with pytest.raises(RunError, match=r"is of user \d+ with mode 750, runs are told of in a folder of user \d+ with"):
+    with pytest.raises(RunError, match=r"is of user \d+ with mode 750, runs are registered in a folder of user \d+ with"):
         dp.running()
     with caplog.at_level(logging.WARNING):
         assert run_registry.registered(lambda *, on_progress: on_progress("half", 0.5) or "done")() == "done"
@@ -191,14 +191,14 @@ def test_a_call_in_the_own_thread_is_stopped_where_it_waits() -> None:
         wait()
 
 
-def test_whatever_can_be_started_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_function_that_starts_processes_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def note(self: run_registry._Announcement, what: str, cancels: object) -> None:
+    def record(self: run_registry._Registration, what: str, cancels: object) -> None:
         seen.append(what)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run_registry._Announcement, "__init__", note)
+    monkeypatch.setattr(run_registry._Registration, "__init__", record)
     for function, argument in ((dp.train, two_layer_plan()), (dp.launch, two_layer_plan()), (dp.profile, "resnet18")):
         with pytest.raises(ZeroDivisionError):
             function(argument)
@@ -228,5 +228,5 @@ def test_the_command_lists_runs_and_ends_one(deeppool: Command) -> None:  # noqa
 def test_a_run_that_is_not_there_cannot_be_ended(deeppool: Command) -> None:  # noqa: F811
     outcome = deeppool("running", "--stop", "1-1")
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "error: no run '1-1' is under way: there is none (see deeppool running)\n"
+    assert outcome.err == "error: no run '1-1' is in progress: there is none (see deeppool running)\n"
     assert deeppool("running", "--stop", "all", "--json").json == {"stopped": []}

@@ -122,9 +122,9 @@ def test_a_cancelled_run_ends_while_it_waits_for_its_processes() -> None:
     run.cancel()
     assert run.state == "cancelled"
     # Cancelled before it waits, it does not begin to.
-    asked = cancellation.Cancellation()
-    asked.ask()
-    with asked.governing(), pytest.raises(RunCancelledError):
+    requested = cancellation.Cancellation()
+    requested.request()
+    with requested.applied(), pytest.raises(RunCancelledError):
         cancellation.wait(queue.SimpleQueue(), 1000)
 
 

@@ -230,7 +230,7 @@ def test_a_long_search_ends_where_it_is_cancelled():
     problem = random_problem(random.Random(0), 30, 8, shape="branches")
     profile, cluster, batch = problem.profile, problem.cluster, problem.global_batch
     cancellation = Cancellation()
-    cancellation.ask()
-    with cancellation.governing(), pytest.raises(RunCancelledError):
+    cancellation.request()
+    with cancellation.applied(), pytest.raises(RunCancelledError):
         frontier(profile, cluster, batch)
     assert frontier(profile, cluster, batch).points
