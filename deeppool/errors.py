@@ -5,14 +5,14 @@ DeeppoolError
 ├── ProfileError             layer times cannot be measured
 │   └── MissingProfileError  a profile cannot answer for a layer and batch
 ├── PlanError                no plan can be made of these inputs
-├── MissingStepsError        nothing is known of the steps that a global batch needs
-├── DocumentError            a file cannot be read, is not ours, or cannot be written
+├── MissingStepsError        the steps that a global batch needs are unknown
+├── DocumentError            a file cannot be read, is no valid record, or cannot be written
 ├── DeviceUnavailableError   the device asked for is not on this machine
 ├── InvalidValueError        an argument is out of its bounds (also a ValueError)
 └── RunError                 a live run cannot start or go on
     ├── RankFailedError      one rank died or hung; the others were stopped
-    │   └── RankRefusedError one rank gave up for a reason that starting again does not change
-    └── RunCancelledError    it was told to end
+    │   └── RankRefusedError one rank failed for a reason that a restart does not change
+    └── RunCancelledError    the run was cancelled
 
 Each message gives the fact with its values, the bound, and the next step, in one line: the command
 line prints it as it is and exits with 1.
@@ -64,8 +64,8 @@ class RankFailedError(RunError):
 
 
 class RankRefusedError(RankFailedError):
-    """One rank gave up for a reason that starting again does not change; the others were stopped."""
+    """One rank failed for a reason that a restart does not change; the others were stopped."""
 
 
 class RunCancelledError(RunError):
-    """A live run was told to end, and has ended."""
+    """A live run was cancelled, and has ended."""

@@ -1,11 +1,11 @@
-"""Jobs: what a foreground and a background train, and how long work tells of itself."""
+"""Jobs that a foreground and a background train, and the signature of progress callbacks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Progress = Callable[[str, float], None]
-"""Called with what a live run is doing, and the share that is done (0 to 1)."""
+"""Called with the current activity of a long operation, and the fraction that is done (0 to 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,6 @@ class Job:
     seed: int = 0
 
 
-def job_from(told: Mapping[str, Any]) -> Job:
-    """A job whose fields have travelled as JSON."""
-    return Job(**{**told, "input_shape": tuple(told["input_shape"])})
+def job_from(fields: Mapping[str, Any]) -> Job:
+    """Makes a job of fields that were sent as JSON."""
+    return Job(**{**fields, "input_shape": tuple(fields["input_shape"])})

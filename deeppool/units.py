@@ -1,4 +1,4 @@
-"""Seconds, bytes and tables in, readable text out; and sizes that people write, read."""
+"""Formats seconds, bytes and tables as text, and parses sizes and durations that users write."""
 
 import io
 import re

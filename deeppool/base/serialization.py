@@ -40,7 +40,7 @@ R = TypeVar("R", bound=Record)
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """The record as a JSON object, format and version first; ``origin``, its own or a held record's, stays behind."""
+    """Returns the record as a JSON object, format and version first, without ``origin`` fields, which live in memory only."""
     held: dict[str, Any] = {x.name: {"origin"} for x in dataclasses.fields(record) if _holds_record(record, x.name)}
     fields = _adapter(type(record)).dump_python(record, mode="json", exclude={"origin": True, **held})
     return {"format": f"deeppool/{record.KIND}", "version": VERSION, **fields}
@@ -64,7 +64,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
     target = check_writable(path)
     temporary = target
     try:
-        # Readable by this user alone, as mkstemp makes it: paths and names of models are nobody else's business.
+        # Readable by this user alone, as mkstemp makes it: it holds paths and names of models.
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
         temporary = Path(name)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
@@ -81,7 +81,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """Says now, not after minutes of work, that a path cannot be written.
+    """Checks before minutes of work that a path can be written.
 
     Raises:
         DocumentError: the folder is missing or read-only, or the path is a folder.

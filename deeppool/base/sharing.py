@@ -1,4 +1,4 @@
-"""How a background job shares a device with a foreground: which mechanisms keep it out of the way, each by itself.
+"""Mechanisms by which a background job shares a device with a foreground, and named policies.
 
 DeepPool (section 5, figure 11) adds them one after another: stream priorities, launch pacing, slowdown feedback, a
 smaller background batch. Here each is a field, so that any of them can be measured alone; a policy is a named choice.
@@ -32,7 +32,7 @@ _HOMES = {"process": "in a process of its own", "thread": "in a thread of the ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """The mechanisms, and how far each goes; None or False: not used."""
+    """Sharing mechanisms with their limits; None or False: not used."""
 
     priority: Priority = "lowest"
     share: float | None = None

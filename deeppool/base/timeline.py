@@ -1,4 +1,4 @@
-"""What each GPU did or would do, when: the record that every timeline is drawn from."""
+"""Timeline of an iteration, measured or predicted: the record that every timeline figure draws."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

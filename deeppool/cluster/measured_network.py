@@ -1,4 +1,4 @@
-"""What a network did when it was measured: seconds by size, and what is taken between and beyond the measured points.
+"""Measured network: seconds by message size, with the interpolation and extrapolation rules.
 
 Between two measured sizes a curve is a straight line in log-log; below the smallest it stays level, above the
 largest it keeps the bandwidth of the largest. Between two measured groups an all-reduce is interpolated by the

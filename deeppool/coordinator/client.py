@@ -1,4 +1,4 @@
-"""What users hold of a cluster: submit, status, cancel."""
+"""Client of a cluster's coordinator: submits jobs, reads their status, cancels them."""
 
 import os
 from dataclasses import replace
@@ -164,7 +164,7 @@ class Coordinator:
         return number
 
     def status(self) -> ClusterStatus:
-        """What every GPU and every job does now."""
+        """Returns the state of every GPU and every job."""
         found: ClusterStatus = self._ask("status")
         return found
 
@@ -214,7 +214,7 @@ class Coordinator:
 
 
 def _answer(ray: Any, asked: Any, timeout: float | None = None) -> Any:
-    """What the coordinator answers, its errors as its own."""
+    """Returns the coordinator's answer, or raises its error."""
     try:
         return ray.get(asked, timeout=timeout)
     except ray.exceptions.RayTaskError as error:

@@ -60,7 +60,7 @@ class Head:
         self._jobs: dict[int, _Job] = {}
         """Those that are not over, in the order in which they came."""
 
-    # -- what clients call ------------------------------------------------------------------------------
+    # -- called by clients ------------------------------------------------------------------------------
 
     async def open(self, folder: str) -> None:
         """Reads the history, unless that was done.
@@ -93,7 +93,7 @@ class Head:
         return number
 
     async def status(self) -> ClusterStatus:
-        """What every GPU and every job does now."""
+        """Returns the state of every GPU and every job."""
         running = [job for job in self._jobs.values() if job.record.state == "running"]
         await asyncio.gather(*(self._update_progress(job) for job in running))
         holders = {(job.record.role, gpu): job.record.job for job in running for gpu in job.record.gpus}

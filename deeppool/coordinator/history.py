@@ -1,4 +1,4 @@
-"""What is known of each job, and of the cluster: records, and the folder that keeps those of jobs."""
+"""Records of jobs and of the cluster's status, and the folder that keeps those of jobs."""
 
 import datetime
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is."""
+    """Progress of a job."""
 
     update: int = 0
     """Updates that it has made; of a background, those of its slowest process."""

@@ -1,4 +1,4 @@
-"""A place for the processes of a job on the GPUs of a Ray cluster."""
+"""Launcher of a job's processes on the GPUs of a Ray cluster."""
 
 import queue
 import signal
@@ -35,7 +35,7 @@ class RaySlot:
 
 
 class RayLauncher:
-    """The GPUs of one job, rank by rank."""
+    """Starts the processes of one job, each rank on its GPU of the cluster."""
 
     same_files = False
     """The driver, which launches, may be on another machine."""
@@ -68,7 +68,7 @@ class RayLauncher:
                 )
 
     def distribute_files(self, folder: Path) -> None:
-        """Sends the files to every slot, and lets the ranks meet: in a file on one machine, at a port on several."""
+        """Sends the files to every slot, and chooses the rendezvous: a file on one machine, a port on several."""
         files = self._ray.put({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
         prepared = self._ray.get([slot.runtime.prepare.remote(self._job, files) for slot in self._slots])
         if self._one_machine:
@@ -88,12 +88,12 @@ class RayLauncher:
         return self._specs[rank]
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
-        """A child of the rank's runtime."""
+        """Starts a process by the rank's runtime."""
         return RayProcess(self._job, self._slots[rank], module, name, self._folder, inbox)
 
 
 class RayProcess:
-    """The commanding end of a child of a runtime."""
+    """Handle of a process that a runtime started on its machine."""
 
     def __init__(
         self, job: int, slot: RaySlot, module: str, name: str, folder: str, inbox: Inbox | None = None

@@ -1,4 +1,4 @@
-"""What each GPU can do for two jobs that share it. The answers of a GPU were never seen: none was at hand."""
+"""Abilities of each GPU that matter to two jobs on it. Not tested on a GPU."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the makers' data sheets promise of a GPU: the peaks that estimates start from."""
+"""GPU data sheets: the peak rates that estimates start from."""
 
 from dataclasses import dataclass
 

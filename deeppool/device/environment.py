@@ -1,4 +1,4 @@
-"""What this machine has, as far as deeppool cares: ``deeppool env`` prints it."""
+"""Description of this machine: versions, GPUs and mechanisms for sharing a device; ``deeppool env`` prints it."""
 
 import platform
 import sys
@@ -28,7 +28,7 @@ def package_versions(*names: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One machine."""
+    """Description of one machine."""
 
     KIND: ClassVar[str] = "environment"
 

@@ -1,4 +1,4 @@
-"""Memory that a training frees stays with its process, for the next iteration.
+"""Settings of the C library's allocator that keep freed memory in the process for the next iteration.
 
 glibc maps large blocks one by one and unmaps them when they are freed, or cuts off the end of the heap. A training
 frees at the end of an iteration what it needs in the next one, and the operating system then clears each page anew. How

@@ -1,4 +1,4 @@
-"""NVIDIA's management library: what the driver says of the GPUs, without CUDA. Loads nothing where there is none."""
+"""Access to NVIDIA's management library (NVML): GPU data from the driver, without CUDA."""
 
 from types import TracebackType
 from typing import Any
@@ -34,7 +34,7 @@ class Nvml:
         return tuple(str(self.api.nvmlDeviceGetName(handle)) for handle in self.handles)
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """What a function of the library returns; None where this GPU or driver does not know it."""
+        """Calls a function of the library; None where this GPU or driver does not support it."""
         try:
             return getattr(self.api, function)(*arguments)
         except (self.api.NVMLError, AttributeError):

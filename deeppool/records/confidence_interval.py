@@ -1,8 +1,8 @@
-"""How sure an estimate over rounds is: half the width of its 95 % interval, by the jackknife (Tukey, 1958).
+"""95 % confidence interval of an estimate over rounds, by the block jackknife (Tukey, 1958).
 
-Iterations that follow each other are alike on a shared machine, and so are short rounds: their number says little about
-how sure a mean is. How much an estimate depends on each stretch of rounds tells. What differs between two starts of the
-same run is in no margin.
+Successive iterations are autocorrelated on a shared machine, and so are short rounds: their number overstates the
+precision of a mean. The interval comes from how much the estimate depends on each block of rounds. It does not cover
+the variation between two starts of the same run.
 """
 
 import itertools
@@ -17,30 +17,30 @@ _NORMAL = 2.0
 
 
 def confidence_half_width(without: Callable[[range], float | None], rounds: int, together: int = 1) -> float | None:
-    """Half the width of an estimate's 95 % interval.
+    """Returns half the width of an estimate's 95 % confidence interval.
 
     Args:
-        without: the estimate that leaves out a stretch of rounds; None: there is none.
-        rounds: that it was made of.
-        together: rounds of a stretch, or a few more; rounds that are further apart are not alike.
+        without: estimate that leaves out a block of rounds; None: there is none.
+        rounds: number of rounds of the estimate.
+        together: rounds of a block, or a few more; rounds that are further apart count as independent.
 
     Returns:
-        In the estimate's unit; None where it stands on one stretch alone.
+        Half width in the estimate's unit; None where there is only one block.
     """
-    stretches = rounds // together
-    if stretches < 2:
+    blocks = rounds // together
+    if blocks < 2:
         return None
-    ends = [rounds * number // stretches for number in range(stretches + 1)]
+    ends = [rounds * number // blocks for number in range(blocks + 1)]
     found = [without(range(start, end)) for start, end in itertools.pairwise(ends)]
     known = [estimate for estimate in found if estimate is not None]
-    if len(known) < stretches:
+    if len(known) < blocks:
         return None
     middle = fmean(known)
-    error = math.sqrt((stretches - 1) / stretches * sum((estimate - middle) ** 2 for estimate in known))
-    freedom = stretches - 1
+    error = math.sqrt((blocks - 1) / blocks * sum((estimate - middle) ** 2 for estimate in known))
+    freedom = blocks - 1
     return error * (_STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL)
 
 
-def format_interval(margin: float | None) -> str:
-    """What follows a percentage: `` ± 1.3``; nothing where it is unknown."""
-    return "" if margin is None else f" ± {100 * margin:.1f}"
+def format_interval(half_width: float | None) -> str:
+    """Formats what follows a percentage: `` ± 1.3``; empty where the half width is unknown."""
+    return "" if half_width is None else f" ± {100 * half_width:.1f}"

@@ -1,4 +1,4 @@
-"""Saving and loading records whose kind is told by the file."""
+"""Saves records as files, and loads them by the kind that the file names."""
 
 import importlib
 import itertools
@@ -46,12 +46,12 @@ KINDS = {
 
 
 def save(record: serialization.Record, path: str | os.PathLike[str]) -> Path:
-    """Writes a profile, plan, cluster, simulation or run as JSON, whole or not at all."""
+    """Writes a record as JSON, whole or not at all: a profile, plan, cluster, simulation, run or any other."""
     return serialization.write(record, path)
 
 
 def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
-    """Writes a run's record into a folder, which is made if it is not there, under a name that no file has yet.
+    """Writes a run's record into a folder, which is created if missing, under a name that no file has yet.
 
     The name says what ran and when: ``run-2026-11-21T05-00-00-vgg16-resnet18.json``.
 
@@ -77,7 +77,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     """Reads a record of any kind.
 
     Raises:
-        DocumentError: the file is not one of ours, or a field of it is wrong.
+        DocumentError: the file is no record of deeppool, or a field of it is wrong.
     """
     document = serialization.read_object(path)
     kind = str(document.get("format", "")).removeprefix("deeppool/")

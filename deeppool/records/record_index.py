@@ -1,12 +1,13 @@
-"""What lies in a folder: its records by kind, model and age, and what else is there, by a look at each file's ends.
+"""Index of a folder: its records by kind, model and age, from the first and last bytes of each file.
 
-Records of runs hold timelines and may be megabytes: none is read as a whole before somebody wants to see it.
+Records of runs hold timelines and may be megabytes, so the index reads no file as a whole.
 """
 
 import datetime
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Entry:
     kind: str | None
     """A key of :data:`deeppool.records.files.KINDS`; None: not one of ours."""
     model: str | None
-    """That the record is about, where it says so at its start."""
+    """Model of the record, where it stands at the start of the file."""
     problem: str | None
     """Why it cannot be a record of this deeppool; None: it may be one."""
 
@@ -41,7 +42,7 @@ class Entry:
 
 
 def record_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
-    """The JSON files of a folder, the newest first; a file that vanishes meanwhile is left out.
+    """Lists the JSON files of a folder, newest first, without those that vanish meanwhile.
 
     Raises:
         DocumentError: there is no such folder, or it may not be read.
@@ -51,7 +52,7 @@ def record_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
         paths = [path for path in place.iterdir() if path.suffix == ".json" and not path.name.startswith(".")]
     except OSError as error:
         raise DocumentError(f"cannot list {place}: {error.strerror} (give a folder with records)") from error
-    entries = [entry for path in paths if (entry := _look(path)) is not None]
+    entries = [entry for path in paths if (entry := _entry(path)) is not None]
     return tuple(sorted(entries, key=lambda entry: (entry.saved, entry.path.name), reverse=True))
 
 
@@ -59,7 +60,7 @@ def _look(path: Path) -> Entry | None:
     try:
         status = path.stat()
         saved = datetime.datetime.fromtimestamp(status.st_mtime)
-        if path.is_dir():
+        if not stat.S_ISREG(status.st_mode):  # a folder; or a FIFO, whose reader would wait
             return None
         head, tail = _ends(path)
     except FileNotFoundError:
@@ -80,7 +81,7 @@ def _look(path: Path) -> Entry | None:
 
 
 def _ends(path: Path) -> tuple[str, str]:
-    """Its first and last bytes as text."""
+    """Returns the first and last bytes of a file as text."""
     with path.open("rb") as stream:
         head = stream.read(HEAD)
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL))

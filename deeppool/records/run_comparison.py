@@ -1,4 +1,4 @@
-"""Two live runs: which of their figures differ, and which differences are within what noise explains."""
+"""Comparison of two live runs: figures that differ, and differences that noise explains."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class FigureChange:
 
     @property
     def verdict(self) -> Literal["beyond noise", "within noise", "noise unknown", "in one run only", "equal"]:
-        """What to make of the change."""
+        """The change in words, with what noise explains."""
         if self.change is None:
             return "in one run only"
         if self.change == 0:
@@ -46,19 +46,19 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Two runs, compared."""
+    """Comparison of two runs: settings and figures that differ."""
 
     KIND: ClassVar[str] = "run-comparison"
 
     before: str
-    """What ran, on what, when."""
+    """Models, device and date of the run."""
     after: str
     settings: tuple[tuple[str, str, str], ...]
-    """What was different about them: name, before, after. Their figures may differ for each of these reasons."""
+    """Settings that differ: name, before, after. Each may be the reason why figures differ."""
     figures: tuple[FigureChange, ...]
 
     def explain(self) -> str:
-        """What was different about the runs, and all of their figures, as tables."""
+        """Formats the settings that differ and all figures as tables."""
         settings = _table("setting", "before", "after")
         for row in self.settings:
             settings.add_row(*row)
@@ -78,7 +78,7 @@ class RunComparison:
 
 
 def compare_runs(before: RunRecord, after: RunRecord) -> RunComparison:
-    """What changes from one run to another; of any models.
+    """Compares two runs, of any models.
 
     Noise is what differs between the rounds of each run (:mod:`deeppool.records.confidence_interval`). What differs between two starts on
     one machine, or two days, is not in it.

@@ -42,7 +42,7 @@ def summarise(times: list[float]) -> TimeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The foreground under one condition."""
+    """Measurements of the foreground under one condition."""
 
     iteration_time: TimeSummary
     throughput: float
@@ -103,7 +103,7 @@ class BackgroundResult:
 
 @dataclass(frozen=True, slots=True)
 class GovernorResult:
-    """What the governor of one rank found out while it ran beside its background, and what it did about it.
+    """Estimates and decisions of one rank's controller while the rank ran beside its background.
 
     Its own estimate, from iterations without background among those with one, stands beside the measured slowdown,
     which compares whole phases; the baseline of both is a core that is kept awake.
@@ -118,7 +118,7 @@ class GovernorResult:
     collocated: int
     """Iterations beside the background that it rests on."""
     share: float
-    """Of the time, that the background might use in the end; 1: all."""
+    """Part of the time that the background was allowed in the end; 1: all."""
     banned: tuple[str, ...]
     """Operators beside which nothing might run in the end."""
 
@@ -160,7 +160,7 @@ def format_losses(first: float | None, last: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One live run: what was asked, what was measured, on what."""
+    """Record of one live run: its settings, measurements and device."""
 
     KIND: ClassVar[str] = "run"
 
@@ -170,7 +170,7 @@ class RunRecord:
     global_batch: int
     ranks: int
     cores: int
-    """That the ranks shared; with fewer cores than ranks the times predict nothing."""
+    """Cores that the ranks shared; with fewer cores than ranks the times predict nothing."""
     device: str
     device_name: str
     backend: str
@@ -183,7 +183,7 @@ class RunRecord:
     plan_timeline: Timeline
     """The plan's prediction of it."""
     notes: tuple[str, ...]
-    """What a reader must know: how BatchNorm and dropout behaved, cores shared by ranks."""
+    """Caveats: how BatchNorm and dropout behaved, cores shared by ranks."""
     date: str
     versions: dict[str, str]
     sharing: Sharing | None = None

@@ -1,4 +1,4 @@
-"""What came of a training, and of the background jobs beside it: one :class:`TrainingRecord`."""
+"""Record of a training and of the background jobs beside it: one :class:`TrainingRecord`."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,12 +10,12 @@ from deeppool.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class BackgroundOutcome:
-    """What one background job did beside a training."""
+    """Record of one background job beside a training."""
 
     name: str
-    """Of its model."""
+    """Name of its model."""
     rank: int | None
-    """That it ran beside; None: it never started."""
+    """Rank that it ran beside; None: it never started."""
     priority: str | None
     """That the operating system granted, and the GPU where there is one."""
     steps: int
@@ -75,7 +75,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecord:
-    """What came of a training."""
+    """Record of one training."""
 
     KIND: ClassVar[str] = "training"
 
@@ -85,7 +85,7 @@ class TrainingRecord:
     """Global batches that went into an update."""
     ranks: int
     cores: int
-    """That the ranks shared; with fewer cores than ranks the times predict nothing."""
+    """Cores that the ranks shared; with fewer cores than ranks the times predict nothing."""
     device: str
     device_name: str
     plan_iteration_time: float

@@ -9,7 +9,7 @@ from deeppool.telemetry.record import ProcessSample
 
 
 class CoreMeter:
-    """How busy each core was, whatever kept it so."""
+    """Measures the utilisation of each core, by all processes."""
 
     def __init__(self) -> None:
         """Begins to count."""

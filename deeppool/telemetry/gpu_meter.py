@@ -21,7 +21,7 @@ class GpuMeter:
             nvml.ask("nvmlGpmSampleGet", handle, self._before)
 
     def read(self) -> GpuSample:
-        """What it does now."""
+        """Returns a sample of the GPU."""
         memory = self._nvml.ask("nvmlDeviceGetMemoryInfo", self._handle)
         rates = self._nvml.ask("nvmlDeviceGetUtilizationRates", self._handle)
         milliwatts = self._nvml.ask("nvmlDeviceGetPowerUsage", self._handle)
@@ -51,7 +51,7 @@ class GpuMeter:
         return float(answer.metrics[0].value) / 100
 
     def close(self) -> None:
-        """Gives the monitors' memory back."""
+        """Frees the monitors' memory."""
         for sample in (self._before, self._now):
             if sample is not None:
                 self._nvml.ask("nvmlGpmSampleFree", sample)

@@ -1,4 +1,4 @@
-"""Telemetry: what the devices of this machine and the processes of a run did, sample by sample."""
+"""Telemetry records: samples of this machine's devices and of a run's processes."""
 
 import statistics
 from collections.abc import Callable, Iterable

@@ -55,7 +55,7 @@ class Sampler:
         self._thread.start()
 
     def telemetry(self) -> Telemetry:
-        """What was sampled so far; from any thread, also when it is closed."""
+        """Returns the samples so far; from any thread, also when closed."""
         return Telemetry(
             self._started,
             self._interval,
@@ -67,11 +67,11 @@ class Sampler:
         )
 
     def watch(self, on_sample: Callable[[], None]) -> None:
-        """Has a function called after every sample, in the thread of the sampler."""
+        """Registers a function to call after every sample, in the thread of the sampler."""
         self._watchers.append(on_sample)
 
     def close(self) -> None:
-        """Ends it, any number of times; what was sampled stays."""
+        """Stops sampling; may be called repeatedly, and keeps the samples."""
         self._closing.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -104,7 +104,7 @@ class Sampler:
         for on_sample in list(self._watchers):
             try:
                 on_sample()
-            except Exception:  # sampling does not end because nobody can watch it
+            except Exception:  # a failing listener does not end sampling
                 self._watchers.remove(on_sample)
                 _LOG.exception("telemetry is no longer shown")
 
