@@ -224,8 +224,8 @@ def folder() -> Path:
         raise RunError(f"cannot make {made}: {error.strerror} (set XDG_STATE_HOME to a folder of yours)") from error
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         raise RunError(
-            f"{made} is of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}, runs are registered in a folder "
-            f"of user {os.getuid()} with mode 700 (chmod 700 it, or set XDG_STATE_HOME to a folder of yours)"
+            f"{made} is of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}, runs are registered in "
+            f"a folder of user {os.getuid()} with mode 700 (chmod 700 it, or set XDG_STATE_HOME to a folder of yours)"
         )
     return made
 

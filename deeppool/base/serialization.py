@@ -40,7 +40,7 @@ R = TypeVar("R", bound=Record)
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """Returns the record as a JSON object, format and version first, without ``origin`` fields, which live in memory only."""
+    """Returns the record as a JSON object, format and version first; ``origin`` exists in memory only."""
     held: dict[str, Any] = {x.name: {"origin"} for x in dataclasses.fields(record) if _holds_record(record, x.name)}
     fields = _adapter(type(record)).dump_python(record, mode="json", exclude={"origin": True, **held})
     return {"format": f"deeppool/{record.KIND}", "version": VERSION, **fields}

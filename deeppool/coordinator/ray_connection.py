@@ -69,7 +69,7 @@ def ray_environment(*, on_loopback: bool = False) -> dict[str, str]:
 
 @contextmanager
 def ray_environment_set(*, on_loopback: bool = False) -> Iterator[None]:
-    """Sets these variables in the block: Ray reads them when it is imported and connected. Afterwards all is as before."""
+    """Sets these variables in the block, for Ray to read on import and connection, and restores them afterwards."""
     variables = ray_environment(on_loopback=on_loopback)
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

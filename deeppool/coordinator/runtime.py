@@ -1,6 +1,6 @@
 """The actor of one GPU, or core: it starts the processes of its foreground and of its background.
 
-Both have one parent, this process or its fork server, hence one session: Linux shares the CPU between sessions before it
+Both have one parent, this process or its fork server, so one session: Linux shares the CPU between sessions before it
 looks at priorities. When this process ends, however it does, its children read the end of their input and exit.
 """
 

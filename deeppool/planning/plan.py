@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import MAXIMUM_GPUS, Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
@@ -134,9 +134,9 @@ class Plan:
         Raises:
             InvalidValueError: a total is not what the layers sum up to.
         """
-        if not self.layers or self.global_batch < 1 or not all(1 <= count <= self.gpus for count in self.gpu_counts):
+        if not self.layers or self.global_batch < 1 or not all(1 <= x <= MAXIMUM_GPUS for x in self.gpu_counts):
             raise InvalidValueError(
-                f"a plan needs layers, a global batch and gpu_counts within 1…{self.gpus}, got {len(self.layers)} "
+                f"a plan needs layers, a global batch and gpu_counts within 1…{MAXIMUM_GPUS}, got {len(self.layers)} "
                 f"layers, {self.global_batch} and {list(self.gpu_counts)[:9]}"
             )
         for layer in self.layers:

@@ -56,7 +56,7 @@ def record_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
     return tuple(sorted(entries, key=lambda entry: (entry.saved, entry.path.name), reverse=True))
 
 
-def _look(path: Path) -> Entry | None:
+def _entry(path: Path) -> Entry | None:
     try:
         status = path.stat()
         saved = datetime.datetime.fromtimestamp(status.st_mtime)

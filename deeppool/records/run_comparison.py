@@ -80,8 +80,8 @@ class RunComparison:
 def compare_runs(before: RunRecord, after: RunRecord) -> RunComparison:
     """Compares two runs, of any models.
 
-    Noise is what differs between the rounds of each run (:mod:`deeppool.records.confidence_interval`). What differs between two starts on
-    one machine, or two days, is not in it.
+    Noise is what differs between the rounds of each run (:mod:`deeppool.records.confidence_interval`). What differs
+    between two starts on one machine, or two days, is not in it.
     """
     settings = [
         (name, str(old), str(new))
