@@ -15,7 +15,7 @@ from tests.strategies import make_graph, profile_from_times
 
 GOOD = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b, lambda b: 1e-4 * b], batch_sizes=(1, 2, 4, 8))
 UNCERTAIN = replace(GOOD, checks=(IterationCheck(8, 1.2, 1.0, 0.01, 5),))
-CAUTION = "the profile's layers add up to 20.0 % more than the whole iteration at batch 8, beyond its bound of 8 %"
+CAUTION = "the profile's layers add up to 20.0 % more than the whole iteration at batch 8, beyond the bound of 8 %"
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
-"""What a forward keeps for its backward, layer by layer, found without computing anything.
+"""Memory that the forward saves for the backward, per layer, found without computing anything.
 
 The program runs once on fake tensors, which have shapes and memory addresses but no data, and autograd
-records as in training: a hook sees every tensor that it saves. A tensor counts for the layer that made
-its memory, once, however many operators save it or views of it; the data counts for the first layer that
-saves it. Parameters and buffers do not count: they are there anyway.
+records as in training: a hook sees every tensor that it saves. A tensor counts once, for the layer that
+allocated its memory, however many operators save it or views of it; input data counts for the first layer that
+saves it. Parameters and buffers do not count: they are allocated anyway.
 
-Autograd saves on a GPU what it saves here, but for two operators that have kernels of their own there
-and are taken as such: dropout keeps one byte an element, and fused attention keeps its inputs and its
-result, not its matrix, whatever its dropout. Attention written out as products and a softmax keeps the
-matrix.
+Autograd saves the same on a GPU except for two operators with special kernels there, which are modelled:
+dropout saves one byte per element, and fused attention saves its inputs and its result, not its matrix,
+whatever its dropout. Attention written as products and a softmax saves the matrix.
 """
 
 from typing import Any
@@ -21,11 +20,11 @@ from torch.utils import _pytree as pytree
 from deeppool.graph.capture.fake_tensors import FakeTensorRun
 
 PRIME_BATCH = 1009
-"""Samples of the fake run. What grows with the batch has this divisor; what does not has it only by accident."""
+"""Batch of the fake run. Sizes that grow with the batch are divisible by it, others only by accident."""
 
 
 def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...], *, autocast: bool) -> tuple[int, ...]:
-    """Bytes per sample that each group's forward keeps for the backward.
+    """Returns the bytes per sample that each group's forward saves for the backward.
 
     Args:
         program: maps (inputs, target) to the loss; see :class:`~deeppool.graph.capture.capture.CapturedModel`.
@@ -45,28 +44,28 @@ def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]
         mode,
         torch.enable_grad(),
         torch.autocast("cpu", torch.bfloat16, enabled=autocast),
-        torch.autograd.graph.saved_tensors_hooks(run.save, lambda kept: kept),
+        torch.autograd.graph.saved_tensors_hooks(run.save, lambda packed: packed),
     ):
         run.run(*data)
     owner = {node: index for index, group in enumerate(groups) for node in group}
     totals = [0] * len(groups)
     for tensor, saver in run.saved.values():
         storage = tensor.untyped_storage()
-        layer = owner.get(run.makers.get(storage._cdata, saver), owner.get(saver))
+        layer = owner.get(run.producers.get(storage._cdata, saver), owner.get(saver))
         if layer is not None and storage.nbytes() % PRIME_BATCH == 0:
             totals[layer] += storage.nbytes() // PRIME_BATCH
-    run.forget()
+    run.release()
     return tuple(totals)
 
 
 class _Recorder(FakeTensorRun):
-    """Runs a program on fake tensors and notes who makes and who saves which memory."""
+    """Runs a program on fake tensors and records which operators allocate and save which storage."""
 
     def __init__(self, program: fx.GraphModule, mode: FakeTensorMode) -> None:
-        # All values are kept to the end: an address names one tensor only as long as that lives.
+        # All values live to the end: an address identifies a tensor only while it lives.
         super().__init__(program, mode, garbage_collect_values=False)
-        self.makers: dict[int, fx.Node] = {}
-        """Per storage, the operator that made it."""
+        self.producers: dict[int, fx.Node] = {}
+        """Per storage, the operator that allocated it."""
         self.saved: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         """Per saved storage, a tensor on it and the first operator that saved it."""
         self._current: fx.Node | None = None
@@ -77,16 +76,16 @@ class _Recorder(FakeTensorRun):
         if node.op == "call_function":
             for value in pytree.tree_leaves(result):
                 if isinstance(value, torch.Tensor):
-                    self.makers.setdefault(value.untyped_storage()._cdata, node)
+                    self.producers.setdefault(value.untyped_storage()._cdata, node)
         return result
 
     def save(self, tensor: torch.Tensor) -> None:
-        """Autograd saves a tensor, and keeps None: no backward follows."""
+        """Records a tensor that autograd saves; nothing is kept, since no backward follows."""
         address = tensor.untyped_storage()._cdata
         if address not in self.permanent and self._current is not None:
             self.saved.setdefault(address, (tensor, self._current))
 
-    def forget(self) -> None:
-        """All values: autograd's graph holds the hook and so this, a cycle that Python does not see."""
+    def release(self) -> None:
+        """Frees all values: autograd's graph holds the hook and so this object, a cycle that Python cannot collect."""
         self.env.clear()
         self.saved.clear()

@@ -1,4 +1,4 @@
-"""The loss as the last part of a captured program: (inputs, target) → loss."""
+"""Appends the loss to a captured program, which then maps (inputs, target) to the loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class _LossModule(nn.Module):
-    """Takes a model's outputs one by one: export cannot give sizes to every kind of record that holds them."""
+    """Loss of a model's flattened outputs: export has no dynamic shapes for every record type that holds them."""
 
     def __init__(self, loss: Loss, structure: pytree.TreeSpec) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class _LossModule(nn.Module):
 
 
 def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[str]:
-    """Makes ``program`` map (inputs, target) to the loss; returns the loss's symbols for the batch."""
+    """Appends the loss to ``program``; returns the loss's symbols for the batch."""
     graph = program.graph
     (output,) = (node for node in graph.nodes if node.op == "output")
     codegen: Any = graph._codegen
@@ -55,9 +55,9 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[st
             f"the loss cannot take the outputs of {name}, of shape {tuple(scores.shape)}: "
             f"{str(error).strip().splitlines()[0]} (give loss=, a function of outputs and target)"
         ) from error
-    tail = program_of_loss.module(check_guards=False).graph
+    loss_graph = program_of_loss.module(check_guards=False).graph
     mapping: dict[fx.Node, Any] = {}
-    placeholders = [node for node in tail.nodes if node.op == "placeholder"]
+    placeholders = [node for node in loss_graph.nodes if node.op == "placeholder"]
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders if _is_batched(node)}
     mapping.update(zip(placeholders[:-1], values, strict=True))
     last_input = [node for node in graph.nodes if node.op == "placeholder"][-1]
@@ -66,7 +66,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[st
         target_node.meta["val"] = placeholders[-1].meta["val"]
     mapping[placeholders[-1]] = target_node
     with graph.inserting_before(output):
-        result = graph.graph_copy(tail, mapping)
+        result = graph.graph_copy(loss_graph, mapping)
     while isinstance(result, tuple | list):
         result = result[0]
     graph.erase_node(output)
@@ -80,7 +80,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[st
 
 
 def _example(value: Any) -> Any:
-    """Zeros for an output that leads with the batch; None for a tensor that does not, which no loss reads."""
+    """Zeros for an output whose first dimension is the batch; None for other tensors, which no loss reads."""
     found = value.meta.get("val") if isinstance(value, fx.Node) else None
     if not isinstance(found, torch.Tensor):
         return value
@@ -94,7 +94,7 @@ def _is_batched(node: fx.Node) -> bool:
 
 
 def _scores_tokens(program: fx.GraphModule, scores: torch.Tensor) -> bool:
-    """Whether an input is a sequence of tokens, and dim 1 of the scores counts them."""
+    """Whether an input is a sequence of tokens and the scores have one position per token in dim 1."""
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"]
     tokens = [x for x in inputs if x.dtype in (torch.int64, torch.int32) and x.dim() == 2]
     return scores.dim() == 3 and any(scores.shape[1] == x.shape[1] for x in tokens)

@@ -1,14 +1,14 @@
-"""Module layers → blocks: residual blocks, transformer layers, inception modules, found by what repeats.
+"""Grouping of module layers into blocks: residual blocks, transformer layers, inception modules, found by repetition.
 
 A *container* is a module whose call computes at least two layers. Of the containers that a model calls, from
-the outermost inwards, a *block* is one whose kind is called more than once, or that stands beside one in the
-same parent (Inception-v3 has three ``InceptionA`` and one ``InceptionB``). A kind is a class; that of a plain
+the outermost inwards, a *block* is one whose kind is called more than once, or that shares its parent with
+such a one (Inception-v3 has three ``InceptionA`` and one ``InceptionB``). A kind is a class; that of a plain
 ``nn.Sequential`` is what it holds.
 
-A container is opened, and its containers looked at, where nothing in it or beside it repeats (a BERT's
-encoder), or where it is a series: containers of one kind through each of which every path leads (a stage of
-residual blocks, T5's stack of layers, but not the branches of an inception module, which go side by side,
-nor a dense block, whose layers are also read past one another).
+A container is opened and its inner containers are examined where nothing in it or in its parent repeats (BERT's
+encoder), or where it is a series of containers of one kind that every path passes through (a stage of residual
+blocks, T5's stack of layers, but not the parallel branches of an inception module, nor a dense block, whose layers
+are also read by later ones).
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ SEQUENTIAL = "torch.nn.modules.container.Sequential"
 
 
 def module_call(node: fx.Node) -> tuple[str, str]:
-    """(identity of the call, path) of the innermost module that a node belongs to; the root's path is empty."""
+    """Returns (identity of the call, path) of the innermost module of a node; the root's path is empty."""
     stack = node.meta.get("nn_module_stack") or {}
     if not stack:
         return "", ""
@@ -34,7 +34,7 @@ class _Call:
     """One call of a module."""
 
     name: str
-    """Of its class, with its package."""
+    """Qualified name of its class."""
     layers: list[int] = field(default_factory=list)
     children: dict[str, "_Call"] = field(default_factory=dict)
 
@@ -49,18 +49,18 @@ class _Call:
     def containers(self) -> list["_Call"]:
         return [child for child in self.children.values() if len(child.layers) > 1]
 
-    def everything(self) -> Iterator["_Call"]:
+    def descendants(self) -> Iterator["_Call"]:
         yield self
         for child in self.children.values():
-            yield from child.everything()
+            yield from child.descendants()
 
 
 def block_calls(groups: Sequence[Sequence[fx.Node]]) -> list[int | None]:
-    """Per module layer the number of its block, None outside of blocks; a layer lies where its first operator does."""
+    """Returns the block number of each module layer, None outside of blocks, by the layer's first operator."""
     root = _calls(groups)
     owner = {node: index for index, group in enumerate(groups) for node in group}
     sources = [{owner[arg] for node in group for arg in node.all_input_nodes if arg in owner} for group in groups]
-    count = Counter(call.kind for call in root.everything() if len(call.layers) > 1)
+    count = Counter(call.kind for call in root.descendants() if len(call.layers) > 1)
     found: list[int | None] = [None] * len(groups)
 
     def visit(parent: _Call) -> None:
@@ -78,7 +78,7 @@ def block_calls(groups: Sequence[Sequence[fx.Node]]) -> list[int | None]:
 
 
 def _calls(groups: Sequence[Sequence[fx.Node]]) -> _Call:
-    """The tree of calls; a leaf of it is a module that calls none."""
+    """Builds the tree of module calls; its leaves are modules without inner calls."""
     root = _Call("")
     for index, group in enumerate(groups):
         call = root
@@ -90,7 +90,7 @@ def _calls(groups: Sequence[Sequence[fx.Node]]) -> _Call:
 
 
 def _is_series(call: _Call, sources: list[set[int]]) -> bool:
-    """Whether some kind is called at least twice right inside, and every path leads through each of these calls."""
+    """Whether some kind is called at least twice directly inside, and every path passes through each such call."""
     inside = call.containers()
     while any(child.plain for child in inside):
         inside = [inner for child in inside for inner in (child.containers() if child.plain else [child])]
@@ -103,7 +103,7 @@ def _is_series(call: _Call, sources: list[set[int]]) -> bool:
 
 
 def _is_bypassed(child: _Call, call: _Call, sources: list[set[int]]) -> bool:
-    """Whether a path inside ``call`` leads from before ``child`` to after it, past it."""
+    """Whether a path inside ``call`` leads from before ``child`` to after it without passing through it."""
     first, last, own = child.layers[0], child.layers[-1], set(child.layers)
     reached = {layer for layer in call.layers if layer < first}
     for layer in call.layers:

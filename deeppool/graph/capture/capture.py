@@ -1,7 +1,7 @@
-"""``nn.Module`` → :class:`CapturedModel`, by torch.export.
+"""Capture of an ``nn.Module`` as a :class:`CapturedModel`, by torch.export.
 
-The model is exported with a dynamic batch, its loss appended, its in-place writes removed, its operators
-grouped into layers (see ``grouping``) and described (see ``describe``).
+The model is exported with a dynamic batch, its loss is appended, its in-place writes are removed, and its operators
+are grouped into layers (``grouping``) with their records (``layer_records``).
 """
 
 import contextlib
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 FIXED_BATCH = ("specialized", "Constraints violated", "inferred a static shape")
-"""How torch.export says that a model has its batch as a number in it."""
+"""Phrases in torch.export's errors about models with a fixed batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedModel:
-    """A model as data and as a program, layer by layer."""
+    """A captured model: its layer graph and its program."""
 
     graph: LayerGraph
     program: fx.GraphModule
     """Maps (inputs, target) to the mean loss; shares the parameters and buffers of ``source``."""
     nodes: tuple[tuple[fx.Node, ...], ...]
-    """Per layer the nodes of ``program`` that compute it, in execution order."""
+    """Per layer, the nodes of ``program`` that compute it, in execution order."""
     batch_symbols: frozenset[str]
     """Names of the symbols that stand for the batch in the shapes of ``program``."""
     source: nn.Module
@@ -67,18 +67,18 @@ def capture(
 
     Args:
         model: a module, in the mode in which it will train; a workload's name; ``package.module:callable``.
-        input_shape: of one sample, without the batch; a named workload has its own. For several inputs a
+        input_shape: shape of one sample, without the batch; a named workload has a default. For several inputs a
             mapping from the names of ``forward``'s arguments to shapes.
-        input_dtype: of the input, float32 unless given, or a mapping as for ``input_shape``; a named workload
-            has its own.
+        input_dtype: dtype of the input (default float32), or a mapping as for ``input_shape``; a named workload
+            has a default.
         loss: maps (outputs, target) to the mean over the samples; target holds class indices. Unless given it
             is the cross-entropy of the class scores, which come in dim 1; where the input is a sequence of
             tokens and dim 1 of the scores counts them, each token has a target and the classes come last.
-        granularity: what is one layer. ``operator``: each operator; ``module``: a module with the activation,
+        granularity: size of a layer. ``operator``: each operator; ``module``: a module with the activation,
             normalisation and reshaping that follow it; ``block``: modules of one call of a repeated container,
-            such as a residual block, a transformer layer or an inception module (see ``graph/blocks.py``).
-        seed: of the weights, when ``model`` is a name.
-        on_progress: see :data:`deeppool.job.Progress`; the shares are of the steps, which take unequal times.
+            such as a residual block, a transformer layer or an inception module (see ``graph/capture/blocks.py``).
+        seed: random seed of the weights, when ``model`` is a name.
+        on_progress: see :data:`deeppool.job.Progress`; fractions count steps, which take unequal times.
 
     Raises:
         CaptureError: unknown model, wrong input shape, data-dependent control flow, a fixed batch.
@@ -104,7 +104,7 @@ def capture(
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
     report(f"the loss of {name}", 0.6)
     symbols |= append_loss(program, loss, name)
-    # Export's check of the inputs knows nothing of the target.
+    # Export's check of the inputs rejects the added target.
     program._forward_pre_hooks.clear()
     program._forward_pre_hooks_with_kwargs.clear()
     fold_constants(program, exported.graph_signature.lifted_tensor_constants)
@@ -123,7 +123,7 @@ def capture(
 
 
 def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "ExportedProgram":
-    """torch.export with a dynamic batch, and its many ways to fail told in one line each."""
+    """Exports with a dynamic batch; converts export's failures to one-line errors."""
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
     examples = {
@@ -164,7 +164,7 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
 
 
 def _check_sizes(program: fx.GraphModule, name: str) -> None:
-    """Refuses sizes that only the data tell, such as the number of samples that a mask lets pass."""
+    """Raises for sizes that depend on data, such as the number of samples selected by a mask."""
     for node in program.graph.nodes:
         if isinstance(node.meta.get("val"), torch.Tensor) and free_unbacked_symbols(node.meta["val"]):
             path = module_call(node)[1]
@@ -176,7 +176,7 @@ def _check_sizes(program: fx.GraphModule, name: str) -> None:
 
 @contextlib.contextmanager
 def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
-    """Keeps in ``path`` the modules that are running; after an error it ends with the one that raised."""
+    """Tracks the running modules in ``path``; after an error it ends with the one that raised."""
     names = {id(child): name for name, child in module.named_modules()}
 
     def enter(child: nn.Module, _: Any) -> None:
@@ -195,7 +195,7 @@ def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
 
 
 def _user_line(error: BaseException) -> str:
-    """``file:line`` of the innermost frame outside torch."""
+    """Returns ``file:line`` of the innermost frame outside torch."""
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.filename != __file__
     ]

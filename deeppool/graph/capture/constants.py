@@ -1,6 +1,6 @@
-"""Constants of a program: what depends on no data, no batch, no weight and no chance, computed once.
+"""Constant folding: values that depend on no data, batch, weight or random numbers are computed once.
 
-Swin's attention mask, for example, is zeros into which every forward writes the same numbers window by
+Swin's attention mask, for example, is a tensor of zeros into which every forward writes the same numbers window by
 window. Such writes through views have no functional form, and a layer run alone would miss them.
 """
 
@@ -12,18 +12,18 @@ import torch
 from torch import fx
 
 FROM_A_TENSOR = ("new_zeros", "new_ones", "new_full", "new_empty")
-"""Factories that take nothing of a tensor but its dtype and device."""
+"""Factories that read only the dtype and device of a tensor."""
 
 
-def fold_constants(program: fx.GraphModule, written_in_code: Collection[str]) -> None:
-    """Replaces constant tensors that anything else reads by buffers of ``program``, as they are at that time.
+def fold_constants(program: fx.GraphModule, literals: Collection[str]) -> None:
+    """Replaces constant tensors that other nodes read by buffers of ``program`` with their current values.
 
     Args:
         program: changed in place.
-        written_in_code: attributes of ``program`` that hold numbers of the model's code, not its state.
+        literals: attributes of ``program`` that hold literal tensors of the model's code, not its state.
     """
     graph = program.graph
-    constants = _constants(graph, written_in_code)
+    constants = _constants(graph, literals)
     values: dict[fx.Node, Any] = {}
     buffers: dict[tuple[fx.Node, int], fx.Node] = {}
     for node in list(graph.nodes):
@@ -34,7 +34,7 @@ def fold_constants(program: fx.GraphModule, written_in_code: Collection[str]) ->
         for source in node.all_input_nodes:
             value = values.get(source)
             if isinstance(value, torch.Tensor):
-                # Later writes change the tensor, and its version.
+                # Later in-place writes change the tensor and its version.
                 key = source, value._version
                 if key not in buffers:
                     buffers[key] = _buffer(program, node, source, value)
@@ -42,8 +42,8 @@ def fold_constants(program: fx.GraphModule, written_in_code: Collection[str]) ->
     graph.eliminate_dead_code(lambda node: node not in constants)
 
 
-def _constants(graph: fx.Graph, written_in_code: Collection[str]) -> set[fx.Node]:
-    found = {node for node in graph.nodes if node.op == "get_attr" and node.target in written_in_code}
+def _constants(graph: fx.Graph, literals: Collection[str]) -> set[fx.Node]:
+    found = {node for node in graph.nodes if node.op == "get_attr" and node.target in literals}
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -56,13 +56,13 @@ def _constants(graph: fx.Graph, written_in_code: Collection[str]) -> set[fx.Node
 
 
 def _is_fixed(node: fx.Node) -> bool:
-    """Whether a node's value is one tensor of a known shape."""
+    """Whether a node's value is one tensor of static shape."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
 
 
 def _value(arg: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    """Of an argument; that of a factory's tensor is an empty one of its dtype and device."""
+    """Value of an argument; for a factory's tensor an empty one of its dtype and device."""
     if arg in values:
         return values[arg]
     example = arg.meta["val"]

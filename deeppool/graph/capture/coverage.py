@@ -1,8 +1,9 @@
-"""What a captured graph holds of its model, what it leaves out, and what a planner should know of it."""
+"""Coverage of a model by its captured graph, and warnings for planning."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from torch import nn
 
@@ -14,29 +15,29 @@ from deeppool.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a model its graph is."""
+    """Layers, operators and parameters of a captured graph, compared with its model."""
 
     layers: int
     distinct: int
-    """Layers that differ: as many are measured."""
+    """Number of distinct layers, which are measured."""
     operators: tuple[tuple[str, int], ...]
-    """Name and number of calls, the most frequent first."""
+    """Names and numbers of calls, most frequent first."""
     structure: str
     """``chain``, ``series-parallel``, or the sizes of its non-series-parallel regions."""
     parameter_bytes: int
-    """Of all parameters of the model, tied ones once."""
+    """Bytes of all parameters of the model, tied ones once."""
     trained_bytes: int
-    """Of those that a layer reads and trains."""
+    """Bytes of parameters that a layer reads and trains."""
     frozen_bytes: int
-    """Of those that a layer reads and that take no gradient."""
+    """Bytes of parameters that a layer reads and that require no gradient."""
     unread: tuple[str, ...]
     """Modules whose parameters no layer reads."""
     warnings: tuple[str, ...]
-    """A sentence each."""
+    """Warnings, a sentence each."""
 
     @property
     def share(self) -> float:
-        """Of the model's parameters, by bytes, those that some layer reads; 1 for a model without any."""
+        """Fraction of the parameter bytes that some layer reads; 1 for a model without parameters."""
         return (self.trained_bytes + self.frozen_bytes) / self.parameter_bytes if self.parameter_bytes else 1.0
 
     def __str__(self) -> str:
@@ -78,15 +79,9 @@ def structure(graph: LayerGraph) -> str:
 
 
 def _read_parameters(captured: CapturedModel) -> set[int]:
-    """Identities of the parameters that the program reads."""
-    found = set()
-    for node in captured.program.graph.nodes:
-        if node.op == "get_attr" and node.users:
-            value: object = captured.program
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
-            found.add(id(value))
-    return found
+    """Identities of the attributes that the program reads."""
+    nodes = captured.program.graph.nodes
+    return {id(attrgetter(node.target)(captured.program)) for node in nodes if node.op == "get_attr" and node.users}
 
 
 def _size(parameter: nn.Parameter) -> int:
@@ -115,14 +110,14 @@ def _warnings(graph: LayerGraph, model: nn.Module, unread: tuple[str, ...]) -> I
             first, last = graph.layers[part.layers[0]].name, graph.layers[part.layers[-1]].name
             coarser = "" if graph.granularity == "block" else "; granularity 'block' may hide them in one layer"
             yield (
-                f"{len(part.layers)} layers from {first} to {last} are no branches side by side: plans of them say how "
-                f"far from the optimum they can be{coarser}"
+                f"{len(part.layers)} layers from {first} to {last} are not series-parallel: plans state a bound on "
+                f"their distance from the optimum{coarser}"
             )
     joined = [layer.name for layer in graph.layers if len(layer.operators) > 1]
     if graph.granularity == "operator" and joined:
         yield (
-            f"{_count(len(joined), 'layer')} ({_some(tuple(joined))}) hold several operators: between these, samples "
-            "cannot be told apart"
+            f"{_count(len(joined), 'layer')} ({_some(tuple(joined))}) hold several operators, because no batch "
+            "dimension separates the samples between these"
         )
 
 
@@ -131,6 +126,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _some(names: tuple[str, ...], limit: int = 3) -> str:
-    """The first few names, and how many more there are."""
+    """Formats the first few names and the number of further ones."""
     more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

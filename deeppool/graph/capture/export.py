@@ -1,4 +1,4 @@
-"""How models and losses are given to torch.export."""
+"""Options for torch.export of models and losses."""
 
 import contextlib
 import logging
@@ -6,22 +6,22 @@ import warnings
 from collections.abc import Iterator
 
 EXAMPLE_BATCH = 3
-"""Odd and small: a model that fixes its batch, or needs an even one, shows it."""
+"""Batch of the example inputs: small and odd, so that fixed or even batches fail."""
 
 NOISY = ("torch.fx.experimental", "torch.export", "torch._export", "torch._subclasses")
-"""Loggers that tell of a failed export at length."""
+"""Loggers with long messages about a failed export."""
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Export logs whole graphs before it raises; our error says it in a line."""
+    """Silences export's logs of whole graphs before it raises; a one-line error replaces them."""
     loggers = [logging.getLogger(name) for name in NOISY]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
-            # nn.LSTM lists its weights anew in every forward; export puts the list back.
+            # nn.LSTM reassigns its list of weights in every forward; export restores it.
             warnings.filterwarnings("ignore", message="The tensor attributes? self")
             yield
     finally:

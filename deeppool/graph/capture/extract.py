@@ -1,4 +1,4 @@
-"""Some layers of a captured model as a module of their own: what is profiled, and what a stage runs."""
+"""Extraction of some layers of a captured model as a module, for profiling and for pipeline stages."""
 
 import operator
 from collections.abc import Iterable
@@ -15,20 +15,20 @@ from deeppool.graph.capture.index_ranges import value_count
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Layers that run together."""
+    """Sub-program of some layers."""
 
     module: fx.GraphModule
     """``module(batch, *inputs)`` returns the tuple of ``outputs``; shares parameters with the model."""
     inputs: tuple[fx.Node, ...]
-    """Values computed before, and placeholders of the program (data, target)."""
+    """Values computed by earlier layers, and placeholders of the program (data, target)."""
     outputs: tuple[fx.Node, ...]
     """Values read by other layers, or the loss."""
 
 
 def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
-    """The sub-program of some layers; whatever depends on no data (sizes, parameters) is copied along.
+    """Extracts the sub-program of some layers, with the sizes and parameters that depend on no data.
 
-    The batch is an argument, because a model may have read it from a tensor that this segment never sees.
+    The batch is an argument, because the model may read it from a tensor outside the segment.
     """
     chosen = [node for layer in sorted(layers) for node in captured.nodes[layer]]
     position = {node: index for index, node in enumerate(captured.program.graph.nodes)}
@@ -56,7 +56,7 @@ def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
 
 
 def _external_inputs(captured: CapturedModel, chosen: list[fx.Node]) -> list[fx.Node]:
-    """Tensors made elsewhere from data, in the order of their first use."""
+    """Data-dependent tensors of other layers, in order of first use."""
     owned = {node for group in captured.nodes for node in group}
     inside = set(chosen)
     found: dict[fx.Node, None] = {}
@@ -68,7 +68,7 @@ def _external_inputs(captured: CapturedModel, chosen: list[fx.Node]) -> list[fx.
 
 
 def _multiple_of_batch(node: fx.Node, captured: CapturedModel) -> int | None:
-    """k, where a node's value is the size k x batch."""
+    """Returns k where a node's value is the size k x batch; None for tensors."""
     value = node.meta.get("val")
     if not isinstance(value, torch.SymInt):
         return None
@@ -84,10 +84,10 @@ def _multiple_of_batch(node: fx.Node, captured: CapturedModel) -> int | None:
 
 
 def example_inputs(segment: Segment, batch: int, device: torch.device) -> list[torch.Tensor]:
-    """Random tensors of the right shapes: what a layer is measured on.
+    """Draws random inputs of a segment.
 
-    Activations ask for gradients, as they do in training; data and targets do not. Tokens and targets come
-    from all of the vocabulary, as they do in training: an embedding of which two rows are read is too fast.
+    Activations require gradients, as in training; data and targets do not. Tokens and targets are drawn from the whole
+    vocabulary: an embedding of which only two rows are read would be too fast.
     """
     tensors = []
     for node in segment.inputs:

@@ -1,4 +1,4 @@
-"""Runs a captured program on fake tensors, which have shapes and memory addresses but no data."""
+"""Execution of a captured program on fake tensors, which have shapes and memory addresses but no data."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 class FakeTensorRun(fx.Interpreter):
-    """An interpreter whose parameters and buffers are fake; the caller gives fake inputs.
+    """Interpreter with fake parameters and buffers; the caller gives fake inputs.
 
-    The run is on the CPU, with two operators done as the kernels of a GPU do them: dropout is one kernel, and
-    attention is fused whatever its dropout.
+    It runs on the CPU, with two operators executed like GPU kernels: dropout is one kernel, and attention is fused
+    whatever its dropout.
     """
 
     def __init__(self, program: fx.GraphModule, mode: FakeTensorMode, *, garbage_collect_values: bool = True) -> None:
-        """``garbage_collect_values=False`` keeps all values to the end."""
+        """Creates the interpreter; ``garbage_collect_values=False`` keeps all values to the end."""
         super().__init__(program, garbage_collect_values=garbage_collect_values)
         self.attributes: dict[int, torch.Tensor] = {}
-        """Fake parameters and buffers that the run has read, by the identity of the real ones."""
+        """Fake parameters and buffers read so far, by the identity of the real ones."""
         self.permanent: set[int] = set()
-        """Their memory."""
+        """Their storages."""
         self._mode = mode
 
     def fetch_attr(self, target: str) -> Any:
-        """Parameters and buffers as fake tensors of the CPU, wherever the model is; one that is tied is one."""
+        """Returns a parameter or buffer as a fake CPU tensor, the same one for tied parameters."""
         value = super().fetch_attr(target)
         if not isinstance(value, torch.Tensor):
             return value
@@ -36,7 +36,7 @@ class FakeTensorRun(fx.Interpreter):
         return self.attributes[id(value)]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an operator; dropout and attention as the kernels of a GPU do."""
+        """Runs an operator; dropout and attention like GPU kernels."""
         if target is torch.ops.aten.dropout.default and args[1] > 0 and args[2]:
             return torch.ops.aten.native_dropout.default(args[0], args[1], True)[0]
         if target is torch.ops.aten.scaled_dot_product_attention.default:

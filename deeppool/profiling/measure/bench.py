@@ -1,4 +1,4 @@
-"""A model on a device, whose iterations are timed, and whose memory is read, at one batch size after another."""
+"""Timed iterations and memory use of a model on a device, at one batch size after another."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,15 +16,15 @@ from deeppool.profiling.store import MeasurementLog, Runs, Times
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of one iteration, where the device counts them."""
+    """Memory use of one iteration in bytes, where the device has memory statistics."""
 
     peak: int | None = None
     layers: tuple[int, ...] = ()
-    """Per layer, the most that its forward or backward held beyond what was there when it began."""
+    """Per layer, the peak bytes that its forward or backward allocated."""
 
 
 class Bench:
-    """A model on a device, ready to be measured at any batch size."""
+    """Measures a model on a device at any batch size."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Bench:
         graphs: bool,
         concurrent_ranks: ConcurrentRanks | None = None,
     ) -> None:
-        """Copies the weights there.
+        """Copies the weights to the device.
 
         Args:
             captured: the model.
-            device: where it runs.
-            precision: of its arithmetic.
+            device: device that runs it.
+            precision: precision of its arithmetic.
             graphs: whether iterations are captured as CUDA graphs.
-            concurrent_ranks: other cores, which do every iteration at the same time; None: it is alone.
+            concurrent_ranks: processes on other cores that run every iteration at the same time; None: runs alone.
         """
         self._captured, self._device, self._precision, self._graphs = captured, device, precision, graphs
         self._company = concurrent_ranks
@@ -49,12 +49,12 @@ class Bench:
         self._iterations = {stamped: Iteration(captured, weights, stamped=stamped) for stamped in (True, False)}
 
     def measure(self, batch: int, runs: Runs, log: MeasurementLog, seconds: float) -> Iterator[float]:
-        """Adds iterations to the log until there are enough; tells about what share of them is done."""
+        """Adds iterations to the log until they suffice; yields the estimated completed fraction."""
         yield 0.0
         if is_sufficient(*runs.seconds, seconds):
             return
         with self._errors(batch):
-            once = self._ready(batch)
+            once = self._prepare(batch)
             first = once(True)
         if sum(map(sum, first)) >= LONG_ITERATION:
             log.add(batch, True, first)
@@ -65,8 +65,8 @@ class Bench:
                 times = once(stamped)
             log.add(batch, stamped, times)
 
-    def _ready(self, batch: int) -> Callable[[bool], Times]:
-        """One iteration, stamped or not, as a function that gives the seconds of each layer, or of the whole."""
+    def _prepare(self, batch: int) -> Callable[[bool], Times]:
+        """Returns a function that runs an iteration, stamped or not, and returns its seconds per layer or in all."""
         kinds = (True, False)
         data = example_data(self._captured, batch, self._device)
         logs = {stamped: TimestampLog(self._device.stamp) for stamped in kinds}
@@ -92,7 +92,7 @@ class Bench:
         return once
 
     def memory(self, batch: int) -> DeviceMemory:
-        """Of one more iteration, without graphs, whose memory lasts longer than they run."""
+        """Measures one more iteration, without graphs, whose memory outlives their replay."""
         if self._device.memory_use() is None:
             return DeviceMemory()
         log = TimestampLog(self._device.memory_use)
@@ -107,7 +107,7 @@ class Bench:
 
     @contextmanager
     def _errors(self, batch: int) -> Iterator[None]:
-        """An error of the model as one of ours, with the layer."""
+        """Converts an error of the model to a ProfileError that names the layer."""
         try:
             yield
         except (RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The process of another core that trains while one is measured.
+"""Process that trains on another core while one core is measured.
 
 Commands: ``setup`` (once), ``iterate`` with a batch, ``exit``. Answers: ``ready``; ``done`` when an iteration is over.
 """
@@ -19,7 +19,7 @@ from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_w
 
 
 def main() -> None:
-    """Obeys until it is told to exit."""
+    """Serves commands until ``exit``."""
     try:
         serve(CommandChannel())
     except DeeppoolError as error:
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def serve(commands: CommandChannel) -> None:
-    """Until it is told to exit; raises what keeps it from that."""
+    """Serves commands until ``exit``."""
     setup = commands.next()
     pin_to_core(setup["core"])
     torch.set_num_threads(1)
@@ -39,7 +39,9 @@ def serve(commands: CommandChannel) -> None:
         granularity=setup["granularity"],
     )
     if captured.graph.fingerprint != setup["fingerprint"]:
-        raise RunError(f"{captured.graph.model} has a loss of its own, which other ranks do not know (leave ranks out)")
+        raise RunError(
+            f"{captured.graph.model} was captured with a custom loss, which other ranks lack (leave ranks out)"
+        )
     device = find_device("cpu")
     iteration = Iteration(captured, copy_weights(captured, device), stamped=False)
 

@@ -1,8 +1,7 @@
-"""Other cores that train the same model while one is measured, as the ranks of a plan do.
+"""Processes that train the same model on other cores while one core is measured, as the ranks of a plan do.
 
-Cores share memory, caches and the power of a processor: beside others that train, a layer takes longer than alone, and
-one that streams its weights more so than one that computes. The others do each iteration at the same time as the one
-that is measured.
+Cores share memory bandwidth, caches and the power of a processor: layers take longer than alone when other cores
+train, layers that stream their weights most. All ranks run each measured iteration at the same time.
 """
 
 import contextlib
@@ -17,15 +16,15 @@ from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 from deeppool.processes.rank_group import private_folder
 
-START_SECONDS, ITERATION_SECONDS = 300.0, 600.0
+START_TIMEOUT, ITERATION_TIMEOUT = 300.0, 600.0
 
 
 def check_ranks(ranks: int, device: str, threads: int) -> None:
-    """So many can train at the same time.
+    """Checks that a number of ranks can train at the same time.
 
     Raises:
-        InvalidValueError: fewer than one, more than cores, or several of more than a thread each, or where ranks are
-            GPUs, which share nothing.
+        InvalidValueError: fewer than one rank, more ranks than cores, several ranks of several threads each, or several
+            ranks on GPUs, which share nothing.
     """
     if ranks < 1:
         raise InvalidValueError(f"ranks must be at least 1, got {ranks}")
@@ -40,13 +39,13 @@ def check_ranks(ranks: int, device: str, threads: int) -> None:
 
 
 class ConcurrentRanks:
-    """A process on each of the other cores. A context manager that ends them."""
+    """A process on each of the other cores, as a context manager that ends them."""
 
     def __init__(self, captured: CapturedModel, precision: Precision, others: int) -> None:
-        """Starts them; they have the model when this returns.
+        """Starts the processes and waits until each has loaded the model.
 
         Raises:
-            RunError: one has died, for example for lack of memory.
+            RunError: a process died, for example for lack of memory.
         """
         cores = usable_cores()
         self._core = cores[0]
@@ -61,8 +60,8 @@ class ConcurrentRanks:
                 )
                 for rank in range(1, others + 1)
             ]
-            for child, core in zip(self._others, cores[1:], strict=False):
-                child.send(
+            for process, core in zip(self._others, cores[1:], strict=False):
+                process.send(
                     "setup",
                     model=model,
                     folder=str(folder),
@@ -72,19 +71,19 @@ class ConcurrentRanks:
                     inputs=[[given.name, given.shape, given.dtype] for given in graph.inputs],
                     fingerprint=graph.fingerprint,
                 )
-            for child in self._others:
-                receive(child, START_SECONDS)
+            for process in self._others:
+                receive(process, START_TIMEOUT)
             self._ending = ending.pop_all()
 
     @contextlib.contextmanager
     def iteration(self, batch: int) -> Iterator[None]:
-        """Others begin an iteration with the block, which is on a core of its own, and end it with it or later."""
-        for child in self._others:
-            child.send("iterate", batch=batch)
+        """Runs an iteration on all other cores during the block, which runs on the first core."""
+        for process in self._others:
+            process.send("iterate", batch=batch)
         with on_cores({self._core}):
             yield
-        for child in self._others:
-            receive(child, ITERATION_SECONDS)
+        for process in self._others:
+            receive(process, ITERATION_TIMEOUT)
 
     def __enter__(self) -> "ConcurrentRanks":
         return self

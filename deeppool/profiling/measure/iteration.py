@@ -1,12 +1,11 @@
-"""One training iteration of a captured model, with a stamp of the time wherever one layer ends and the next begins.
+"""One training iteration of a captured model, with a time stamp between consecutive layers.
 
     forward    │ layer 0 │ layer 1 │ … │ layer n │
     backward   │ layer n │ … │ layer 1 │ layer 0 │
 
-A layer alone in a loop finds its weights in the cache and its memory in place; in an iteration it does not. So
-layers are timed where they run: the program is the captured one, autograd has one graph of it as in training,
-and nothing is added but the stamps. The forward has them between the operators of two layers, the backward in
-front of the first operator of each.
+A layer alone in a loop finds its weights cached and its memory allocated, unlike in an iteration. So layers are
+timed in place: the captured program runs with one autograd graph as in training, and only the stamps are added. In
+the forward they lie between the operators of two layers, in the backward before the first operator of each layer.
 """
 
 import copy
@@ -26,38 +25,38 @@ AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(slots=True)
 class TimestampLog:
-    """What was read at each boundary of an iteration, in order: of the clock, or of the device's memory."""
+    """Readings of the clock, or of memory use, at each boundary of an iteration, in order."""
 
     read: Callable[[], Any]
     start: Any = None
     marks: list[tuple[Pass, int, Any]] = field(default_factory=list)
-    """Pass and layer that end here, and the reading."""
+    """The pass and the layer that end, and the reading."""
     running: int = 0
-    """The layer whose backward runs."""
+    """Layer whose backward is running."""
 
     def begin(self, last: int) -> None:
-        """The iteration begins; the layer that is last in its forward is first in its backward."""
+        """Starts an iteration; the last layer of its forward is the first of its backward."""
         self.marks = []
         self.running = last
         self.start = self.read()
 
     def end(self, direction: Pass, layer: int) -> None:
-        """A layer, or a part of it, ends."""
+        """Records the end of a layer, or of a part of it."""
         self.marks.append((direction, layer, self.read()))
 
     def begin_backward(self, layer: int) -> None:
-        """The backward of a layer begins, and that of the one before it ends."""
+        """Records the end of the running layer's backward, where another layer's begins."""
         if layer != self.running:
             self.end("backward", self.running)
             self.running = layer
 
 
 class _Boundary(nn.Module):
-    """Stands behind the operators of a layer, and reads the tape in both passes."""
+    """Module after the operators of a layer that records readings in both passes."""
 
     def __init__(self, iteration: "Iteration", layer: int) -> None:
         super().__init__()
-        self.__dict__["iteration"] = iteration  # it holds this module: to torch it is no child
+        self.__dict__["iteration"] = iteration  # bypasses registration as a submodule: the iteration holds this module
         self.layer = layer
 
     def forward(self, *outputs: torch.Tensor) -> None:
@@ -69,26 +68,26 @@ class _Boundary(nn.Module):
 
 
 class Iteration:
-    """Forward and backward of a captured model, with boundaries between its layers or without."""
+    """Forward and backward of a captured model, with or without boundaries between its layers."""
 
     def __init__(self, captured: CapturedModel, weights: nn.Module, *, stamped: bool) -> None:
-        """Writes the program.
+        """Builds the program.
 
         Args:
             captured: the model.
-            weights: see :func:`copy_weights`.
-            stamped: whether there are boundaries between layers, or only around the two passes.
+            weights: parameters and buffers, of :func:`copy_weights`.
+            stamped: whether to add boundaries between layers, or only around the two passes.
         """
         self.log = TimestampLog(lambda: None)
         self.last = len(captured.nodes) - 1
         self.broken = False
-        """The last run raised, or still runs."""
+        """Whether the last run raised, or is still running."""
         self.pieces = _pieces(captured) if stamped else []
         self.parameters = list(weights.parameters())
-        self.module = self._write(captured, weights)
+        self.module = self._build(captured, weights)
 
-    def _write(self, captured: CapturedModel, weights: nn.Module) -> fx.GraphModule:
-        """The program with a boundary behind each piece."""
+    def _build(self, captured: CapturedModel, weights: nn.Module) -> fx.GraphModule:
+        """Copies the program, with a boundary after each piece."""
         holder = nn.Module()
         holder.__dict__.update(weights.__dict__)
         holder._modules = dict(weights._modules)
@@ -97,13 +96,13 @@ class Iteration:
         copies: dict[fx.Node, fx.Node] = {}
         place = next((parameter.device for parameter in self.parameters), None)
 
-        def here(argument: Any) -> Any:
-            # A program names the device on which it was captured.
+        def move_device(argument: Any) -> Any:
+            # The program refers to the device on which it was captured.
             return place if place is not None and isinstance(argument, torch.device) else argument
 
         for node in captured.program.graph.nodes:
-            written = copies[node] = graph.node_copy(node, copies.__getitem__)
-            written.args, written.kwargs = fx.node.map_aggregate((written.args, written.kwargs), here)
+            copied = copies[node] = graph.node_copy(node, copies.__getitem__)
+            copied.args, copied.kwargs = fx.node.map_aggregate((copied.args, copied.kwargs), move_device)
             if node in ends:
                 layer, nodes = self.pieces[ends[node]]
                 name = f"boundary_{ends[node]}"
@@ -112,9 +111,9 @@ class Iteration:
         return fx.GraphModule(holder, graph)
 
     def run(self, data: Sequence[torch.Tensor], log: TimestampLog, precision: Precision) -> None:
-        """One iteration, on ``data`` of :func:`example_data`; ``log`` then holds a reading for each boundary.
+        """Runs one iteration on ``data`` of :func:`example_data`, with a reading per boundary in ``log``.
 
-        Gradients are new, as after ``zero_grad``, and are left on the weights.
+        Gradients are reset before, as by ``zero_grad``, and remain on the weights.
         """
         for parameter in self.parameters:
             parameter.grad = None
@@ -130,7 +129,7 @@ class Iteration:
         self.broken = False
 
     def failed_layer(self) -> int | None:
-        """The layer that was running when :meth:`run` raised; None without boundaries, or where it did not raise."""
+        """Returns the layer that was running when :meth:`run` raised; None without boundaries or without an error."""
         if not self.pieces or not self.broken:
             return None
         done = len(self.log.marks)
@@ -138,7 +137,7 @@ class Iteration:
 
 
 def copy_weights(captured: CapturedModel, device: Device) -> nn.Module:
-    """What a program computes with, on a device: measuring must not move the model's own running statistics."""
+    """Copies parameters and buffers to a device, so that measuring leaves the model's running statistics unchanged."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(captured.program.graph, {}))
     bare: nn.Module = copy.deepcopy(fx.GraphModule(captured.program, graph))
@@ -146,7 +145,7 @@ def copy_weights(captured: CapturedModel, device: Device) -> nn.Module:
 
 
 def example_data(captured: CapturedModel, batch: int, device: Device, classes: int = 2) -> list[torch.Tensor]:
-    """Random inputs and targets of the captured shapes, for ``batch`` samples."""
+    """Draws inputs and targets of the captured shapes for ``batch`` samples."""
     place = device.torch_device()
     data = []
     for node in captured.program.graph.nodes:
@@ -161,7 +160,7 @@ def example_data(captured: CapturedModel, batch: int, device: Device, classes: i
 
 
 def _pieces(captured: CapturedModel) -> list[tuple[int, list[fx.Node]]]:
-    """Runs of operators of one layer, in the program's order; a layer that branches interrupt has several."""
+    """Consecutive operators of one layer, in program order; a layer interrupted by branches has several pieces."""
     owner = {node: index for index, group in enumerate(captured.nodes) for node in group}
     found: list[tuple[int, list[fx.Node]]] = []
     for node in captured.program.graph.nodes:

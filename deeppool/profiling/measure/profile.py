@@ -1,8 +1,8 @@
-"""A captured model → :class:`Profile`, measured on the device at hand.
+"""Measurement of a captured model's layer times on the device at hand.
 
-Whole iterations run, with a stamp of the time between the layers; see ``iteration``. They alternate with
-iterations without stamps, which the layers must add up to; see ``spread`` for how often, ``check`` for the bound.
-On CUDA both kinds are captured as graphs first, as a job runs there.
+Iterations with a time stamp between layers (``iteration``) alternate with iterations without stamps, whose time the
+layers must add up to: ``sampling`` decides how often, ``iteration_check`` holds the bound. On CUDA both kinds are
+captured as CUDA graphs first, as jobs run there.
 """
 
 import datetime
@@ -42,7 +42,7 @@ METHOD = (
 )
 
 SHORTEST = 1e-9
-"""Seconds; a layer that only shows its input otherwise takes none by the clock, and amplification divides by it."""
+"""Minimum seconds of a layer: a layer of views takes no measurable time, and amplification divides by it."""
 
 
 @registered
@@ -60,28 +60,28 @@ def profile(
     output: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> Profile:
-    """Measures every layer at several per-GPU batch sizes, and the whole iteration beside it.
+    """Measures every layer and the whole iteration at several per-GPU batch sizes.
 
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
-        input_shape: of one sample, when the model is not captured yet.
+        input_shape: shape of one sample, for a model that is not captured yet.
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_sizes: per-GPU batch sizes to measure; a plan interpolates between them.
         precision: ``bf16`` and ``fp16`` run under autocast; ``tf32`` shortens the mantissa of products and
             convolutions in 32 bits, on CUDA.
-        graphs: whether iterations are CUDA graphs; None: on CUDA they are.
-        threads: CPU threads per GPU's worth of work; live runs on a CPU give each rank one core.
-        ranks: CPU cores that train at the same time, of which one is measured, as one rank of a plan for as many: they
-            share memory, caches and power. 1 measures a core that has all of these to itself.
-        seconds: to spend on a batch size whose iterations are not steady before; a few iterations are measured however
-            long they take.
-        output: where to save the profile. Until it is whole, finished iterations are kept in
-            ``<output>.partial``, and the same call goes on from there.
+        graphs: whether iterations run as CUDA graphs; None: on CUDA they do.
+        threads: CPU threads of the measured rank; live runs on a CPU give each rank one core.
+        ranks: CPU cores that train at the same time, of which one is measured, as in a plan for as many ranks that
+            share memory bandwidth, caches and power. With 1 a single core is measured alone.
+        seconds: time limit per batch size, reached if iterations are not steady before; a few iterations are measured
+            however long they take.
+        output: file to save the profile to. Finished iterations are logged in ``<output>.partial``, from which
+            the same call resumes after an interruption.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
         ProfileError: the model cannot run at a batch size, or does not fit into memory.
-        InvalidValueError: no such batch size, ranks, seconds, device, or precision there.
+        InvalidValueError: invalid batch sizes, ranks, seconds, device or precision.
     """
     sizes = tuple(sorted(set(batch_sizes)))
     if not sizes or sizes[0] < 1:
@@ -94,7 +94,7 @@ def profile(
         raise InvalidValueError(f"graphs are CUDA graphs, got device {place.kind} (leave graphs out)")
     check_ranks(ranks, place.kind, threads)
     log_path = None if output is None else _log_path(serialization.check_writable(output))
-    with place.arithmetic(precision):  # refused before minutes of capturing
+    with place.arithmetic(precision):  # raises before minutes of capturing
         pass
     report = on_progress or (lambda what, share: None)
     if isinstance(model, CapturedModel):
@@ -103,7 +103,7 @@ def profile(
         captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
     versions = package_versions("deeppool", "torch")
     method = _method(graphs)
-    conditions = json.dumps([captured.graph.fingerprint, *_circumstances(place, precision, threads, graphs, ranks)])
+    conditions = json.dumps([captured.graph.fingerprint, *_conditions(place, precision, threads, graphs, ranks)])
     _check_memory(captured, sizes[-1], place, precision, ranks)
     log = MeasurementLog(log_path, conditions)
     memory: dict[int, DeviceMemory] = {}
@@ -156,11 +156,11 @@ def resumable(
     ranks: int = 1,
     graphs: bool | None = None,
 ) -> ResumeState | None:
-    """What :func:`profile` with these arguments would go on from; None: it would begin anew.
+    """Returns the interrupted measurement that :func:`profile` would resume with these arguments; None: there is none.
 
     Args:
         output: as of :func:`profile`.
-        graph: of the model; None: whichever it is.
+        graph: graph of the model; None: of any model.
         device: as of :func:`profile`.
         precision: as of :func:`profile`.
         threads: as of :func:`profile`.
@@ -170,18 +170,18 @@ def resumable(
     Raises:
         InvalidValueError: no such device here.
     """
-    kept = read_resume_state(_log_path(Path(output)))
-    if kept is None:
+    state = read_resume_state(_log_path(Path(output)))
+    if state is None:
         return None
     place = find_device(device)
     graphs = place.kind == "cuda" if graphs is None else graphs
-    now = json.dumps(_circumstances(place, precision, threads, graphs, ranks))
+    now = json.dumps(_conditions(place, precision, threads, graphs, ranks))
     try:
-        fingerprint, *circumstances = json.loads(kept.conditions)
+        fingerprint, *recorded = json.loads(state.conditions)
     except ValueError:
         return None
-    same = circumstances == json.loads(now) and (graph is None or graph.fingerprint == fingerprint)
-    return kept if same else None
+    same = recorded == json.loads(now) and (graph is None or graph.fingerprint == fingerprint)
+    return state if same else None
 
 
 def _log_path(output: Path) -> Path:
@@ -192,22 +192,22 @@ def _method(graphs: bool) -> str:
     return METHOD.format(mode="CUDA graphs" if graphs else "eager")
 
 
-def _circumstances(place: Device, precision: Precision, threads: int, graphs: bool, ranks: int) -> list[object]:
-    """What must be the same for times to belong together, beside the model."""
+def _conditions(place: Device, precision: Precision, threads: int, graphs: bool, ranks: int) -> list[object]:
+    """Conditions other than the model under which times may be combined."""
     return [place.kind, place.name, precision, threads, ranks, _method(graphs), package_versions("deeppool", "torch")]
 
 
 def _measurements(
     captured: CapturedModel, runs: Sequence[Runs], memory: Sequence[DeviceMemory]
 ) -> tuple[Measurement, ...]:
-    """One per signature, over its layers and runs at each batch size."""
-    places: dict[str, list[int]] = defaultdict(list)
+    """Computes one measurement per signature, over its layers and runs at each batch size."""
+    indices: dict[str, list[int]] = defaultdict(list)
     for index, layer in enumerate(captured.graph.layers):
-        places[layer.signature].append(index)
-    # Of layers and of runs the mean: it keeps the sum, and so what the whole iteration is compared with.
+        indices[layer.signature].append(index)
+    # Means over layers and runs keep the sum, which is compared with the whole iteration.
     counting = [[at.layered[run] for run in faster_half(at.seconds[0])] for at in runs]
     found = []
-    for signature, layers in places.items():
+    for signature, layers in indices.items():
         forward, backward = (
             [statistics.fmean(run[i][direction] for run in these for i in layers) for these in counting]
             for direction in (0, 1)
@@ -238,22 +238,22 @@ def _check(made: Profile, batch: int, runs: Runs, memory: DeviceMemory) -> Itera
 
 
 def _check_memory(captured: CapturedModel, batch: int, device: Device, precision: Precision, ranks: int) -> None:
-    """Refuses what cannot fit before it takes the machine's memory: weights and gradients, and what layers keep."""
+    """Raises where weights, gradients and activations cannot fit, before they exhaust the machine's memory."""
     layers = captured.graph.layers
     kept = [x.autocast_activation_bytes if precision in AUTOCAST else x.activation_bytes for x in layers]
     needed = ranks * (batch * sum(size or 0 for size in kept) + 2 * captured.graph.parameter_bytes)
     free = device.free_memory()
     if needed > free:
         raise ProfileError(
-            f"an iteration of {captured.graph.model} at batch {batch} keeps {format_bytes(needed)}, and "
-            f"{format_bytes(free)} are free on {device.name} (smaller --batch-sizes; a plan continues the line above "
-            "them)"
+            f"an iteration of {captured.graph.model} at batch {batch} needs {format_bytes(needed)}, and "
+            f"{format_bytes(free)} are free on {device.name} (give smaller --batch-sizes; plans extrapolate "
+            "beyond them)"
         )
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """The thread count of the run, for the time of the measurement."""
+    """Sets torch's thread count during the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

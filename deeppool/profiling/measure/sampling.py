@@ -1,29 +1,29 @@
-"""Repetition: how many times are enough, and what they say together.
+"""Sampling of iterations: when to stop, and their typical time and spread.
 
     warm-up │ layered  whole  layered  whole … │ until both are steady, or took long enough
 
-Iterations with stamps between the layers alternate with iterations without, so that whatever else the machine
-does meets both alike. What counts is the mean over the faster half of the iterations: noise only adds, and the
-mean of each layer over the same iterations adds up to their mean, as medians of layers would not.
+Iterations with stamps between the layers alternate with iterations without, so that other load on the machine
+affects both alike. The result is the mean over the faster half of the iterations: noise only adds time, and means of
+layers over the same iterations add up to the mean of the iterations, which medians would not.
 """
 
 import statistics
 from collections.abc import Sequence
 
 STEADY = 0.03
-"""Enough is when the spread of both kinds of iteration is at most this."""
+"""Sampling stops when the spread of both kinds of iteration is at most this."""
 MINIMUM_RUNS = 5
 MAXIMUM_RUNS = 50
 MINIMUM_SECONDS = 0.5
 MAXIMUM_SECONDS = 6.0
-"""Per batch size unless told; reached, two layered iterations and a whole one are enough."""
+"""Default time limit per batch size, after which two layered iterations and a whole one suffice."""
 LONG_ITERATION = 2.0
-"""Seconds of an iteration that needs no warm-up of its own: what a first run costs extra is small beside it, and
-of two runs the lower counts."""
+"""Seconds of an iteration that needs no separate warm-up: the extra cost of a first run is small relative to it, and
+the lower of two runs counts."""
 
 
 def faster_half(times: Sequence[float]) -> list[int]:
-    """Which of the iterations count: the faster half of them, rounded up."""
+    """Returns the indices of the faster half of the iterations, rounded up."""
     order = sorted(range(len(times)), key=times.__getitem__)
     return sorted(order[: (len(times) + 1) // 2])
 
@@ -45,7 +45,7 @@ def spread(times: Sequence[float]) -> float:
 
 
 def is_sufficient(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> bool:
-    """Whether iterations that took these seconds need no more company; ``most`` are to be spent on them."""
+    """Whether these iterations suffice; ``most`` is the time limit in seconds."""
     if len(layered) < 2 or not whole:
         return False
     spent = sum(layered) + sum(whole)
@@ -56,7 +56,7 @@ def is_sufficient(layered: Sequence[float], whole: Sequence[float], most: float 
 
 
 def progress(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> float:
-    """About what share of the iterations is done: enough is known only when it is reached."""
+    """Estimated completed fraction; the final number of iterations is not known in advance."""
     by_time = (sum(layered) + sum(whole)) / most
     by_runs = min(len(layered), len(whole)) / MINIMUM_RUNS
     return min(max(by_time, by_runs), 0.95)

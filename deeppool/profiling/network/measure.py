@@ -1,6 +1,7 @@
-"""Ranks → a :class:`Cluster` whose links and all-reduces were measured on them.
+"""Measurement of a cluster's links and all-reduces between ranks.
 
-On one machine the ranks are started here; on several nodes torchrun starts them, and each joins.
+On one machine the ranks are started here; on several nodes torchrun starts them, and each calls
+:func:`join_measurement`.
 """
 
 import datetime
@@ -32,12 +33,12 @@ from deeppool.units import format_bytes
 SIZES = tuple(2**exponent for exponent in range(2, 27))
 """4 bytes to 64 MiB."""
 SECONDS = 30.0
-START_SECONDS = 300.0
-"""For importing torch, and meeting the others."""
+START_TIMEOUT = 300.0
+"""Seconds for importing torch and the rendezvous."""
 SILENCE_TIMEOUT = 180.0
-"""Ranks that report no progress for so long hang."""
+"""Seconds without progress after which a rank counts as hung."""
 RANK_BYTES = 300 * 2**20
-"""Memory of a rank without its buffers: the interpreter and torch."""
+"""Memory of a rank without its buffers, for the interpreter and torch."""
 
 Backend = Literal["auto", "gloo", "nccl"]
 
@@ -52,16 +53,16 @@ def measure_network(
     name: str = "measured",
     on_progress: Progress | None = None,
 ) -> Cluster:
-    """Starts ranks on this machine, as a run does, and measures their transfers and all-reduces.
+    """Starts ranks on this machine and measures transfers and all-reduces between them.
 
     Args:
-        ranks: processes, numbered from 0; unless given as many as there are GPUs or cores, at least two.
-        backend: ``gloo`` measures CPU ranks, each pinned to a core, ``nccl`` a GPU each; ``auto`` is NCCL where there
-            are GPUs.
-        sizes: bytes to measure, multiples of four.
-        seconds: to spend measuring, over all patterns; start-up not counted.
-        name: of the cluster.
-        on_progress: called with what is measured, and the share that is done.
+        ranks: number of processes; by default that of GPUs or cores, at least two.
+        backend: ``gloo`` measures CPU ranks, each pinned to a core, ``nccl`` ranks with a GPU each; ``auto`` chooses
+            NCCL where there are GPUs.
+        sizes: message sizes in bytes, multiples of four.
+        seconds: time limit over all patterns, without start-up.
+        name: name of the cluster.
+        on_progress: receives what is being measured and the completed fraction.
 
     Raises:
         DeviceUnavailableError: NCCL was asked for where there is no GPU.
@@ -74,7 +75,7 @@ def measure_network(
     count = max(2, device.count) if ranks is None else ranks
     _check_capacity(count, device, wanted[-1])
     report = on_progress or (lambda what, share: None)
-    # The folder stays to the end: ranks meet in it for each pattern's group.
+    # The folder is kept to the end: each pattern's group has its rendezvous in it.
     with private_folder() as folder, RankGroup(LocalLauncher(device.kind, count)) as group:
         report("starting", 0.0)
         for rank in range(count):
@@ -87,7 +88,7 @@ def measure_network(
                 seconds=seconds,
                 rendezvous=str(folder / "rendezvous"),
             )
-        group.collect("ready", START_SECONDS, "while it started")
+        group.collect("ready", START_TIMEOUT, "while it started")
         answers = group.collect(
             "done",
             SILENCE_TIMEOUT,
@@ -105,7 +106,7 @@ def join_measurement(
     name: str = "measured",
     on_progress: Progress | None = None,
 ) -> Cluster | None:
-    """As :func:`measure_network`, called by every rank that torchrun started, on one node or several.
+    """Measures like :func:`measure_network`; called by every rank that torchrun started, on one node or several.
 
     Returns:
         The cluster on rank 0, None on the others.
@@ -119,7 +120,7 @@ def join_measurement(
     _check_capacity(context.ranks, device, wanted[-1], context.per_node)
     device.select(context.local)
     if context.ranks == context.per_node:
-        # gloo would listen on the machine's public address; between nodes it has to.
+        # By default gloo listens on the machine's public address, which only several nodes need.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with device.unbound():
         dist.init_process_group(device.backend, timeout=timedelta(seconds=120 + seconds))
@@ -155,7 +156,7 @@ def _checked(sizes: Sequence[int], seconds: float) -> tuple[int, ...]:
 
 
 def _check_capacity(ranks: int, device: Device, largest: int, here: int | None = None) -> None:
-    """Raises where so many ranks, or those of them that are here, cannot start."""
+    """Raises if the ranks, or those of them on this machine, cannot start."""
     import psutil
 
     here = here or ranks
@@ -181,16 +182,16 @@ def _curves(found: Any) -> list[Curve]:
 
 
 def _cluster(curves: list[Curve], context: RankContext, device: Device, name: str) -> Cluster:
-    """What the planner needs of the curves, which are in the order of :meth:`RankContext.patterns`."""
+    """Builds the cluster from the curves, which are in the order of :meth:`RankContext.patterns`."""
     found = dict(zip(context.patterns(), curves, strict=True))
     pairs = {pattern.ranks[1]: curve for pattern, curve in found.items() if pattern.kind == "transfer"}
-    near = pairs.get(1) if context.per_node > 1 else None
-    far = pairs.get(context.per_node) if context.ranks > context.per_node else None
+    inside_curve = pairs.get(1) if context.per_node > 1 else None
+    between_curve = pairs.get(context.per_node) if context.ranks > context.per_node else None
     groups = [curve for pattern, curve in found.items() if pattern.kind == "all-reduce"]
     date = datetime.date.today().isoformat()
     how = f"{device.backend} on {device.name}, {date}"
-    inside = None if near is None else _link(near, f"measured between two ranks of a node: {how}")
-    between = None if far is None else _link(far, f"measured between ranks of two nodes: {how}")
+    inside = None if inside_curve is None else _link(inside_curve, f"measured between two ranks of a node: {how}")
+    between = None if between_curve is None else _link(between_curve, f"measured between ranks of two nodes: {how}")
     one = inside or between
     assert one is not None, "two ranks are in one node or in two"
     return Cluster(
@@ -205,8 +206,8 @@ def _cluster(curves: list[Curve], context: RankContext, device: Device, name: st
             device_name=device.name,
             ranks=context.ranks,
             ranks_per_node=context.per_node,
-            inside=near,
-            between=far,
+            inside=inside_curve,
+            between=between_curve,
             all_reduce=tuple(map(AllReduce, group_sizes(context.ranks, context.per_node), groups)),
             method=METHOD,
             date=date,

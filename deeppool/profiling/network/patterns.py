@@ -1,13 +1,13 @@
-"""Measures transfers and all-reduces on the ranks of a process group; every rank runs this.
+"""Measurement of transfers and all-reduces, run by every rank of a process group.
 
 Patterns are measured one after another, each by a group of its ranks, while the others wait at a barrier:
 
     transfer     rank 0 → other → rank 0, with the calls of a reshard (see ``execution/exchange.py``); half of it
     all-reduce   one call after another, each waited for
 
-The first rank of a group leads: it tells the others a size and a number of runs (a *burst*), they all do them, and
-the leader's times count. It goes through all sizes again and again, so that a second in which the machine is busy
-does not fall on one size alone, and leaves out those whose median is known well enough, until all are or time is up:
+The first rank of a group leads: it broadcasts a size and a number of runs (a *burst*), all ranks perform them, and
+the leader's times count. It cycles through the sizes, so that a busy second of the machine does not affect one size
+alone, and skips those whose median is known to the required precision, until all are or the time is up:
 
     burst of 4 B │ burst of 8 B │ … │ burst of 64 MB │ burst of 4 B │ …      burst: order  warm-up  run run run …
 """
@@ -30,9 +30,9 @@ MINIMUM_RUNS = 9
 MAXIMUM_RUNS = 2000
 FEWEST_IN_BURST, MOST_IN_BURST = 3, 50
 BURST_SECONDS = 0.02
-"""What a burst aims at, between the two."""
+"""Target duration of a burst, within these limits."""
 BOUND = 0.05
-"""A median is known well enough if its 95 % interval, 1.57 x quartile distance / √runs, is within ± this part of it
+"""A median is precise enough if its 95 % interval, 1.57 x quartile distance / √runs, is within ± this part of it
 (McGill, Tukey, Larsen, 1978: the notches of a box plot)."""
 METHOD = (
     "the first rank's times of a transfer (half a round trip) or an all-reduce of float32, in bursts that alternate "
@@ -44,12 +44,12 @@ ELEMENT_BYTES = 4
 STOP = -1
 
 Progress = Callable[[str, float], None]
-"""Called with what is measured, and the share that is done."""
+"""Receives what is being measured and the completed fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What some ranks do; the first of them leads."""
+    """Communication pattern between some ranks, of which the first leads."""
 
     kind: Literal["transfer", "all-reduce"]
     ranks: tuple[int, ...]
@@ -62,7 +62,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """One rank among all of them, which are numbered node by node."""
+    """Position of a rank among all ranks, which are numbered node by node."""
 
     rank: int
     ranks: int
@@ -70,11 +70,11 @@ class RankContext:
 
     @property
     def local(self) -> int:
-        """Its number in its node."""
+        """Rank within its node."""
         return self.rank % self.per_node
 
     def patterns(self) -> list[Pattern]:
-        """Transfers inside a node and between two, as far as there are, and all-reduces by group."""
+        """Transfers inside a node and between two nodes, where they exist, and all-reduces by group size."""
         pairs = [(0, 1)] * (self.per_node > 1) + [(0, self.per_node)] * (self.ranks > self.per_node)
         return [
             *(Pattern("transfer", pair) for pair in pairs),
@@ -83,7 +83,7 @@ class RankContext:
 
 
 def group_sizes(ranks: int, per_node: int) -> tuple[int, ...]:
-    """All up to eight; then powers of two and the steps halfway, a whole node, one rank more, and all ranks."""
+    """Group sizes to measure: 2 to 8, powers of two and 1.5 times these, a node, a node plus one, all ranks."""
     steps = {factor * 2**k for factor in (2, 3) for k in range(ranks.bit_length())}
     return tuple(sorted(n for n in {*range(2, 9), *steps, per_node, per_node + 1, ranks} if 2 <= n <= ranks))
 
@@ -93,14 +93,14 @@ def measure_patterns(
 ) -> list[Curve]:
     """Measures every pattern, in the order of :meth:`RankContext.patterns`.
 
-    All ranks call it; torch.distributed is initialised, and ``device`` selected.
+    All ranks call it, with torch.distributed initialised and ``device`` selected.
 
     Args:
-        context: which rank this is.
-        device: where the buffers lie.
-        sizes: bytes, ascending multiples of four.
-        seconds: over all patterns; each size gets ``MINIMUM_RUNS`` whatever that takes.
-        report: is called on rank 0.
+        context: position of this rank.
+        device: device of the buffers.
+        sizes: message sizes in bytes, ascending multiples of four.
+        seconds: time limit over all patterns; each size gets ``MINIMUM_RUNS`` in any case.
+        report: called on rank 0.
 
     Returns:
         The curves on rank 0, nothing on the others.
@@ -126,7 +126,7 @@ def _report_part(report: Progress, what: str, index: int, count: int, share: flo
 
 
 class _PatternRank:
-    """One rank's part in one pattern."""
+    """Role of one rank in one pattern."""
 
     def __init__(
         self, pattern: Pattern, context: RankContext, group: dist.ProcessGroup, device: Device, sizes: Sequence[int]
@@ -137,11 +137,11 @@ class _PatternRank:
         self.outgoing, self.incoming = (torch.zeros(sizes[-1] // ELEMENT_BYTES, device=self.place) for _ in range(2))
 
     def lead(self, seconds: float, report: Callable[[float], None]) -> Curve:
-        """Decides what is run, and keeps the times."""
+        """Broadcasts the bursts and collects their times."""
         times: list[list[float]] = [[] for _ in self.sizes]
         computing: list[list[float]] = [[] for _ in self.sizes]
         started = time.perf_counter()
-        while wanted := [i for i, taken in enumerate(times) if not is_known(taken)]:
+        while wanted := [i for i, taken in enumerate(times) if not is_precise(taken)]:
             for index in wanted:
                 elapsed = time.perf_counter() - started
                 if elapsed < seconds or len(times[index]) < MINIMUM_RUNS:
@@ -155,7 +155,7 @@ class _PatternRank:
         return curve_through(self.sizes, times, computing if self.device.kind == "cpu" else None)
 
     def follow(self) -> None:
-        """Does what the leader says."""
+        """Runs the bursts that the leader broadcasts."""
         while (order := self._broadcast())[0] != STOP:
             self._run(*order)
 
@@ -163,14 +163,14 @@ class _PatternRank:
         return self._run(*self._broadcast(index, runs))
 
     def _broadcast(self, index: int = 0, runs: int = 0) -> tuple[int, int]:
-        """The leader's, on every member."""
+        """Broadcasts the leader's size index and number of runs; returns them on every rank."""
         order = torch.tensor([index, runs], device=self.place)
         dist.broadcast(order, self.pattern.ranks[0], self.group)
         index, runs = order.tolist()
         return index, runs
 
     def _run(self, index: int, runs: int) -> list[tuple[float, float]]:
-        """Seconds of each run, and for which part of them the core computed, after one that warms up."""
+        """Returns the seconds of each run and the fraction in which the core computed, after a warm-up run."""
         count = self.sizes[index] // ELEMENT_BYTES
         outgoing, incoming = self.outgoing[:count], self.incoming[:count]
         once = self._round_trip if self.pattern.kind == "transfer" else self._all_reduce
@@ -181,7 +181,7 @@ class _PatternRank:
             once(outgoing, incoming)
             self.device.synchronize()
             seconds = time.perf_counter() - started
-            # Threads of gloo's may run beside this one, where ranks are not held to a core each.
+            # gloo's threads may run in parallel where ranks are not pinned to one core each.
             found.append((seconds / parts, min(1.0, (time.process_time() - used) / seconds)))
         return found[1:]
 
@@ -189,7 +189,7 @@ class _PatternRank:
         dist.all_reduce(outgoing, group=self.group)
 
     def _round_trip(self, outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
-        """Two moves: what was sent is awaited at the end, as at the end of an iteration."""
+        """Sends and receives; the send is awaited last, as at the end of an iteration."""
         first, second = self.pattern.ranks
         incoming = torch.empty_like(incoming)
         if self.leads:
@@ -201,8 +201,8 @@ class _PatternRank:
         _wait(sending)
 
 
-def is_known(times: Sequence[float]) -> bool:
-    """Whether the median of so many runs is known well enough; see ``BOUND``."""
+def is_precise(times: Sequence[float]) -> bool:
+    """Whether the median of these runs is precise enough; see ``BOUND``."""
     if len(times) < MINIMUM_RUNS:
         return False
     interval = 1.57 * quartile_distance(times) / math.sqrt(len(times))
@@ -210,13 +210,13 @@ def is_known(times: Sequence[float]) -> bool:
 
 
 def runs_in_burst(times: Sequence[float]) -> int:
-    """As many as take ``BURST_SECONDS``, by the times so far."""
+    """Number of runs that take ``BURST_SECONDS``, by the times so far."""
     if not times:
         return FEWEST_IN_BURST
     return max(FEWEST_IN_BURST, min(MOST_IN_BURST, int(BURST_SECONDS / statistics.median(times))))
 
 
 def _wait(work: dist.Work | None) -> None:
-    """torch returns None only to ranks outside the group, which is never one of ours."""
+    """Waits for a transfer; torch returns None only to ranks outside the group."""
     assert work is not None
     work.wait()

@@ -1,4 +1,4 @@
-"""The process of a rank that ``deeppool network`` starts on this machine.
+"""Process of a rank that :func:`deeppool.measure_network` starts on this machine.
 
 Commands: ``setup`` (once), ``exit``. Answers: ``ready``, ``progress`` of rank 0, and ``done`` with what it measured.
 """
@@ -18,11 +18,11 @@ from deeppool.processes.managed_process import CommandChannel
 from deeppool.profiling.network.patterns import RankContext, measure_patterns
 
 RENDEZVOUS_TIMEOUT = 120.0
-"""Seconds, beyond those to measure, that a rank waits for the others; the launcher notices a death much sooner."""
+"""Seconds, in addition to the measurement's, that a rank waits for the others; the launcher detects a death sooner."""
 
 
 def main() -> None:
-    """Measures, and answers."""
+    """Serves one measurement."""
     commands = CommandChannel()
     heartbeat = Heartbeat(commands)
     try:
@@ -30,9 +30,9 @@ def main() -> None:
         context = RankContext(setup["rank"], setup["ranks"], setup["ranks"])
         device = find_device(setup["device"])
         device.select(context.local)
-        # gloo would listen on the machine's public address.
+        # By default gloo listens on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        heartbeat.enter("meeting the other ranks", waits=True)
+        heartbeat.enter("joining the other ranks", waits=True)
         with device.unbound():
             dist.init_process_group(
                 device.backend,

@@ -82,7 +82,7 @@ def test_what_is_no_series_of_branches_is_told_with_its_ends():
     found = coverage(capture(Dense(), (8,)))
     assert found.structure.startswith("non-series-parallel region of ")
     (sentence,) = found.warnings
-    assert "are no branches side by side" in sentence
+    assert "are not series-parallel" in sentence
     assert "granularity 'block'" in sentence
 
 

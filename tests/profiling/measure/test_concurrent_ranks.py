@@ -79,7 +79,7 @@ def test_another_core_that_is_killed_ends_the_measurement_in_a_line(model):
 @pytest.mark.processes
 def test_a_loss_that_others_do_not_know_is_told():
     own = capture(Small(), (256,), loss=lambda outputs, target: (outputs**2).mean() + 0 * target.sum())
-    with pytest.raises(RunError, match="Small has a loss of its own, which other ranks do not know"):
+    with pytest.raises(RunError, match="Small was captured with a custom loss, which other ranks lack"):
         ConcurrentRanks(own, "fp32", 1)
 
 

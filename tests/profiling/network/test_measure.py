@@ -23,7 +23,7 @@ from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.device.find import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling.network import measure, patterns
-from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, RankContext, group_sizes, is_known
+from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, RankContext, group_sizes, is_precise
 from tests.processes.children import gone, in_order, runs
 from tests.strategies import make_graph, measured_network, profile_from_times
 
@@ -59,15 +59,15 @@ def test_groups_are_few_and_hold_a_node_and_one_rank_more():
     assert len(group_sizes(1024, 8)) < 25
 
 
-def test_a_median_is_known_once_its_interval_is_narrow():
+def test_a_median_is_precise_once_its_interval_is_narrow():
     noisy = [1.0, 2.0] * MINIMUM_RUNS
-    assert not is_known([1.0] * (MINIMUM_RUNS - 1))
-    assert is_known([1.0] * MINIMUM_RUNS)
-    assert not is_known(noisy)
+    assert not is_precise([1.0] * (MINIMUM_RUNS - 1))
+    assert is_precise([1.0] * MINIMUM_RUNS)
+    assert not is_precise(noisy)
     # Quartiles of 1 and 2, median 1.5: the interval is 1.57 / √n of it.
     enough = math.ceil((1.57 / 1.5 / BOUND) ** 2)
-    assert not is_known([1.0, 2.0] * (enough // 2 - 2))
-    assert is_known([1.0, 2.0] * (enough // 2 + 2))
+    assert not is_precise([1.0, 2.0] * (enough // 2 - 2))
+    assert is_precise([1.0, 2.0] * (enough // 2 + 2))
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("transfer", 1.5), ("all-reduce", 3.0)])
