@@ -233,10 +233,12 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import contextlib, sys
 from deeppool.cli import main
+from deeppool.cli.output import progress
 @contextlib.contextmanager
-def told():
-    yield lambda what, share: print(what, flush=True)
-sys.modules["deeppool.cli.network"].progress = told
+def printed_progress(interrupted):
+    with progress(interrupted):
+        yield lambda what, share: print(what, flush=True)
+sys.modules["deeppool.cli.network"].progress = printed_progress
 main()
 """
 
