@@ -75,9 +75,9 @@ def test_a_transfer_counts_for_half_a_round_trip_and_the_warm_up_for_nothing(kin
     ticks, used = iter([0.0, 100.0, 200.0, 203.0, 300.0, 303.0]), iter([0.0, 9.0, 20.0, 21.5, 30.0, 33.1])
     clocks = SimpleNamespace(perf_counter=lambda: next(ticks), process_time=lambda: next(used))
     monkeypatch.setattr(patterns, "time", clocks)
-    monkeypatch.setattr(patterns._Member, "_there_and_back", lambda *_: None)
-    monkeypatch.setattr(patterns._Member, "_all_reduce", lambda *_: None)
-    member = patterns._Member(Pattern(kind, (0, 1)), RankContext(0, 2, 2), None, find_device("cpu"), (4, 8))
+    monkeypatch.setattr(patterns._PatternRank, "_round_trip", lambda *_: None)
+    monkeypatch.setattr(patterns._PatternRank, "_all_reduce", lambda *_: None)
+    member = patterns._PatternRank(Pattern(kind, (0, 1)), RankContext(0, 2, 2), None, find_device("cpu"), (4, 8))
     # Other threads may add to what is used.
     assert member._run(1, 2) == [(seconds, 0.5), (seconds, 1.0)]
 
