@@ -5,11 +5,13 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from hypothesis import strategies as some
 
 import deeppool as dp
 from deeppool.errors import RunError
-from deeppool.processes.torchrun.channel import Channel
+from deeppool.processes.torchrun.channel import HANDSHAKE_SECONDS, Channel
 from deeppool.processes.torchrun.clock import ClockOffset
 from deeppool.processes.torchrun.host_server import HostSlot
 from deeppool.processes.torchrun.launcher import LOOPBACK
@@ -31,7 +33,7 @@ from tests.processes.children import gone, runs
 from tests.strategies import profile_from_times
 
 EXAMPLE = "examples.two_branch:two_branch"
-PATIENCE = 100
+TIMEOUT = 100
 """Seconds for what takes a few on an idle machine."""
 END = 20
 """Seconds for everything to end: 10 at most on an idle machine."""
@@ -107,16 +109,16 @@ class Torchrun:
                 found += [own, *own.children(recursive=True)]
         return found
 
-    def agent(self, node: int) -> psutil.Process:
+    def process(self, node: int) -> psutil.Process:
         """torchrun's process of a node: the launcher on the first."""
         found = [x for x in psutil.Process(self.started[node].pid).children(True) if "deeppool.cli" in x.cmdline()]
         return next(x for x in found if "torch.distributed.run" not in " ".join(x.cmdline()))
 
     def rank(self, node: int) -> psutil.Process:
         """The process of a node's rank."""
-        return next(x for x in self.agent(node).children(True) if runs(x, "execution.worker"))
+        return next(x for x in self.process(node).children(True) if runs(x, "execution.worker"))
 
-    def codes(self, seconds: float = PATIENCE) -> list[int]:
+    def codes(self, seconds: float = TIMEOUT) -> list[int]:
         """Exit codes, when all have ended."""
         deadline = time.monotonic() + seconds
         return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.started]
@@ -224,7 +226,7 @@ def training(plan_file: Path, folder: Path) -> Iterator[Torchrun]:
     kept = folder / "kept"
     command = train(plan_file, "--steps", LONG, "--checkpoints", str(kept), "--checkpoint-every", "5")
     with Torchrun(2, 1, command, folder) as run:
-        wait_until(lambda: any(kept.glob("step-?????0")) or any(run.errors()), PATIENCE, "a checkpoint")
+        wait_until(lambda: any(kept.glob("step-?????0")) or any(run.errors()), TIMEOUT, "a checkpoint")
         assert run.errors() == []
         yield run
 
@@ -236,12 +238,12 @@ def training(plan_file: Path, folder: Path) -> Iterator[Torchrun]:
     [
         (lambda run: run.rank(1), signal.SIGKILL, "rank 1 was killed by signal 9 while it trained"),
         pytest.param(
-            lambda run: run.agent(1),
+            lambda run: run.process(1),
             signal.SIGKILL,
             "rank 1 was lost: torchrun's process of rank 1 on ",
             marks=pytest.mark.stress,
         ),
-        (lambda run: run.agent(0), signal.SIGKILL, "rank 0 of torchrun is gone; what rank 1 had started was ended"),
+        (lambda run: run.process(0), signal.SIGKILL, "rank 0 of torchrun is gone; what rank 1 had started was ended"),
         pytest.param(
             lambda run: psutil.Process(run.started[0].pid),
             signal.SIGINT,
@@ -249,7 +251,7 @@ def training(plan_file: Path, folder: Path) -> Iterator[Torchrun]:
             marks=pytest.mark.stress,
         ),
     ],
-    ids=["rank", "agent", "launcher", "control-c"],
+    ids=["rank", "host server", "launcher", "control-c"],
 )
 def test_whatever_dies_all_end_and_one_line_says_why(victim, number, told, plan_file: Path, tmp_path: Path) -> None:
     with training(plan_file, tmp_path) as run:
@@ -297,15 +299,26 @@ def test_a_folder_that_nodes_do_not_share_is_refused_before_anything_is_trained(
 # -- what they are made of --------------------------------------------------------------------------
 
 
-def connected() -> tuple[Channel, Channel]:
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        one = socket.create_connection(listener.getsockname())
-        other, _ = listener.accept()
-    return Channel(one), Channel(other)
+KEY = b"key"
 
 
-def test_lines_and_files_come_in_order_and_whole(tmp_path: Path) -> None:
-    here, there = connected()
+def connect(*keys: bytes) -> list[Channel | ConnectionError]:
+    """Both ends of a connection, the accepting one first; an error in place of an end that was refused."""
+    with socket.create_server((LOOPBACK, 0)) as listener, ThreadPoolExecutor() as threads:
+        made = socket.create_connection(listener.getsockname())
+        ends = [
+            threads.submit(Channel, end, key, accepted=accepted)
+            for end, key, accepted in ((listener.accept()[0], keys[0], True), (made, keys[-1], False))
+        ]
+    return [end.exception() or end.result() for end in ends]
+
+
+def test_ends_with_different_keys_refuse_each_other() -> None:
+    assert [type(end) for end in connect(KEY, b"other")] == 2 * [ConnectionError]
+
+
+def test_messages_and_files_arrive_in_order_and_complete(tmp_path: Path) -> None:
+    here, there = connect(KEY)
     contents = {"empty": b"", "lines": b"a\nb\n", "large": os.urandom(3_000_000)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -330,44 +343,49 @@ def test_lines_and_files_come_in_order_and_whole(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in target.iterdir()} == contents
 
 
-def test_half_a_line_of_a_killed_process_is_no_message() -> None:
-    here, there = connected()
+def test_half_a_message_of_a_killed_process_is_ignored() -> None:
+    here, there = connect(KEY)
     here.send("whole")
-    here._socket.sendall(b'{"event": "ha')
+    here._socket.sendall(struct.pack("!i", 100) + b'{"event": "ha')
     here.close()
     assert [message["event"] for message in there] == ["whole"]
     there.close()
 
 
-def test_strangers_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_without_the_key_are_refused_and_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed import HashStore
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     store, gathered = HashStore(), []
     thread = threading.Thread(target=lambda: gathered.append(_gather(store, LOOPBACK)), daemon=True)
     thread.start()
-    told = json.loads(store.get("launcher"))
-    seat = asdict(
-        HostSlot(1, local_rank=0, local_ranks=1, node=1, host="there", cores=(0,), memory=1, gpus=0, folder=".")
-    )
-    for first in (b"GET / HTTP/1.1\r\n", b"[]\n", json.dumps({"token": "guess", "seat": seat}).encode() + b"\n"):
-        with socket.create_connection((told["address"], told["port"]), timeout=10) as stranger:
-            stranger.sendall(first)
-            assert stranger.recv(1) == b""
-    friend = Channel(socket.create_connection((told["address"], told["port"])))
-    friend.send("hello", token=told["token"], seat=seat)
-    thread.join(PATIENCE)
-    ((rank, agent),) = gathered[0].items()
-    assert (rank, agent.seat.host) == (1, "there")
-    friend.close()
-    agent.close()
+    found = json.loads(store.get("launcher"))
+    address = found["address"], found["port"]
+    slot = HostSlot(1, local_rank=0, local_ranks=1, node=1, host="there", cores=(0,), memory=1, gpus=0, folder=".")
+    with socket.create_connection(address, timeout=10):
+        for first in (b"GET / HTTP/1.1\r\n", b"\x00\x00\x00\x10" + 16 * b"?", 300 * b"\x00"):
+            with socket.create_connection(address, timeout=10) as stranger:
+                stranger.sendall(first)
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(1000):
+                        pass
+        with pytest.raises(ConnectionError, match="could not be authenticated"):
+            Channel(socket.create_connection(address), b"guess", accepted=False)
+        worker = Channel(socket.create_connection(address), bytes.fromhex(found["authkey"]), accepted=False)
+        worker.send("hello", slot=asdict(slot))
+        thread.join(HANDSHAKE_SECONDS / 2)
+        assert gathered, "a connection that sends nothing held up the others"
+    ((rank, connection),) = gathered[0].items()
+    assert (rank, connection.slot) == (1, slot)
+    worker.close()
+    connection.close()
 
 
 def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed import HashStore
 
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr("deeppool.processes.torchrun.rendezvous.GATHERING_SECONDS", 0.0)
+    monkeypatch.setattr("deeppool.processes.torchrun.rendezvous.RENDEZVOUS_SECONDS", 0.0)
     with pytest.raises(RunError, match=r"torchrun's ranks 1, 2, 3 did not reach rank 0 at 127.0.0.1:\d+ within 0 s"):
         _gather(HashStore(), LOOPBACK)
 

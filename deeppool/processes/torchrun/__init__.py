@@ -1,19 +1,20 @@
 """One run over the processes that torchrun starts, on one node or several.
 
-torchrun starts a process per rank, on every node the same command. The one with rank 0 becomes the launcher;
-the others become its *agents*: each starts the processes of its rank (the rank itself, its background job, its
-spinner) with :class:`deeppool.processes.managed_process.ManagedProcess`, as the launcher does on its own machine, and relays their lines.
+torchrun starts the same command once per rank, on every node. The process with rank 0 becomes the launcher; each of
+the others becomes a host server, which starts the processes of its rank (the rank itself, its background job, its
+busy loop that keeps a core awake) as :class:`deeppool.processes.managed_process.ManagedProcess` and relays their
+messages.
 
-    gathering.py   who is there: the launcher and its agents find each other by torchrun's store
-    agent.py       an agent's life
-    launcher.py    the launcher's end: a Place whose processes are the agents'
-    wire.py        what runs between the two: JSON lines, and files
-    clock.py       how far two machines' clocks are apart
+    rendezvous.py    the launcher and the host servers find each other through torchrun's store
+    host_server.py   starts processes on its machine for the launcher
+    launcher.py      the launcher's side: a Launcher whose processes the host servers start
+    channel.py       the authenticated connection between the two: JSON messages, and files
+    clock.py         the offset between two machines' clocks
 """
 
 import os
 
 
 def started_by_torchrun() -> bool:
-    """Whether this process is one of the ranks that torchrun started."""
+    """Whether torchrun started this process."""
     return all(variable in os.environ for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))

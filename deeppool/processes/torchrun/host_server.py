@@ -1,4 +1,4 @@
-"""An agent: starts processes on its machine for the launcher, and relays what is said to and by them."""
+"""Host server: starts processes on its machine for the launcher, and relays commands and answers."""
 
 import itertools
 import os
@@ -22,25 +22,26 @@ FIRST_PINGS = 8
 
 @dataclass(frozen=True, slots=True)
 class HostSlot:
-    """Where one of torchrun's processes is, and what it finds there."""
+    """One of torchrun's processes: its ranks, its machine and the resources there."""
 
     rank: int
     local_rank: int
-    """Among torchrun's processes of its node."""
+    """Index among torchrun's processes on its node."""
     local_ranks: int
+    """torchrun's processes on its node."""
     node: int
     host: str
     cores: tuple[int, ...]
-    """That it may use."""
+    """Numbers of the cores that it may use."""
     memory: int
     """Bytes available on the node."""
     gpus: int
     folder: str
-    """Private, for the files of a run."""
+    """Private folder for the files of a run."""
 
 
 def find_host_slot(folder: Path) -> HostSlot:
-    """This process's."""
+    """The slot of this process."""
     import psutil
     import torch
 
@@ -59,29 +60,29 @@ def find_host_slot(folder: Path) -> HostSlot:
 
 
 class HostServer:
-    """Serves one launcher. A context manager that ends every process it has started."""
+    """Starts and commands processes for one launcher. A context manager that ends every one of them."""
 
-    def __init__(self, wire: Channel, folder: Path, *, same_clock: bool) -> None:
-        """Listens to nobody yet.
+    def __init__(self, channel: Channel, folder: Path, *, same_clock: bool) -> None:
+        """Starts relaying answers; commands are read by :meth:`serve`.
 
         Args:
-            wire: to the launcher.
-            folder: for the files that it sends.
+            channel: to the launcher.
+            folder: for the files that the launcher sends.
             same_clock: whether the launcher is on this machine.
         """
-        self._wire, self._folder = wire, folder
-        self._answers: Inbox = queue.SimpleQueue()
-        self._children: dict[int, ManagedProcess] = {}
+        self._channel, self._folder = channel, folder
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._processes: dict[int, ManagedProcess] = {}
         self._numbers: dict[ProcessHandle, int] = {}
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self.offset = ClockOffset()
         threading.Thread(target=self._relay, daemon=True).start()
         if not same_clock:
             threading.Thread(target=self._ping, daemon=True).start()
 
     def serve(self) -> bool | None:
-        """Obeys until the end; whether the run went well, None if the launcher is gone."""
-        obey = {
+        """Handles messages until the end; returns whether the run succeeded, None if the launcher is gone."""
+        handlers = {
             "folder": self._on_folder,
             "file": self._on_file,
             "start": self._on_start,
@@ -91,10 +92,10 @@ class HostServer:
             "pong": self._on_pong,
         }
         try:
-            for message in self._wire:
+            for message in self._channel:
                 if message["event"] == "end":
-                    return bool(message["well"])
-                obey[message["event"]](message)
+                    return bool(message["succeeded"])
+                handlers[message["event"]](message)
         except OSError as error:
             raise RunError(
                 f"cannot keep the files of the run in {self._folder}: {error.strerror} (is the disk full?)"
@@ -102,73 +103,73 @@ class HostServer:
         return None
 
     def _on_folder(self, message: Message) -> None:
-        """Another attempt begins."""
+        """Removes the files of the previous attempt."""
         for path in self._folder.iterdir():
             path.unlink()
 
     def _on_file(self, message: Message) -> None:
-        self._wire.receive_file(self._folder / Path(message["name"]).name, message["size"])
+        self._channel.receive_file(self._folder / Path(message["name"]).name, message["size"])
 
     def _on_start(self, message: Message) -> None:
-        # It may say something before it has its number.
-        with self._changing:
-            child = ManagedProcess(message["module"], message["name"], self._answers, fork_server=fork_server())
-            self._children[message["process"]] = child
-            self._numbers[child] = message["process"]
+        # Its first answer may come before it is registered.
+        with self._lock:
+            handle = ManagedProcess(message["module"], message["name"], self._inbox, fork_server=fork_server())
+            self._processes[message["process"]] = handle
+            self._numbers[handle] = message["process"]
 
     def _on_command(self, message: Message) -> None:
-        child = self._children.get(message["process"])
-        if child is not None:
-            child.send(message["command"], **message["arguments"], clock=self.offset.seconds)
+        handle = self._processes.get(message["process"])
+        if handle is not None:
+            handle.send(message["command"], **message["arguments"], clock=self.offset.seconds)
 
     def _on_cpu(self, message: Message) -> None:
-        child = self._children.get(message["process"])
-        self._wire.send("cpu", process=message["process"], seconds=child and child.cpu_seconds())
+        handle = self._processes.get(message["process"])
+        self._channel.send("cpu", process=message["process"], seconds=handle and handle.cpu_seconds())
 
     def _on_close(self, message: Message) -> None:
-        child = self._forget(message["process"])
-        if child is not None:
-            self._end(message["process"], child, message["grace"])
+        handle = self._unregister(message["process"])
+        if handle is not None:
+            self._end(message["process"], handle, message["grace"])
 
     def _on_pong(self, message: Message) -> None:
         self.offset.add(message["sent"], message["there"], time.perf_counter())
 
-    def _end(self, process: int, child: ManagedProcess, grace: float) -> None:
+    def _end(self, process: int, handle: ManagedProcess, grace: float) -> None:
         if grace:
-            child.close(grace)
+            handle.close(grace)
         else:
-            child.kill()
-        self._wire.send("ended", process=process, code=child.exit_code(), fate="was ended")
+            handle.kill()
+        self._channel.send("ended", process=process, code=handle.exit_code(), exit_reason="was ended")
 
-    def _forget(self, process: int) -> ManagedProcess | None:
-        with self._changing:
-            return self._children.pop(process, None)
+    def _unregister(self, process: int) -> ManagedProcess | None:
+        with self._lock:
+            return self._processes.pop(process, None)
 
     def _relay(self) -> None:
         while True:
-            child, message = self._answers.get()
-            with self._changing:
-                process = self._numbers[child] if message is not None else self._numbers.pop(child)
+            handle, message = self._inbox.get()
+            with self._lock:
+                process = self._numbers[handle] if message is not None else self._numbers.pop(handle)
             if message is not None:
-                self._wire.send("answer", process=process, message=message)
+                self._channel.send("answer", process=process, message=message)
                 continue
-            with self._changing:
-                # Whoever closes a child forgets it first: its last words are gone then.
-                if process not in self._children:
+            with self._lock:
+                # Whoever closes a process unregisters it first; its exit reason cannot be read any more.
+                if process not in self._processes:
                     continue
-                code, fate = child.exit_code(), child.exit_reason()
-            self._wire.send("ended", process=process, code=code, fate=fate)
+                code, exit_reason = handle.exit_code(), handle.exit_reason()
+            self._channel.send("ended", process=process, code=code, exit_reason=exit_reason)
 
     def _ping(self) -> None:
         for number in itertools.count():
-            self._wire.send("ping", sent=time.perf_counter())
+            self._channel.send("ping", sent=time.perf_counter())
             time.sleep(PING_SECONDS if number >= FIRST_PINGS else 0.05)
 
     def __enter__(self) -> "HostServer":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in list(self._children):
-            child = self._forget(process)
-            if child is not None:
-                child.kill()
+        for process in list(self._processes):
+            handle = self._unregister(process)
+            if handle is not None:
+                handle.kill()

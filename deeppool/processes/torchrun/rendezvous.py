@@ -1,10 +1,11 @@
-"""How torchrun's processes find each other: the launcher leaves its address and a secret in torchrun's store.
+"""Rendezvous of torchrun's processes: the launcher leaves its address and an authentication key in torchrun's store.
 
 Whoever can read that store can start processes: keep its port to the nodes of the run, as torch.distributed asks.
 On one node, and between "nodes" whose master address is the loopback, the launcher listens on the loopback only.
 """
 
-import hmac
+import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -15,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -30,24 +30,23 @@ from deeppool.processes.torchrun.launcher import LOOPBACK, HostConnection, Torch
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-GATHERING_SECONDS = 120.0
-"""For every node to start Python, import torch and find the launcher."""
-HELLO_SECONDS = 5.0
+RENDEZVOUS_SECONDS = 120.0
+"""Time limit for every node to start Python, import torch and connect to the launcher."""
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 3
-"""torchrun ends all of its processes when one has failed; the launcher finds out why, and says so, in these."""
+"""When one process fails, torchrun ends all; rank 0 has this time to report why."""
 
 
 class WorkerGroup:
-    """All of torchrun's processes, seen from rank 0."""
+    """All of torchrun's processes, as rank 0 sees them."""
 
-    def __init__(self, agents: dict[int, HostConnection], seat: HostSlot, address: str) -> None:
-        """The agents of the ranks from 1, and this process's seat."""
-        self._agents, self._seat, self._address = agents, seat, address
-        self.ranks = len(agents) + 1
+    def __init__(self, connections: dict[int, HostConnection], slot: HostSlot, address: str) -> None:
+        """Takes the connections to the ranks from 1, and the slot of this process."""
+        self._connections, self._slot, self._address = connections, slot, address
+        self.ranks = len(connections) + 1
 
     def launcher(self, device: str, ranks: int) -> TorchrunLauncher:
-        """For the ranks of a plan.
+        """Launcher for the ranks of a plan.
 
         Raises:
             RunError: the plan is for more ranks, or fewer.
@@ -57,40 +56,40 @@ class WorkerGroup:
                 f"the plan is for {ranks} ranks, torchrun has started {self.ranks} processes "
                 f"(plan with --gpus {self.ranks}, or change --nnodes and --nproc-per-node)"
             )
-        return TorchrunLauncher(self._agents, self._seat, self._address, device)
+        return TorchrunLauncher(self._connections, self._slot, self._address, device)
 
 
-@contextmanager
+@contextlib.contextmanager
 def rendezvous() -> Iterator[WorkerGroup]:
-    """The crew, on rank 0; the other processes serve it for as long as the block lasts there, and exit.
+    """Connects all of torchrun's processes: rank 0 runs the block, the others serve it until it ends, and exit.
 
-        with gathered() as crew:
-            record = dp.train(plan, job, steps=1000, launcher=crew.launcher(plan.device, plan.gpus))
+        with rendezvous() as workers:
+            record = dp.train(plan, job, steps=1000, launcher=workers.launcher(plan.device, plan.gpus))
 
     Raises:
-        RunError: some process does not come, or rank 0 is gone.
-        SystemExit: on the ranks from 1; 0 when all went well on rank 0, else 1, in silence: rank 0 says why.
+        RunError: a process does not connect, or rank 0 is gone.
+        SystemExit: on the ranks from 1; 0 when all went well on rank 0, else 1, without a message: rank 0 prints one.
     """
     _end_with_torchrun()
     with private_folder() as folder:
-        seat = find_host_slot(folder)
+        slot = find_host_slot(folder)
         store = _join_store()
-        if seat.rank:
+        if slot.rank:
             try:
-                sys.exit(_serve(store, seat))
+                sys.exit(_serve(store, slot))
             except KeyboardInterrupt:
                 sys.exit(1)
-        address = _own_address(seat)
-        agents = _gather(store, address)
-        well = False
+        address = _own_address(slot)
+        connections = _gather(store, address)
+        succeeded = False
         try:
-            yield WorkerGroup(agents, seat, address)
-            well = True
+            yield WorkerGroup(connections, slot, address)
+            succeeded = True
         finally:
-            for agent in agents.values():
-                agent.wire.send("end", well=well)
-            for agent in agents.values():
-                agent.close()
+            for connection in connections.values():
+                connection.channel.send("end", succeeded=succeeded)
+            for connection in connections.values():
+                connection.close()
 
 
 def _join_store() -> "Store":
@@ -98,72 +97,74 @@ def _join_store() -> "Store":
     from torch.distributed.rendezvous import rendezvous
 
     try:
-        store, _, _ = next(iter(rendezvous("env://", timeout=timedelta(seconds=GATHERING_SECONDS))))
+        store, _, _ = next(iter(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS))))
     except (RuntimeError, ValueError, OSError) as error:
         raise RunError(f"torchrun's processes cannot meet: {_first_line(error)}") from error
-    # torchrun has its own store when it starts processes; those that it starts again must not find the old address.
+    # torchrun keeps its store when it restarts processes: they must not find the old address.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # The ranks are clients of the launcher's store, wherever torchrun's own one is.
+    # The ranks are clients of the launcher's store, not of torchrun's.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
     return PrefixStore(f"deeppool/{attempt}", store)
 
 
-def _own_address(seat: HostSlot) -> str:
-    """Of rank 0's machine, as the others know it."""
-    known = os.environ["MASTER_ADDR"]
-    return LOOPBACK if is_loopback(known) or seat.local_ranks == int(os.environ["WORLD_SIZE"]) else known
+def _own_address(slot: HostSlot) -> str:
+    """Address of rank 0's machine as the others reach it."""
+    address = os.environ["MASTER_ADDR"]
+    return LOOPBACK if is_loopback(address) or slot.local_ranks == int(os.environ["WORLD_SIZE"]) else address
 
 
 def _gather(store: "Store", address: str) -> dict[int, HostConnection]:
-    """Listens until every other rank has come."""
+    """Accepts connections until every other rank has one."""
     ranks = int(os.environ["WORLD_SIZE"])
-    token = secrets.token_hex(32)
-    agents: dict[int, HostConnection] = {}
-    deadline = time.monotonic() + GATHERING_SECONDS
+    authkey = secrets.token_bytes(32)
+    connections: dict[int, HostConnection] = {}
+
+    def admit(connection: socket.socket) -> None:
+        """Authenticates in a thread: a stranger that connects and sends nothing holds up nobody."""
+        with contextlib.suppress(ConnectionError):
+            channel = Channel(connection, authkey, accepted=True)
+            for hello in itertools.islice(channel, 1):
+                slot = HostSlot(**{**hello["slot"], "cores": tuple(hello["slot"]["cores"])})
+                connections[slot.rank] = HostConnection(channel, slot)
+
+    deadline = time.monotonic() + RENDEZVOUS_SECONDS
     with listen(address) as listener:
         port = listener.getsockname()[1]
-        store.set("launcher", json.dumps({"address": address, "port": port, "token": token}))
-        while len(agents) < ranks - 1:
-            listener.settimeout(max(0.1, deadline - time.monotonic()))
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                missing = ", ".join(str(rank) for rank in range(1, ranks) if rank not in agents)
+        store.set("launcher", json.dumps({"address": address, "port": port, "authkey": authkey.hex()}))
+        listener.settimeout(POLL_SECONDS)
+        while len(connections) < ranks - 1:
+            if time.monotonic() > deadline:
+                missing = ", ".join(str(rank) for rank in range(1, ranks) if rank not in connections)
                 raise RunError(
                     f"torchrun's ranks {missing} did not reach rank 0 at {address}:{port} within "
-                    f"{GATHERING_SECONDS:.0f} s (does a firewall close the port between the nodes?)"
-                ) from None
-            wire = Channel(connection)
-            said = wire.first(HELLO_SECONDS)
-            if said is None or not hmac.compare_digest(str(said.get("token")), token):
-                wire.close()
-                continue
-            found = HostSlot(**{**said["seat"], "cores": tuple(said["seat"]["cores"])})
-            agents[found.rank] = HostConnection(wire, found)
-    return agents
+                    f"{RENDEZVOUS_SECONDS:.0f} s (does a firewall close the port between the nodes?)"
+                )
+            with contextlib.suppress(TimeoutError):
+                threading.Thread(target=admit, args=listener.accept()[:1], daemon=True).start()
+    return connections
 
 
-def _serve(store: "Store", seat: HostSlot) -> int:
-    """An agent's life; its exit code."""
+def _serve(store: "Store", slot: HostSlot) -> int:
+    """Runs the host server of this process; returns its exit code."""
     try:
-        # Not by store.get, which hears no signal while it waits.
+        # Not store.get, which handles no signal while it waits.
         while not store.check(["launcher"]):
             time.sleep(POLL_SECONDS)
         found = json.loads(store.get("launcher"))
-        connection = socket.create_connection((found["address"], found["port"]), timeout=GATHERING_SECONDS)
+        connection = socket.create_connection((found["address"], found["port"]), timeout=RENDEZVOUS_SECONDS)
+        channel = Channel(connection, bytes.fromhex(found["authkey"]), accepted=False)
     except (RuntimeError, OSError) as error:
-        raise RunError(f"rank {seat.rank} of torchrun cannot reach rank 0: {_first_line(error)}") from error
-    wire = Channel(connection)
-    wire.send("hello", token=found["token"], seat=asdict(seat))
-    same_clock = seat.local_ranks == int(os.environ["WORLD_SIZE"])
+        raise RunError(f"rank {slot.rank} of torchrun cannot reach rank 0: {_first_line(error)}") from error
+    channel.send("hello", slot=asdict(slot))
+    same_clock = slot.local_ranks == int(os.environ["WORLD_SIZE"])
     try:
-        with HostServer(wire, Path(seat.folder), same_clock=same_clock) as agent:
-            well = agent.serve()
+        with HostServer(channel, Path(slot.folder), same_clock=same_clock) as server:
+            succeeded = server.serve()
     finally:
-        wire.close()
-    if well is None:
-        raise RunError(f"rank 0 of torchrun is gone; what rank {seat.rank} had started was ended")
-    return 0 if well else 1
+        channel.close()
+    if succeeded is None:
+        raise RunError(f"rank 0 of torchrun is gone; what rank {slot.rank} had started was ended")
+    return 0 if succeeded else 1
 
 
 def _first_line(error: Exception) -> str:
@@ -171,22 +172,20 @@ def _first_line(error: Exception) -> str:
 
 
 def _end_with_torchrun() -> None:
-    """Makes SIGTERM, and the death of torchrun, end this process as Ctrl-C does, but not at once on rank 0."""
+    """Makes SIGTERM and the end of torchrun interrupt this process as Ctrl-C does, after a delay on rank 0."""
 
-    def on_terminate(*_: object) -> None:
+    def on_sigterm(*_: object) -> None:
         if os.environ["RANK"] == "0":
             signal.alarm(GRACE_SECONDS)
         else:
             raise KeyboardInterrupt
 
-    def follow(parent: int) -> None:
-        waiting = select.poll()
-        waiting.register(parent, select.POLLIN)
-        waiting.poll()
+    def watch_parent(parent: int) -> None:
+        select.select([parent], [], [])
         os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, on_terminate)
-    # Of Linux; elsewhere a torchrun that is killed leaves its processes behind, as it does those of any program.
+    signal.signal(signal.SIGTERM, on_sigterm)
+    # Linux only: elsewhere a torchrun that is killed leaves its processes behind, as with any program.
     if hasattr(os, "pidfd_open"):
-        threading.Thread(target=follow, args=(os.pidfd_open(os.getppid()),), daemon=True).start()
+        threading.Thread(target=watch_parent, args=(os.pidfd_open(os.getppid()),), daemon=True).start()
