@@ -2,13 +2,13 @@
 
 managed_process      a process that takes commands and answers, as JSON lines
 fork_server          the process that imports torch once and forks workers
-fork_server_client   the side that asks it to
+fork_server_client   starts a fork server and requests processes from it
 launcher             where the ranks of a run start; LocalLauncher for this machine
 rank_group           all ranks of a run, started and commanded together
-heartbeat            what a rank does now, sent regularly
-hang_detector        which rank no longer makes progress
-failure_attribution  which rank failed first, and what the error says
-shared_page          a page of memory between a foreground rank and its background
-wakeup_pipe          wakes a background that waits
-torchrun/            the same over the processes that torchrun started
+heartbeat            reports the current activity of a rank every second
+hang_detector        finds the rank that no longer makes progress
+failure_attribution  finds the rank that failed first, and makes the error message
+shared_page          shared memory between a foreground rank and its background
+wakeup_pipe          wakes a waiting background
+torchrun/            starts ranks through the processes of torchrun
 """

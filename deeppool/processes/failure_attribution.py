@@ -1,4 +1,4 @@
-"""Which rank is to blame when one ends, and what is told of it: the first fault, not those that follow from it."""
+"""Failure attribution: finds the rank that failed first, not those that failed because of it, and makes the error."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,17 +11,17 @@ ADVICE = {
     "memory": LESS_MEMORY,
     "loader": "if memory ran out, fewer loader_workers need less; loader_workers=0 shows an error of the data's own",
 }
-"""By the kind of a failure."""
+"""Advice by the kind of a failure."""
 
 
 def root_cause(ranks: Sequence[RankStatus], codes: Mapping[str, int | None]) -> RankStatus | None:
-    """A rank that did not fall with another; None where all that ended so far lost a connection.
+    """Rank that failed by itself; None if all that ended so far lost a connection.
 
     Args:
-        ranks: all.
-        codes: exit code by name; None while it runs, minus a signal's number where that killed it.
+        ranks: all ranks of the run.
+        codes: exit code by name; None while it runs, minus the signal's number if a signal killed it.
     """
-    # gloo may abort a process that ends after a lost connection: what it told before is why it ends.
+    # gloo may abort a process that ends after a lost connection: the failure that it reported before is the cause.
     killed = [rank for rank in ranks if (codes[rank.name] or 0) < 0 and not rank.failure]
     own = [rank for rank in ranks if rank.failure and rank.failure["kind"] != "connection"]
     silent = [rank for rank in ranks if codes[rank.name] is not None and not rank.failure]
@@ -29,45 +29,47 @@ def root_cause(ranks: Sequence[RankStatus], codes: Mapping[str, int | None]) -> 
 
 
 def failure_error(
-    ranks: Sequence[RankStatus], first: RankStatus | None, fate: str, when: str, out_of_memory: int
+    ranks: Sequence[RankStatus], first: RankStatus | None, exit_reason: str, when: str, out_of_memory: int
 ) -> RankFailedError:
-    """The error of a run that a rank ended.
+    """Error of a run that failed with one of its ranks.
 
     Args:
-        ranks: all.
-        first: to blame, of :func:`root_cause`.
-        fate: how it ended, as its parent saw it.
-        when: what the ranks were told to do.
-        out_of_memory: processes that the kernel ended since the run began, because this machine had no memory left.
+        ranks: all ranks of the run.
+        first: the root cause, of :func:`root_cause`.
+        exit_reason: how its process ended.
+        when: what the ranks were doing, for the message.
+        out_of_memory: processes that the kernel killed for lack of memory since the run began.
     """
-    victims = [rank for rank in ranks if rank.failure and rank.failure["kind"] == "connection" and rank is not first]
+    disconnected = [
+        rank for rank in ranks if rank.failure and rank.failure["kind"] == "connection" and rank is not first
+    ]
     if first is None:
-        told = "; ".join(f"{rank.name} {rank.failure['text']}" for rank in victims if rank.failure)
-        error = RankFailedError(f"{told} {when}; all ranks were stopped (is the network between them up?)")
+        text = "; ".join(f"{rank.name} {rank.failure['text']}" for rank in disconnected if rank.failure)
+        error = RankFailedError(f"{text} {when}; all ranks were stopped (is the network between them up?)")
     elif first.failure is None:
-        seen = f", last seen in {first.what}" if first.pulse else ""
-        missed = "".join(f", missed by {rank.name} in {rank.failure['doing']}" for rank in victims if rank.failure)
-        starved = fate.startswith("was killed by signal 9") and out_of_memory > 0
-        cause = ", probably by the kernel because memory ran out," if starved else ""
+        seen = f", last seen in {first.what}" if first.heartbeat else ""
+        missed = "".join(f", missed by {rank.name} in {rank.failure['doing']}" for rank in disconnected if rank.failure)
+        killed_for_memory = exit_reason.startswith("was killed by signal 9") and out_of_memory > 0
+        cause = ", probably by the kernel because memory ran out," if killed_for_memory else ""
         error = RankFailedError(
-            f"{first.name} {fate}{cause} {when}{seen}{missed}; the other ranks were stopped "
-            f"({LESS_MEMORY if starved else 'run again'})"
+            f"{first.name} {exit_reason}{cause} {when}{seen}{missed}; the other ranks were stopped "
+            f"({LESS_MEMORY if killed_for_memory else 'run again'})"
         )
     elif first.failure["kind"] == "refusal":
         error = RankRefusedError(f"{first.name} gave up {when}: {first.failure['text']}; the other ranks were stopped")
     else:
         advice = ADVICE.get(first.failure["kind"])
-        told = f"{first.name} {first.failure['text']} {when}; the other ranks were stopped"
-        error = RankFailedError(told if advice is None else f"{told} ({advice})")
-    told_by = [first] if first is not None else victims
-    for rank in told_by:
+        text = f"{first.name} {first.failure['text']} {when}; the other ranks were stopped"
+        error = RankFailedError(text if advice is None else f"{text} ({advice})")
+    reporting = [first] if first is not None else disconnected
+    for rank in reporting:
         if rank.failure is not None:
             error.add_note(f"of {rank.name}: {rank.failure['traceback']}")
     return error
 
 
-def processes_without_memory() -> int:
-    """That the kernel of this machine has ended for want of memory since it started; 0 where it does not say."""
+def out_of_memory_kills() -> int:
+    """Processes that this machine's kernel has killed for lack of memory since its start; 0 if unknown."""
     try:
         counters = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
     except OSError:

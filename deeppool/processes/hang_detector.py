@@ -1,6 +1,6 @@
-"""Which of several ranks hangs, when all stand still: not those that wait for it.
+"""Detects which of several ranks hangs when none makes progress: not those that wait for it.
 
-Pure: it is told what was heard and how much time passed, and answers in a sentence.
+Pure: messages and the time are arguments, the result is a sentence.
 """
 
 from collections.abc import Collection
@@ -8,93 +8,93 @@ from dataclasses import dataclass, field
 
 from deeppool.processes.managed_process import Message
 
-MUTE_SECONDS = 30.0
-"""Without a sign of life, from a rank that gave them every second: it is stopped, whatever the others do."""
+SILENT_SECONDS = 30.0
+"""Without a heartbeat for so long, a rank counts as stopped even if the others make progress."""
 LATE_SECONDS = 5.0
-"""Without a sign of life: among ranks that stand still, this one is to blame."""
+"""Without a heartbeat for so long, a rank is reported as hung once no rank makes progress."""
 
 
 @dataclass(slots=True)
 class RankStatus:
-    """What was last heard of one rank."""
+    """Last messages of one rank."""
 
     name: str
-    pulse: Message | None = None
+    heartbeat: Message | None = None
     """See :class:`deeppool.processes.heartbeat.Heartbeat`; None before the first, while it imports what it needs."""
     time: float = 0.0
-    """Of the pulse, on the vigil's clock."""
+    """When the heartbeat came, on the detector's clock."""
     failure: Message | None = None
     """See :mod:`deeppool.execution.failure_report`."""
 
     @property
     def what(self) -> str:
-        """It did."""
-        return str(self.pulse["what"]) if self.pulse else "its start"
+        """Last known activity."""
+        return str(self.heartbeat["what"]) if self.heartbeat else "its start"
 
     @property
     def waits(self) -> bool:
-        """For other ranks, as far as it is known."""
-        return self.pulse is not None and bool(self.pulse["waits"])
+        """Whether it is known to wait for other ranks."""
+        return self.heartbeat is not None and bool(self.heartbeat["waits"])
 
 
 @dataclass(slots=True)
 class HangDetector:
-    """Listens to the ranks of a run. Its clock counts the seconds in which somebody listened."""
+    """Records the messages of the ranks of a run. Its clock counts the seconds in which messages were read."""
 
     ranks: dict[str, RankStatus] = field(default_factory=dict)
     clock: float = 0.0
     progress: float = 0.0
-    """When a rank last got on."""
+    """When a rank last made progress."""
 
-    def hear(self, name: str, message: Message) -> None:
-        """A rank said something; a pulse is progress only where it tells of something new."""
+    def record(self, name: str, message: Message) -> None:
+        """Records a message of a rank; a heartbeat is progress only if its activity is new."""
         rank = self.ranks[name]
-        if message["event"] == "pulse":
-            if rank.pulse is None or rank.pulse["since"] != message["since"]:
+        if message["event"] == "heartbeat":
+            if rank.heartbeat is None or rank.heartbeat["since"] != message["since"]:
                 self.progress = self.clock
-            rank.pulse, rank.time = message, self.clock
+            rank.heartbeat, rank.time = message, self.clock
             return
         self.progress = self.clock
         if message["event"] == "failed":
             rank.failure = message
 
-    def hung(self, patience: float, meeting: float, finished: Collection[str], when: str) -> str | None:
-        """What is wrong with ranks that stand still; None while there is hope.
+    def hung(self, timeout: float, rendezvous_timeout: float, finished: Collection[str], when: str) -> str | None:
+        """Describes ranks that make no progress; None before their timeout.
 
         Args:
-            patience: seconds without progress of any rank.
-            meeting: the same where each of them waits for the others.
-            finished: names of ranks that did what they were told.
-            when: what that was.
+            timeout: seconds without progress of any rank.
+            rendezvous_timeout: the same while each of them waits for the others.
+            finished: names of ranks that completed the command.
+            when: what the command was, for the message.
         """
-        still = self.clock - self.progress
+        stalled = self.clock - self.progress
         busy = [rank for rank in self.ranks.values() if rank.name not in finished]
-        mute = any(self._silence(rank) > MUTE_SECONDS for rank in busy)
-        if not mute and still <= (meeting if all(rank.waits for rank in busy) else patience):
+        silent = any(self._silence(rank) > SILENT_SECONDS for rank in busy)
+        if not silent and stalled <= (rendezvous_timeout if all(rank.waits for rank in busy) else timeout):
             return None
         late = [rank for rank in busy if self._silence(rank) > LATE_SECONDS]
-        culprits = late or [rank for rank in busy if not rank.waits]
-        others = [f"{rank.name} in {rank.what}" for rank in busy if rank not in culprits]
+        hung = late or [rank for rank in busy if not rank.waits]
+        others = [f"{rank.name} in {rank.what}" for rank in busy if rank not in hung]
         waiting = f", waited for by {' and '.join(others)}" if others else ""
-        if culprits:
-            told = " and ".join(map(self._hang, culprits))
-            return f"{told}{waiting} {when}; all ranks were stopped (look there, or run again)"
+        if hung:
+            descriptions = " and ".join(map(self._describe, hung))
+            return f"{descriptions}{waiting} {when}; all ranks were stopped (look there, or run again)"
         return (
-            f"no rank got on for {still:.0f} s {when}, each waits for another: {' and '.join(others)}; all ranks were "
-            "stopped (is the network between them up?)"
+            f"no rank made progress for {stalled:.0f} s {when}, each waits for another: {' and '.join(others)}; "
+            "all ranks were stopped (is the network between them up?)"
         )
 
-    def _hang(self, rank: RankStatus) -> str:
+    def _describe(self, rank: RankStatus) -> str:
         silence = self._silence(rank)
-        if rank.pulse is None:
-            return f"{rank.name} said nothing for {self.clock - self.progress:.0f} s"
+        if rank.heartbeat is None:
+            return f"{rank.name} sent nothing for {self.clock - self.progress:.0f} s"
         if silence > LATE_SECONDS:
             return (
-                f"{rank.name} hangs: it has given no sign of life for {silence:.0f} s (was the process stopped?), the "
+                f"{rank.name} hangs: no heartbeat for {silence:.0f} s (was the process stopped?), the "
                 f"last in {rank.what}"
             )
-        at = f", at {rank.pulse['at']}" if rank.pulse["at"] else ""
-        return f"{rank.name} hangs: it has been in {rank.what} for {rank.pulse['seconds']:.0f} s{at}"
+        at = f", at {rank.heartbeat['at']}" if rank.heartbeat["at"] else ""
+        return f"{rank.name} hangs: it has been in {rank.what} for {rank.heartbeat['seconds']:.0f} s{at}"
 
     def _silence(self, rank: RankStatus) -> float:
-        return 0.0 if rank.pulse is None else self.clock - rank.time
+        return 0.0 if rank.heartbeat is None else self.clock - rank.time

@@ -1,7 +1,7 @@
-"""A rank's sign of life: every second, what it does, for how long, and whether it waits for other ranks.
+"""Heartbeat: reports every second what a rank does, for how long, and whether it waits for other ranks.
 
-A thread of its own sends it, so the launcher hears of a rank whose main thread is blocked, and tells the rank
-that hangs from those that wait for it. A process that was stopped sends nothing, which says as much.
+A thread of its own sends it, so the launcher is informed about a rank whose main thread is blocked, and can distinguish
+the rank that hangs from those that wait for it. A process that was stopped sends nothing, which is detected too.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from deeppool.processes.managed_process import CommandChannel
 
 PERIOD = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 
 TORCH = f"{os.sep}torch{os.sep}"
 DISTRIBUTED = f"{TORCH}distributed{os.sep}"
@@ -25,41 +25,41 @@ STANDARD = sysconfig.get_path("stdlib")
 
 
 class Activity(NamedTuple):
-    """What a rank does."""
+    """Activity of the main thread of a rank."""
 
     what: str
     since: float
-    """On the clock of ``time.perf_counter``."""
+    """Start of the activity, on the clock of ``time.perf_counter``."""
     waits: bool
-    """Whether for other ranks, or for the launcher."""
+    """Whether it waits for other ranks, or for the launcher."""
 
 
 class Heartbeat:
-    """Tells the launcher what the main thread of this process does."""
+    """Reports the activity of this process's main thread to the launcher."""
 
     def __init__(self, commands: CommandChannel) -> None:
-        """Starts telling."""
+        """Starts sending heartbeats."""
         self._commands = commands
         self._phase = Activity("its start", time.perf_counter(), waits=False)
         self.probe: Callable[[], Activity | None] = lambda: None
-        """Knows it more exactly than the phase, where it knows it."""
+        """Returns an activity that is more exact than the phase, or None."""
         threading.Thread(target=self._beat, daemon=True).start()
 
     def enter(self, what: str, *, waits: bool = False) -> None:
-        """The main thread begins something else."""
+        """Records that the main thread begins another phase."""
         self._phase = Activity(what, time.perf_counter(), waits)
 
     @property
     def doing(self) -> Activity:
-        """What the main thread does now."""
+        """Current activity of the main thread."""
         return self.probe() or self._phase
 
     def _beat(self) -> None:
         while True:
             what, since, waits = self.doing
-            communicates, at = _look_at_main_thread()
+            communicates, at = _inspect_main_thread()
             self._commands.answer(
-                "pulse",
+                "heartbeat",
                 what=what,
                 since=since,
                 seconds=time.perf_counter() - since,
@@ -70,13 +70,13 @@ class Heartbeat:
 
 
 def is_library(path: str) -> bool:
-    """Whether a source file is Python's, torch's or this package's; what is not is the user's own."""
+    """Whether a source file belongs to Python, torch or this package, and not to the user."""
     standard = path.startswith(STANDARD) and "site-packages" not in path
     return standard or TORCH in path or path.startswith((OURS, "<frozen", "<eval_with_key", "<string"))
 
 
-def _look_at_main_thread() -> tuple[bool, str | None]:
-    """Whether it is inside torch.distributed, as BatchNorm over ranks may be; and the innermost line of the user's."""
+def _inspect_main_thread() -> tuple[bool, str | None]:
+    """Whether the main thread is in torch.distributed, as synchronised BatchNorm is; and the user's innermost line."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     communicates, at = False, None
     while frame is not None:

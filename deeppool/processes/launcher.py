@@ -1,4 +1,4 @@
-"""Where the processes of a live run are: on this machine, or wherever an engine puts them."""
+"""Launchers start the processes of a live run, on this machine or through a cluster engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,57 +13,57 @@ from deeppool.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a rank must know of where it runs; travels in its ``setup`` command."""
+    """Machine resources of one rank, sent to it in its ``setup`` command."""
 
     folder: str
-    """Private, with the files of the run."""
+    """Private folder with the files of the run."""
     rendezvous: str
-    """URL at which torch.distributed meets."""
+    """URL of torch.distributed's rendezvous."""
     interface: str | None
-    """Network interface that gloo listens on; None: its own choice."""
+    """Network interface that gloo listens on; None: gloo chooses."""
     index: int
-    """Of its device, among those of its machine."""
+    """Index of its device on its machine."""
     core: int | None
-    """To run on; None: any."""
+    """Core to run on; None: any."""
 
 
 class Launcher(Protocol):
-    """A machine or several, with room for the ranks of a run."""
+    """Starts the ranks of a run on one machine or several."""
 
     cores: int
-    """Cores or GPUs that the ranks of the run have to themselves; fewer than ranks where they share."""
+    """Cores or GPUs that the ranks use exclusively; fewer than ranks if they share them."""
     same_files: bool
-    """Whether every rank reads what the launcher writes, in whatever folder."""
+    """Whether all ranks and the launcher share a file system."""
 
     def check(self, model: str, needed: int) -> None:
-        """Raises RunError where the ranks find no room.
+        """Raises RunError if the ranks do not fit.
 
         Args:
-            model: for the message.
-            needed: bytes of memory of each rank.
+            model: name of the model, for the message.
+            needed: bytes of memory per rank.
         """
 
     def distribute_files(self, folder: Path) -> None:
-        """Brings the files of a private folder to every machine of the run, before a process starts."""
+        """Copies the files of a private folder to every machine of the run, before a process starts."""
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """Of one rank; known when the files were handed over."""
+        """Resources of one rank, known after :meth:`distribute_files`."""
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
-        """Starts ``python -m module`` where a rank is; its answers go to an inbox of its own unless one is given."""
+        """Starts ``python -m module`` on the machine of a rank; answers go to ``inbox``, or to an inbox of its own."""
 
 
 class LocalLauncher:
-    """All ranks on this machine: each on a core of its own as far as there are, or a GPU each."""
+    """Starts all ranks on this machine, each on its own core while there are enough, or on its own GPU."""
 
     same_files = True
 
     def __init__(self, device: str, ranks: int) -> None:
-        """Looks at the cores.
+        """Reads which cores this process may use.
 
         Args:
             device: ``cpu`` or ``cuda``.
-            ranks: of the run.
+            ranks: number of ranks of the run.
         """
         self._device, self._ranks = device, ranks
         self._usable = usable_cores()
@@ -71,7 +71,7 @@ class LocalLauncher:
         self.cores = min(ranks, len(self._usable)) if device == "cpu" else ranks
 
     def check(self, model: str, needed: int) -> None:
-        """Raises RunError where there are too few GPUs, or too little memory."""
+        """Raises RunError if there are too few GPUs, or too little memory."""
         if self._device == "cuda":
             import torch
 
@@ -91,11 +91,11 @@ class LocalLauncher:
             )
 
     def distribute_files(self, folder: Path) -> None:
-        """The ranks read where the launcher wrote."""
+        """Remembers the folder: the ranks read the same files."""
         self._folder = folder
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """On the loopback interface: gloo would listen on the machine's public address."""
+        """Resources of one rank, on the loopback interface: gloo would listen on the machine's public address."""
         return WorkerSpec(
             folder=str(self._folder),
             rendezvous=(self._folder / "rendezvous").as_uri(),
@@ -105,5 +105,5 @@ class LocalLauncher:
         )
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ManagedProcess:
-        """A child of this process."""
+        """Starts a child process."""
         return ManagedProcess(module, name, inbox, fork_server=fork_server())

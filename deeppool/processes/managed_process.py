@@ -1,8 +1,8 @@
-"""A child process that is commanded by JSON lines on its standard input and answers on its standard output.
+"""Managed process: a child that reads commands as JSON lines on standard input and answers on standard output.
 
-Nobody outlives anybody: the parent kills its children when it closes them, and a child whose parent is
-gone reads the end of its input and dies, whatever it was doing. Each child has a process group, which dies
-with it: the processes that it started itself, loaders of data for example, may hang too.
+The parent kills its processes when it closes them, and a process whose parent is gone reads the end of its input and
+exits, whatever it was doing. Each has its own process group, which is killed with it: the processes that it started
+itself, such as data loaders, may hang too.
 """
 
 import contextlib
@@ -26,43 +26,43 @@ from deeppool.processes.fork_server_client import ForkServerClient
 
 Message = dict[str, Any]
 CONTROL = "control"
-"""The command that is none: see :meth:`CommandChannel.control_message`."""
+"""Name of control messages: see :meth:`CommandChannel.control_message`."""
 
 
 class ProcessDiedError(RunError):
-    """A child ended before it was told to."""
+    """A process ended before it was asked to."""
 
 
 class ProcessHandle(Protocol):
-    """The commanding end of a process, wherever it runs. Its answers go to an inbox; None: it has died."""
+    """Handle of a managed process on any machine. Its answers go to an inbox; None as an answer: it has ended."""
 
     name: str
     inbox: "Inbox"
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Gives a command; a process that has died is noticed when its answer is awaited."""
+        """Sends a command; a process that has ended is noticed when its answer is awaited."""
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus a signal's number where that killed it."""
+        """None while it runs; minus the signal's number if a signal killed it."""
 
     def cpu_seconds(self) -> float | None:
-        """That it has used so far; None once it has ended."""
+        """CPU time used so far; None once it has ended."""
 
     def exit_reason(self) -> str:
-        """How the process ended, with the last thing it said on standard error."""
+        """How the process ended, with the last line of its standard error."""
 
     def kill(self) -> None:
-        """Ends it now."""
+        """Kills the process."""
 
     def close(self, grace: float = 2.0) -> None:
-        """Asks it to exit, and kills it after ``grace`` seconds."""
+        """Asks the process to exit, and kills it after ``grace`` seconds."""
 
 
 Inbox = queue.SimpleQueue[tuple[ProcessHandle, Message | None]]
 
 
 class ManagedProcess:
-    """A process of this machine: starts ``python -m module`` and talks to it. A context manager that ends it."""
+    """Runs ``python -m module`` on this machine and exchanges messages with it. A context manager that ends it."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class ManagedProcess:
 
         Args:
             module: to run; its main function makes a :class:`CommandChannel`.
-            name: for messages to people, for example ``rank 1``.
-            inbox: where answers go; several children may share one. None as an answer: the child has died.
+            name: for error messages, for example ``rank 1``.
+            inbox: for its answers; several processes may share one. None as an answer: the process has ended.
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
-            folder: to run in, from which its modules are imported; the current one unless given.
-            fork_server: forks it; None: it is a new process.
+            folder: working folder, from which its modules are imported; the current one by default.
+            fork_server: forks the process; None: a new process is started.
         """
         self.name = name
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
@@ -97,22 +97,22 @@ class ManagedProcess:
             raise
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self._mourner = threading.Thread(target=self._mourn, daemon=True)
-        self._mourner.start()
+        self._reaper = threading.Thread(target=self._reap, daemon=True)
+        self._reaper.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as answers:
             for line in answers:
-                # A process that is killed may leave half a line behind.
+                # A process that is killed may leave an incomplete line.
                 if line.endswith("\n"):
                     self.inbox.put((self, json.loads(line)))
 
-    def _mourn(self) -> None:
-        """Tells of the end, after the last answer; the end of the answers is none, as heirs may hold them open."""
+    def _reap(self) -> None:
+        """Waits for the end and reports it after the last answer; its own children may keep the pipe open."""
         if isinstance(self.process, subprocess.Popen):
             with contextlib.suppress(ChildProcessError):
-                # Not reaped yet, so nobody else can have the number of its group.
+                # Not reaped yet, so no other process group can have its id.
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             kill_group(self.process.pid)
         self.process.wait()
@@ -120,25 +120,25 @@ class ManagedProcess:
         self.inbox.put((self, None))
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Gives a command; a child that has died is noticed when its answer is awaited."""
+        """Sends a command; a process that has ended is noticed when its answer is awaited."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
             self.process.stdin.flush()
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus a signal's number where that killed it."""
+        """None while it runs; minus the signal's number if a signal killed it."""
         return self.process.poll()
 
     def cpu_seconds(self) -> float | None:
-        """That it has used so far; None once it has ended."""
+        """CPU time used so far; None once it has ended."""
         try:
             return cpu_seconds_of(self.process.pid)
         except ProcessLookupError:
             return None
 
     def exit_reason(self) -> str:
-        """How the process ended, with the last thing it said on standard error."""
+        """How the process ended, with the last line of its standard error."""
         code = self.exit_code()
         if code is None:
             return "is running"
@@ -148,7 +148,7 @@ class ManagedProcess:
         return f"{how}: {lines[-1]}" if lines else how
 
     def close(self, grace: float = 2.0) -> None:
-        """Asks the child to exit, and kills it after ``grace`` seconds."""
+        """Asks the process to exit, and kills it after ``grace`` seconds."""
         self.send("exit")
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -160,16 +160,16 @@ class ManagedProcess:
         self._release()
 
     def kill(self) -> None:
-        """Ends the child now."""
+        """Kills the process."""
         if self.process.returncode is None:
             kill_group(self.process.pid)
         self._release()
 
     def _release(self) -> None:
-        """Waits for the end of a child that is ending, and closes what led to it."""
+        """Waits for the end of a process that is ending, and closes its files."""
         assert self.process.stdin is not None
         self.process.wait()
-        self._mourner.join(timeout=5.0)
+        self._reaper.join(timeout=5.0)
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self._errors.close()
@@ -183,7 +183,7 @@ class ManagedProcess:
 
 def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[str] | None) -> "subprocess.Popen[str]":
     # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its
-    # children. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
+    # processes. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
     # priority inside one session would get half a core from a process of another.
     return subprocess.Popen(
         command,
@@ -197,82 +197,82 @@ def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[st
 
 
 class CommandChannel:
-    """The child's end. Make one first thing in main: it also keeps stray prints out of the answers."""
+    """Reads commands and sends answers in a managed process. Create it first in main: it redirects stray prints."""
 
     EXIT_SECONDS = 5.0
-    """That a child which was told to exit has for it once its parent is gone."""
+    """Time limit to exit for a process that was asked to, once its parent is gone."""
 
     def __init__(self) -> None:
         """Takes over standard input and output."""
         self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        self._turn = threading.Lock()
+        self._sending = threading.Lock()
         os.dup2(2, 1)
-        # A process forked from this one closes its standard input, and would wait for ever for the thread that reads
+        # A process forked from this one closes its standard input, and would wait forever for the thread that reads
         # it, which it does not have.
         self._commands: TextIO = os.fdopen(os.dup(0), encoding="utf-8")
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  as long as the process
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._notes: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._control: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        told_to_exit = False
+        exiting = False
         for line in self._commands:
             if not line.endswith("\n"):
                 break
             message = json.loads(line)
-            told_to_exit = message["command"] == "exit"
-            (self._notes if message["command"] == CONTROL else self._queue).put(message)
-        if told_to_exit:
-            # The process ends meanwhile, and this thread with it, unless it hangs.
+            exiting = message["command"] == "exit"
+            (self._control if message["command"] == CONTROL else self._queue).put(message)
+        if exiting:
+            # The process exits meanwhile, unless it hangs.
             time.sleep(self.EXIT_SECONDS)
         if os.getpgrp() == os.getpid():
             kill_group(os.getpid())
         os._exit(1)
 
     def next(self) -> Message:
-        """Waits for a command."""
+        """Waits for the next command."""
         return self._queue.get()
 
     def control_message(self) -> Message | None:
-        """The newest note since the last call; a note is no command: it changes how the present one is obeyed."""
+        """Newest control message since the last call: it changes how the current command is performed."""
         newest = None
-        while not self._notes.empty():
-            newest = self._notes.get()
+        while not self._control.empty():
+            newest = self._control.get()
         return newest
 
     def pending(self) -> bool:
-        """Whether a command waits."""
+        """Whether a command is waiting."""
         return not self._queue.empty()
 
     def answer(self, event: str, **content: Any) -> None:
-        """Sends one line to the parent; any thread may."""
+        """Sends one line to the parent, from any thread."""
         line = json.dumps({"event": event, **content}) + "\n"
-        with self._turn:
+        with self._sending:
             self._answers.write(line)
             self._answers.flush()
 
 
 def receive(process: ProcessHandle, timeout: float) -> Message:
-    """The next answer of a process with an inbox of its own.
+    """Next answer of a process with its own inbox.
 
     Raises:
-        ChildDiedError: it died, or said nothing for ``timeout`` seconds.
+        ProcessDiedError: it ended, or sent nothing for ``timeout`` seconds.
         RunCancelledError: this thread's run was cancelled.
     """
     try:
         _, message = wait(process.inbox, timeout)
     except queue.Empty:
-        raise ProcessDiedError(f"{process.name} said nothing for {timeout:.0f} s") from None
+        raise ProcessDiedError(f"{process.name} sent nothing for {timeout:.0f} s") from None
     if message is None:
         raise ProcessDiedError(f"{process.name} {process.exit_reason()}")
     return message
 
 
-def close_all(children: Sequence[ProcessHandle], grace: float = 2.0) -> None:
-    """Ends several children, all of them within ``grace`` seconds and a kill."""
-    for child in children:
-        child.send("exit")
+def close_all(processes: Sequence[ProcessHandle], grace: float = 2.0) -> None:
+    """Ends several processes within ``grace`` seconds altogether, and kills those that still run."""
+    for process in processes:
+        process.send("exit")
     deadline = time.monotonic() + grace
-    for child in children:
-        child.close(max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        process.close(max(0.0, deadline - time.monotonic()))

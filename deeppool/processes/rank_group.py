@@ -1,4 +1,4 @@
-"""Ranks: child processes that meet in torch.distributed, so that one which dies or hangs ends all."""
+"""Rank group: the processes of a run, joined by torch.distributed; if one fails or hangs, all are ended."""
 
 import contextlib
 import math
@@ -15,19 +15,20 @@ from typing import Any, NoReturn
 from deeppool.base.cancellation import wait
 from deeppool.device import control_group
 from deeppool.errors import RankFailedError
-from deeppool.processes.failure_attribution import failure_error, processes_without_memory, root_cause
+from deeppool.processes.failure_attribution import failure_error, out_of_memory_kills, root_cause
 from deeppool.processes.hang_detector import HangDetector, RankStatus
 from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Inbox, Message, ProcessHandle, close_all
+from deeppool.processes.shared_page import SHARED_MEMORY
 
 TICK = 1.0
-"""Seconds between two looks at what the ranks do."""
-CULPRIT_SECONDS = 2.0
-"""Where the first ranks to end lost a connection: how long to wait for the one that they lost."""
-KEEPER = """read -r _
+"""Seconds between two checks for hung ranks."""
+ATTRIBUTION_SECONDS = 2.0
+"""If the first ranks to end lost a connection: how long to wait for the rank at its other end."""
+CLEANUP_WATCHDOG = """read -r _
 for _ in 1 2 3 4 5; do
   left=
-  rm -rf -- "$0" || left=some
+  rm -rf -- "$0" "$2" || left=some
   for group in "$1"-*; do
     [ ! -d "$group" ] || rmdir -- "$group" || left=some
   done
@@ -35,32 +36,32 @@ for _ in 1 2 3 4 5; do
   sleep 1
 done
 """
-"""A shell's: waits for the end of its parent, then removes a folder, and control groups by the start of their names."""
+"""Shell script that waits for the end of its parent, then removes folders and control groups of a run."""
 
 
 class RankGroup:
-    """The launcher's end. Leaving its ``with`` block ends every process, whatever happened."""
+    """Starts, commands and watches the ranks of a run. Leaving its ``with`` block ends every process."""
 
     def __init__(self, launcher: Launcher) -> None:
-        """Starts with no rank; ``launcher`` starts them."""
+        """Has no rank yet; ``launcher`` starts them."""
         self._launcher = launcher
         self._inbox: Inbox = queue.SimpleQueue()
         self._ranks: list[ProcessHandle] = []
-        self._vigil = HangDetector()
-        self._without_memory = processes_without_memory()
+        self._hang_detector = HangDetector()
+        self._memory_kills = out_of_memory_kills()
 
     def start(self, module: str) -> ProcessHandle:
         """Starts the next rank as ``python -m module``."""
         rank = len(self._ranks)
         process = self._launcher.start(rank, module, f"rank {rank}", self._inbox)
         self._ranks.append(process)
-        self._vigil.ranks[process.name] = RankStatus(process.name)
+        self._hang_detector.ranks[process.name] = RankStatus(process.name)
         return process
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Gives every rank the same command."""
-        for child in self._ranks:
-            child.send(command, **arguments)
+        """Sends every rank the same command."""
+        for process in self._ranks:
+            process.send(command, **arguments)
 
     def collect(
         self,
@@ -71,92 +72,92 @@ class RankGroup:
         *,
         rendezvous_timeout: float = math.inf,
     ) -> list[Message]:
-        """One answer of each rank, in the order of ranks.
+        """Waits for one answer of each rank; returns them in the order of ranks.
 
         Args:
-            event: of the answers.
-            timeout: seconds in which no rank may get on; asked again whenever it is a function.
+            event: name of the answers.
+            timeout: seconds without progress of any rank; a function is called again at each check.
             when: what the ranks do meanwhile, for the error.
-            on_message: is given what else they say, but for signs of life.
-            rendezvous_timeout: the timeout with ranks that all wait for one another, where it is shorter.
+            on_message: called with every other message except heartbeats.
+            rendezvous_timeout: timeout while all ranks wait for one another, if it is shorter.
 
         Raises:
-            RankFailedError: a rank died, or all stood still for too long; all are ended by then.
+            RankFailedError: a rank failed, or none made progress in time; all are ended.
             RunCancelledError: this thread's run was cancelled.
         """
         answers: dict[ProcessHandle, Message] = {}
-        self._vigil.progress = self._vigil.clock
+        self._hang_detector.progress = self._hang_detector.clock
         while len(answers) < len(self._ranks):
-            heard = self._hear(TICK, when)
-            if heard is not None:
-                child, message = heard
+            received = self._receive(TICK, when)
+            if received is not None:
+                process, message = received
                 if message["event"] == event:
-                    answers[child] = message
+                    answers[process] = message
                 elif on_message is not None:
                     on_message(message)
             allowed = timeout() if callable(timeout) else timeout
-            finished = {child.name for child in answers}
-            hung = self._vigil.hung(allowed, min(rendezvous_timeout, allowed), finished, when)
+            finished = {process.name for process in answers}
+            hung = self._hang_detector.hung(allowed, min(rendezvous_timeout, allowed), finished, when)
             if hung is not None and self._inbox.empty():
                 self.close(grace=0)
                 raise RankFailedError(hung)
-        return [answers[child] for child in self._ranks]
+        return [answers[process] for process in self._ranks]
 
     def watch(self, seconds: float, when: str) -> None:
-        """Waits; a rank that dies meanwhile is noticed at once.
+        """Waits, and notices at once if a rank fails.
 
         Raises:
-            RankFailedError: one did; all are ended by then.
+            RankFailedError: a rank failed; all are ended.
         """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            self._hear(min(left, TICK), when)
+            self._receive(min(left, TICK), when)
 
-    def _hear(self, seconds: float, when: str) -> tuple[ProcessHandle, Message] | None:
-        """What a rank says beside its signs of life; None if none does within some seconds."""
-        before, heard = time.monotonic(), None
+    def _receive(self, seconds: float, when: str) -> tuple[ProcessHandle, Message] | None:
+        """Next message of a rank that is no heartbeat; None if none comes in time."""
+        before, received = time.monotonic(), None
         with contextlib.suppress(queue.Empty):
-            heard = wait(self._inbox, seconds)
-        # If this process was stopped for a while, no rank has been silent for that long.
-        self._vigil.clock += min(time.monotonic() - before, 2 * TICK)
-        if heard is None:
+            received = wait(self._inbox, seconds)
+        # If this process was stopped for a while, that time does not count as silence of the ranks.
+        self._hang_detector.clock += min(time.monotonic() - before, 2 * TICK)
+        if received is None:
             return None
-        child, message = heard
+        process, message = received
         if message is None or message["event"] == "failed":
-            self._fail(child, message, when)
-        self._vigil.hear(child.name, message)
-        return None if message["event"] == "pulse" else (child, message)
+            self._fail(process, message, when)
+        self._hang_detector.record(process.name, message)
+        return None if message["event"] == "heartbeat" else (process, message)
 
-    def _fail(self, child: ProcessHandle, message: Message | None, when: str) -> NoReturn:
-        """Ends all ranks and blames the one that did not fall with another."""
-        ranks = list(self._vigil.ranks.values())
+    def _fail(self, process: ProcessHandle, message: Message | None, when: str) -> NoReturn:
+        """Ends all ranks and raises the error of the one that failed first."""
+        ranks = list(self._hang_detector.ranks.values())
         ended: set[str] = set()
-        deadline = time.monotonic() + CULPRIT_SECONDS
+        deadline = time.monotonic() + ATTRIBUTION_SECONDS
         while True:
             if message is None:
-                ended.add(child.name)
+                ended.add(process.name)
             else:
-                self._vigil.hear(child.name, message)
+                self._hang_detector.record(process.name, message)
             late = time.monotonic() > deadline or len(ended) == len(self._ranks)
-            # Of an end we hear after all that the rank told; its exit code may be known before.
+            # The end of a rank is reported after its last message; its exit code may be known before.
             known = {process.name for process in self._ranks if late or process.name in ended}
             codes = {process.name: process.exit_code() if process.name in known else None for process in self._ranks}
             first = root_cause(ranks, codes)
-            # A killed rank breaks its peers' connections, and theirs may be the first end that is noticed.
-            sure = first is not None and (first.failure is not None or (codes[first.name] or 0) < 0)
-            if sure or late:
+            # A killed rank breaks its peers' connections, and their ends may be noticed first.
+            certain = first is not None and (first.failure is not None or (codes[first.name] or 0) < 0)
+            if certain or late:
                 break
             with contextlib.suppress(queue.Empty):
-                child, message = self._inbox.get(timeout=0.05)
-        fate = next((process.exit_reason() for process in self._ranks if first and process.name == first.name), "")
+                process, message = self._inbox.get(timeout=0.05)
+        reason = next((process.exit_reason() for process in self._ranks if first and process.name == first.name), "")
         self.close(grace=0)
-        raise failure_error(ranks, first, fate, when, processes_without_memory() - self._without_memory)
+        raise failure_error(ranks, first, reason, when, out_of_memory_kills() - self._memory_kills)
 
     def close(self, grace: float = 2.0) -> None:
         """Ends every rank."""
         if grace == 0:
-            for child in self._ranks:
-                child.kill()
+            for process in self._ranks:
+                process.kill()
         close_all(self._ranks, grace)
 
     def __enter__(self) -> "RankGroup":
@@ -168,12 +169,16 @@ class RankGroup:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder that only this user can enter (mode 0700); control groups with its name go with it."""
+    """Temporary folder that only this user can enter (mode 0700), removed together with control groups of its name.
+
+    A folder of the same name in shared memory, for :class:`SharedPage`, comes and goes with it.
+    """
     folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(4)}"
+    in_memory = SHARED_MEMORY / folder.name
     groups = control_group.home()
-    # All goes with this process even if that is killed: the shell reads the end of its input then.
+    # Removed even if this process is killed: the shell then reads the end of its input.
     with subprocess.Popen(
-        ["/bin/sh", "-c", KEEPER, str(folder), str((groups or folder.parent) / folder.name)],
+        ["/bin/sh", "-c", CLEANUP_WATCHDOG, str(folder), str((groups or folder.parent) / folder.name), str(in_memory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -181,7 +186,10 @@ def private_folder() -> Iterator[Path]:
     ):
         try:
             folder.mkdir(mode=0o700)
+            with contextlib.suppress(OSError):
+                in_memory.mkdir(mode=0o700)
             yield folder
         finally:
             control_group.remove(groups, folder.name)
-            shutil.rmtree(folder, ignore_errors=True)
+            for created in (folder, in_memory):
+                shutil.rmtree(created, ignore_errors=True)

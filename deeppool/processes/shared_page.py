@@ -1,15 +1,14 @@
-"""What a foreground rank and the background beside it tell each other: a page of memory that both see.
+"""Shared page: memory through which a foreground rank and the background beside it exchange their state.
 
-    rank → background      how it orders the background to behave in this iteration, and what it does now
-    background → rank      what the background got done
+    rank → background      limits of the background in this iteration, and the rank's current operator
+    background → rank      what the background has completed
 
-No messages, no locks, no thread: each field is eight bytes that one side writes at once (a single store), and the other
-reads whenever it wants to. Fields that are written one after another may for an instant be read from two iterations;
-that costs at most a piece too many. A background that waits need not look again and again: a bell rings where there is
-news for it.
+No messages, no locks, no thread: each field is eight bytes that one side writes at once (a single store) and the other
+reads at any time. Fields written one after another may for an instant be read from two iterations, which costs at most
+one piece too many. A waiting background does not poll: a :class:`WakeupPipe` wakes it.
 
-The page is a file in the private folder of the run, and goes with it; whoever comes first makes it. Blank, it says that
-the foreground is not there: all is allowed.
+The page is a file in memory (/dev/shm) or else in the private folder of the run, created by whichever side comes first
+and removed with that folder. An empty page means that there is no foreground: everything is allowed.
 """
 
 import mmap
@@ -21,36 +20,38 @@ from deeppool.base.timeline import COMPUTING
 from deeppool.processes.wakeup_pipe import WakeupPipe
 
 KINDS = ("forward", "backward", "reshard", "sync", "update")
-"""Of an operator: what a trainer can be doing in a stage."""
+"""Kinds of operators of a stage."""
 STAGES = 5000
-"""At most: a plan has no more than its model has layers, and the deepest that was planned has 1155."""
+"""Maximum number of stages: a plan has at most as many as its model has layers; the deepest planned one has 1155."""
+SHARED_MEMORY = Path("/dev/shm")
+"""File system in memory, on Linux."""
 Operator = tuple[str, int]
 """Kind and stage."""
 
-_ORDERED, _OPEN, _SHARE, _CHANGES, _DOING, _STEPS, _PIECES, _BUSY, _HELD = range(9)
+_LIMITED, _OPEN, _SHARE, _CHANGES, _DOING, _STEPS, _PIECES, _BUSY, _HELD = range(9)
 _BANNED = 9 * 8
-"""Where a byte per operator begins."""
+"""Offset of the bytes per operator."""
 _BYTES = _BANNED + len(KINDS) * STAGES
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
 class SharedPage:
-    """The page of one rank. Both sides open it; close it when its file may go too."""
+    """Page of one rank, opened by both sides."""
 
     def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
-        """Opens the page of a rank, or makes it.
+        """Opens the page of a rank, or creates it.
 
         Args:
-            folder: private, of the run, on the rank's machine.
-            rank: whose page it is.
+            folder: private folder of the run, on the rank's machine.
+            rank: number of the rank.
         """
-        file = os.open(Path(folder) / f"board-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(_page_folder(Path(folder)) / f"page-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(file, _BYTES)
             self._page = mmap.mmap(file, _BYTES)
         finally:
             os.close(file)
-        self._bell = WakeupPipe(folder, rank)
+        self._wakeup = WakeupPipe(folder, rank)
         whole = memoryview(self._page)
         self._views: tuple[memoryview[Any], ...] = (
             whole,
@@ -59,19 +60,19 @@ class SharedPage:
         )
         _, self._whole_numbers, self._numbers = self._views
         self._written: frozenset[Operator] | None = None
-        """Bans that this side wrote; another foreground, which was started before, may have left some."""
+        """Banned operators that this side wrote; an earlier foreground may have left others."""
         self._read: tuple[int, frozenset[Operator]] = (0, frozenset())
-        """Bans that this side read, and how often they had changed by then."""
+        """Number of changes of the banned operators when this side read them, and those operators."""
 
     # -- by the foreground ------------------------------------------------------------------------
 
-    def set_limits(self, *, open: bool, share: float, banned: frozenset[Operator]) -> None:  # noqa: A002  as in Orders
-        """How the background shall behave until the next order.
+    def set_limits(self, *, open: bool, share: float, banned: frozenset[Operator]) -> None:  # noqa: A002  as in BackgroundLimits
+        """Sets the limits of the background until the next call.
 
         Args:
-            open: whether it may launch at all.
-            share: of the time that passes, what it may use at most.
-            banned: operators of the foreground that it must not run beside.
+            open: whether it may launch pieces.
+            share: maximum share of the time that it may use.
+            banned: operators of the foreground during which it must not run.
         """
         if banned != self._written:
             marks = bytearray(_BYTES - _BANNED)
@@ -82,28 +83,28 @@ class SharedPage:
             self._whole_numbers[_CHANGES] += 1
         self._numbers[_SHARE] = share
         self._whole_numbers[_OPEN] = open
-        self._whole_numbers[_ORDERED] = 1
-        self._bell.notify()
+        self._whole_numbers[_LIMITED] = 1
+        self._wakeup.notify()
 
     def clear(self) -> None:
-        """The foreground rests: the background may do as it likes."""
-        self._whole_numbers[_ORDERED] = 0
+        """Removes all limits: the foreground is idle."""
+        self._whole_numbers[_LIMITED] = 0
         self._whole_numbers[_DOING] = 0
-        self._bell.notify()
+        self._wakeup.notify()
 
     def begin(self, kind: str, stage: int) -> None:
-        """The foreground begins an operator."""
+        """Records that the foreground begins an operator."""
         self._whole_numbers[_DOING] = 1 + _CODES[kind] + len(KINDS) * stage
         if kind not in COMPUTING:
-            self._bell.notify()
+            self._wakeup.notify()
 
     def end(self) -> None:
-        """And has ended it."""
+        """Records that the foreground has ended its operator."""
         self._whole_numbers[_DOING] = 0
 
     @property
     def done(self) -> tuple[int, int, float, float]:
-        """By the background so far: steps, pieces, seconds that the pieces used, seconds that it was held back."""
+        """Counts of the background: steps, pieces, seconds that the pieces used, seconds that it was held back."""
         counts, seconds = self._whole_numbers, self._numbers
         return counts[_STEPS], counts[_PIECES], seconds[_BUSY], seconds[_HELD]
 
@@ -111,8 +112,8 @@ class SharedPage:
 
     @property
     def limits(self) -> tuple[bool, float, frozenset[Operator]]:
-        """As :meth:`set_limits` was given them; all is allowed before the first and after they were withdrawn."""
-        if not self._whole_numbers[_ORDERED]:
+        """Arguments of :meth:`set_limits`; no limits before its first call and after :meth:`clear`."""
+        if not self._whole_numbers[_LIMITED]:
             return True, 1.0, frozenset()
         changes = self._whole_numbers[_CHANGES]
         if changes != self._read[0]:
@@ -122,27 +123,32 @@ class SharedPage:
 
     @property
     def doing(self) -> Operator | None:
-        """The operator that the foreground is in."""
+        """Current operator of the foreground; None between operators."""
         code = self._whole_numbers[_DOING]
         return _operator(code - 1) if code else None
 
     def wait(self, seconds: float) -> bool:
-        """Returns when there are other orders or the foreground waits, or after so many seconds; False: after those."""
-        return self._bell.wait(seconds)
+        """Waits for new limits or for a waiting foreground; False if neither comes in time."""
+        return self._wakeup.wait(seconds)
 
     def count(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
-        """Adds to what the background has done."""
+        """Adds to the counts of the background."""
         self._whole_numbers[_STEPS] += steps
         self._whole_numbers[_PIECES] += pieces
         self._numbers[_BUSY] += busy
         self._numbers[_HELD] += held
 
     def close(self) -> None:
-        """Lets go of the page; the other side keeps its own."""
+        """Closes this side of the page."""
         for view in reversed(self._views):
             view.release()
         self._page.close()
-        self._bell.close()
+        self._wakeup.close()
+
+
+def _page_folder(folder: Path) -> Path:
+    in_memory = SHARED_MEMORY / folder.name
+    return in_memory if in_memory.is_dir() else folder
 
 
 def _code(operator: Operator) -> int:

@@ -1,43 +1,43 @@
-"""By which a foreground rank wakes a background that waits: a pipe with a name, in the private folder of the run."""
+"""Wake-up pipe: a named pipe in the private folder of a run, by which a foreground rank wakes a waiting background."""
 
 import contextlib
 import os
 import select
 from pathlib import Path
 
-MOST = 65_536
-"""Rings that are taken at once: as many as a pipe of Linux holds."""
+PIPE_BYTES = 65_536
+"""Notifications that are read at once: the capacity of a pipe on Linux."""
 
 
 class WakeupPipe:
-    """The bell of one rank. Both sides open it; a ring costs microseconds, whether anybody listens or not."""
+    """Pipe of one rank, opened by both sides. A notification costs microseconds, with or without a reader."""
 
     def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
-        """Opens it, or makes it.
+        """Opens the pipe, or creates it.
 
         Args:
-            folder: private, of the run, on the rank's machine.
-            rank: whose bell it is.
+            folder: private folder of the run, on the rank's machine.
+            rank: that notifies.
         """
-        path = Path(folder) / f"bell-{rank}"
+        path = Path(folder) / f"wakeup-{rank}"
         with contextlib.suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        # Both directions: to open one of them would wait for the other side.
+        # For both directions: opening one of them would wait for the other side.
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def notify(self) -> None:
-        """Wakes who waits, or whoever waits next."""
-        # Full of rings that nobody has heard: one more says nothing.
+        """Wakes the waiting reader, or the next one that waits."""
+        # Full of unread notifications: one more adds nothing.
         with contextlib.suppress(BlockingIOError):
             os.write(self._pipe, b"\0")
 
     def wait(self, seconds: float) -> bool:
-        """Returns once it rings or has rung since the last call, or after so many seconds; whether it did."""
+        """Waits for a notification since the last call; False if none comes in time."""
         if not select.select([self._pipe], [], [], seconds)[0]:
             return False
-        os.read(self._pipe, MOST)
+        os.read(self._pipe, PIPE_BYTES)
         return True
 
     def close(self) -> None:
-        """Lets go of it; the other side keeps its own."""
+        """Closes this side of the pipe."""
         os.close(self._pipe)

@@ -144,7 +144,7 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
         pytest.param(
             functools.partial(send_to_itself, signal.SIGSTOP),
             0,
-            r"rank 1 hangs: it has given no sign of life for \d+ s \(was .* stopped\?\), the last in .*waited for by",
+            r"rank 1 hangs: no heartbeat for \d+ s \(was .* stopped\?\), the last in .*waited for by",
             id="stopped",
             marks=pytest.mark.stress,
         ),

@@ -1,4 +1,4 @@
-"""Whom the launcher blames when several ranks end at once: what it hears, in any order."""
+"""The rank that ended first is reported, in whatever order messages and ends of several ranks arrive."""
 
 import itertools
 import queue
@@ -19,7 +19,7 @@ LOST = {
 
 
 class Ended:
-    """A rank that is gone before anything is heard of it."""
+    """A rank that has ended before its first message is read."""
 
     def __init__(self, name: str, inbox: queue.SimpleQueue, code: int) -> None:
         self.name, self.inbox, self.code = name, inbox, code
@@ -37,8 +37,8 @@ class Ended:
     def close(self, grace: float = 2.0) -> None: ...
 
 
-class Graveyard:
-    """A place where each rank has ended with an exit code."""
+class EndedLauncher:
+    """Launcher whose ranks have all ended with an exit code."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = codes
@@ -47,17 +47,17 @@ class Graveyard:
         return Ended(name, inbox, self.codes[rank])
 
 
-# The last that is heard of a rank is its end.
+# The end of a rank comes after its messages.
 ORDERS = [x for x in itertools.permutations(["lost", "end 0", "end 1"]) if x.index("lost") < x.index("end 0")]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=", ".join)
-def test_who_leaves_without_a_word_is_blamed_though_its_victim_was_aborted(order: tuple[str, ...]) -> None:
-    with RankGroup(Graveyard(-6, 0)) as group:  # type: ignore[arg-type]
+def test_a_rank_that_exits_silently_is_the_root_cause_though_its_peer_was_aborted(order: tuple[str, ...]) -> None:
+    with RankGroup(EndedLauncher(-6, 0)) as group:  # type: ignore[arg-type]
         victim, leaver = group.start("any"), group.start("any")
-        heard = {"lost": (victim, LOST), "end 0": (victim, None), "end 1": (leaver, None)}
+        received = {"lost": (victim, LOST), "end 0": (victim, None), "end 1": (leaver, None)}
         for what in order:
-            victim.inbox.put(heard[what])
+            victim.inbox.put(received[what])
         with pytest.raises(
             RankFailedError, match=r"^rank 1 ended with exit code 0 while .*, missed by rank 0 in forward"
         ):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.processes.shared_page import KINDS, STAGES, Operator, SharedPage
+from deeppool.processes.rank_group import private_folder
+from deeppool.processes.shared_page import KINDS, SHARED_MEMORY, STAGES, Operator, SharedPage
 
 OPERATORS = st.tuples(st.sampled_from(KINDS), st.integers(0, STAGES - 1))
 
@@ -25,11 +26,11 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharedPage
 
 
 def test_a_blank_page_allows_all(tmp_path: Path) -> None:
-    board = SharedPage(tmp_path, 0)
-    assert board.limits == (True, 1.0, frozenset())
-    assert board.doing is None
-    assert board.done == (0, 0, 0.0, 0.0)
-    board.close()
+    page = SharedPage(tmp_path, 0)
+    assert page.limits == (True, 1.0, frozenset())
+    assert page.doing is None
+    assert page.done == (0, 0, 0.0, 0.0)
+    page.close()
 
 
 @given(open=st.booleans(), share=st.floats(0.001, 1), banned=st.frozensets(OPERATORS, max_size=5), now=OPERATORS)
@@ -70,8 +71,8 @@ def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> No
     assert (background.limits, background.doing) == ((True, 1.0, frozenset()), None)
     restarted.set_limits(open=True, share=0.5, banned=frozenset())
     assert background.limits == (True, 0.5, frozenset())
-    for board in (lost, background, restarted):
-        board.close()
+    for page in (lost, background, restarted):
+        page.close()
 
 
 def test_each_rank_has_its_own_page(tmp_path: Path) -> None:
@@ -83,15 +84,26 @@ def test_each_rank_has_its_own_page(tmp_path: Path) -> None:
 
 
 def test_another_process_reads_it_and_it_outlives_its_folder(tmp_path: Path) -> None:
-    board = SharedPage(tmp_path, 2)
-    board.set_limits(open=False, share=0.5, banned=frozenset({("sync", 7)}))
+    page = SharedPage(tmp_path, 2)
+    page.set_limits(open=False, share=0.5, banned=frozenset({("sync", 7)}))
     read = (
         "import sys\nfrom deeppool.processes.shared_page import SharedPage\n"
         "page = SharedPage(sys.argv[1], 2); page.count(steps=4); print(page.limits)"
     )
     told = subprocess.run([sys.executable, "-c", read, str(tmp_path)], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "(False, 0.5, frozenset({('sync', 7)}))"
-    (tmp_path / "board-2").unlink()
-    board.begin("update", 1)
-    assert board.done[0] == 4
-    board.close()
+    (tmp_path / "page-2").unlink()
+    page.begin("update", 1)
+    assert page.done[0] == 4
+    page.close()
+
+
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no file system in memory")
+def test_a_page_of_a_run_is_in_memory_and_goes_with_the_run() -> None:
+    with private_folder() as folder:
+        page = SharedPage(folder, 0)
+        in_memory = SHARED_MEMORY / folder.name
+        assert [path.name for path in in_memory.iterdir()] == ["page-0"]
+        assert in_memory.stat().st_mode & 0o777 == 0o700
+        page.close()
+    assert not in_memory.exists()

@@ -1,37 +1,37 @@
-"""Rings are heard once, by who waits or who waits next, and never hold up who rings."""
+"""Notifications wake the waiting reader or the next one, once, and never block the writer."""
 
 import threading
 from pathlib import Path
 
-from deeppool.processes.wakeup_pipe import MOST, WakeupPipe
+from deeppool.processes.wakeup_pipe import PIPE_BYTES, WakeupPipe
 
 
-def test_a_ring_is_heard_by_who_waits_and_by_who_waits_next(tmp_path: Path) -> None:
+def test_a_notification_wakes_the_waiting_reader_or_the_next_one(tmp_path: Path) -> None:
     foreground, background = WakeupPipe(tmp_path, 0), WakeupPipe(tmp_path, 0)
     assert not background.wait(0)
     foreground.notify()
     foreground.notify()
     assert background.wait(0)
     assert not background.wait(0)
-    ringing = threading.Thread(target=foreground.notify)
-    ringing.start()
+    notifying = threading.Thread(target=foreground.notify)
+    notifying.start()
     assert background.wait(60)
-    ringing.join()
-    for bell in (foreground, background):
-        bell.close()
+    notifying.join()
+    for pipe in (foreground, background):
+        pipe.close()
 
 
-def test_a_bell_rings_on_though_nobody_listens(tmp_path: Path) -> None:
+def test_notifications_without_a_reader_do_not_block(tmp_path: Path) -> None:
     foreground, background = WakeupPipe(tmp_path, 0), WakeupPipe(tmp_path, 0)
-    for _ in range(2 * MOST):
+    for _ in range(2 * PIPE_BYTES):
         foreground.notify()
     background.close()
     foreground.notify()
     foreground.close()
-    # Of a rank that starts in this one's place.
+    # A rank restarted under the same number.
     again, another = WakeupPipe(tmp_path, 0), WakeupPipe(tmp_path, 1)
     assert not another.wait(0)
     again.notify()
     assert again.wait(0)
-    for bell in (again, another):
-        bell.close()
+    for pipe in (again, another):
+        pipe.close()

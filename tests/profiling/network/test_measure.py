@@ -209,7 +209,7 @@ def test_a_killed_rank_ends_the_measurement_and_is_named(victim, monkeypatch):
 @pytest.mark.processes
 def test_a_stopped_rank_ends_the_measurement_and_is_named(monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("deeppool.processes.hang_detector.MUTE_SECONDS", 4.0)
+    monkeypatch.setattr("deeppool.processes.hang_detector.SILENT_SECONDS", 4.0)
     monkeypatch.setattr("deeppool.processes.hang_detector.LATE_SECONDS", 3.0)
     everything: list[psutil.Process] = []
 
@@ -220,7 +220,7 @@ def test_a_stopped_rank_ends_the_measurement_and_is_named(monkeypatch):
 
     with pytest.raises(
         RankFailedError,
-        match=r"rank 1 hangs: it has given no sign of life for \d+ s .* waited for by rank 0 in measuring",
+        match=r"rank 1 hangs: no heartbeat for \d+ s .* waited for by rank 0 in measuring",
     ):
         dp.measure_network(2, backend="gloo", sizes=SIZES, seconds=LONG, on_progress=stop)
     assert len(everything) == 2
