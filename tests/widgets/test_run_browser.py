@@ -27,7 +27,7 @@ def put(folder: Path, name: str, record: object, when: float) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     put(tmp_path, "plan.json", two_layer_plan(), 1)
-    put(tmp_path, "wider.json", replace(two_layer_plan(), global_batch=128, iteration_time=0.1), 2)
+    put(tmp_path, "wider.json", replace(two_layer_plan(), global_batch=128, iteration_time=0.04), 2)
     put(tmp_path, "run.json", run_of(), 3)
     put(tmp_path, "later.json", replace(run_of(), date="2026-11-22T05:00:00", global_batch=32), 4)
     put(tmp_path, "theirs.json", '{"a": 1}', 5)
