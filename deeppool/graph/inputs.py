@@ -1,4 +1,4 @@
-"""What a user says of a model's inputs → :class:`Input` records."""
+"""Input records from the shapes and dtypes that users give."""
 
 from collections.abc import Mapping
 from typing import get_args
@@ -13,9 +13,9 @@ Dtypes = torch.dtype | Mapping[str, torch.dtype]
 
 
 def resolve(defaults: tuple[Input, ...], model: str, shapes: Shapes | None, dtypes: Dtypes | None) -> tuple[Input, ...]:
-    """The inputs of a model: its own, where it has some, with what is given instead.
+    """Resolves the inputs of a model: its defaults, overridden by the given shapes and dtypes.
 
-    One shape or dtype is for each of the model's own inputs.
+    A single shape or dtype applies to every default input.
 
     Raises:
         CaptureError: no shape, one without positive sizes, or a name that the model does not have.
@@ -63,13 +63,13 @@ def _dtype_name(dtype: torch.dtype) -> Dtype:
 
 
 def torch_dtype(given: Input) -> torch.dtype:
-    """The dtype of an input, as torch has it."""
+    """Returns the torch dtype of an input."""
     found: torch.dtype = getattr(torch, given.dtype)
     return found
 
 
 def describe(inputs: tuple[Input, ...]) -> str:
-    """``shape (3, 32, 32)``, with the dtype where that is not float32 and the names where there are some."""
+    """Formats inputs, such as ``shape (3, 32, 32)``, with names and with dtypes other than float32."""
     return " and ".join(
         f"{f'{given.name} ' if given.name else ''}shape {given.shape}"
         f"{'' if given.dtype == 'float32' else f' of {given.dtype}'}"

@@ -11,17 +11,17 @@ Dtype = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "
 MAXIMUM_LAYERS = 10_000
 """Of a graph: more than any model has, operator by operator; a file with more would keep the planner busy for hours."""
 Granularity = Literal["operator", "module", "block"]
-"""What is one layer: an operator, a module with what follows it, or a block of modules; see ``grouping``."""
+"""Size of a layer: an operator, a module with what follows it, or a block of modules; see ``grouping``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One of the tensors that a model takes."""
+    """Input tensor of a model."""
 
     name: str
-    """Of the argument of ``forward``; empty: the first one."""
+    """Name of the argument of ``forward``; empty: the first one."""
     shape: tuple[int, ...]
-    """Of one sample, without the batch."""
+    """Shape of one sample, without the batch."""
     dtype: Dtype = "float32"
     """Integers are indices: tokens of a vocabulary, whose size the model knows."""
 
@@ -43,9 +43,9 @@ class Layer:
     parameters: tuple[str, ...]
     """Names of its parameters in the model."""
     signature: str
-    """Layers of equal signature compute the same on the same shapes, so one measurement serves all."""
+    """Hash of operators and shapes; layers of equal signature share a measurement."""
     activation_bytes: int | None = None
-    """Bytes per sample that the forward keeps for the backward; None: captured by a version that did not look."""
+    """Bytes per sample that the forward saves for the backward; None: captured by a version that did not record it."""
     autocast_activation_bytes: int | None = None
     """The same under autocast to bf16 or fp16."""
 
@@ -60,12 +60,12 @@ class LayerGraph:
     model: str
     """A workload's name, ``package.module:callable``, or the class of a model given as an object."""
     input_shape: tuple[int, ...]
-    """Of one sample of the first input, without the batch."""
+    """Shape of one sample of the first input, without the batch."""
     layers: tuple[Layer, ...]
     parameter_bytes: int
-    """Of all trainable parameters, tied ones once."""
+    """Bytes of all trainable parameters, tied ones once."""
     inputs: tuple[Input, ...] = ()
-    """All of them; one of float32 and ``input_shape`` unless given."""
+    """All inputs; by default one of float32 and ``input_shape``."""
     granularity: Granularity = "module"
 
     def __post_init__(self) -> None:
@@ -86,12 +86,12 @@ class LayerGraph:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for graphs that are planned and run alike."""
+        """Hash of all that matters for planning and running."""
         text = repr((self.input_shape, [(x.name, x.operators, x.predecessors, x.signature) for x in self.layers]))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """Per layer, the layers that read it."""
+        """Returns, per layer, the layers that read it."""
         found: list[list[int]] = [[] for _ in self.layers]
         for index, layer in enumerate(self.layers):
             for predecessor in layer.predecessors:

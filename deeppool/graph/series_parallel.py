@@ -1,4 +1,4 @@
-"""Chains, branches and joins: a layer graph as a tree of series and blocks.
+"""Series-parallel decomposition of a layer graph into a tree of chains, branches and other regions.
 
 A *cut* is a layer that every path passes. Between two neighbouring cuts, the fork and the join, lie
 branches: the connected pieces that remain when both are taken away, and perhaps a direct edge. Each
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 INPUT = -1
-"""The fork before the first layers: data is loaded where it is needed, at no cost."""
+"""Virtual fork before the first layers: data is loaded where it is needed, at no cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class NonSeriesParallel:
 
 
 def decompose(predecessors: Sequence[tuple[int, ...]]) -> Series:
-    """The whole graph as a tree; complexity O(layers + edges) per level of nesting. Kept for the last few graphs.
+    """Decomposes a graph into a tree, cached for recent graphs; complexity O(layers + edges) per level of nesting.
 
     Args:
         predecessors: per layer the layers it reads, all earlier ones; none for layers that read only data,
@@ -71,7 +71,7 @@ def _decompose(predecessors: tuple[tuple[int, ...], ...]) -> Series:
 
 
 def layers_of(part: Series | ParallelBlock | NonSeriesParallel | None) -> Iterator[int]:
-    """All layers of a part of the tree; a block's join is not one of them."""
+    """Yields all layers of a part of the tree, without the join of a block."""
     if isinstance(part, NonSeriesParallel):
         yield from part.layers
     elif isinstance(part, ParallelBlock):
@@ -85,7 +85,7 @@ def layers_of(part: Series | ParallelBlock | NonSeriesParallel | None) -> Iterat
 
 
 def parts_of(part: Series | ParallelBlock | NonSeriesParallel) -> Iterator[Series | ParallelBlock | NonSeriesParallel]:
-    """A part of the tree and all parts within it."""
+    """Yields a part of the tree and all parts within it."""
     yield part
     if isinstance(part, ParallelBlock):
         inner: tuple[Series | ParallelBlock | NonSeriesParallel | None, ...] = part.branches
@@ -100,7 +100,7 @@ Edges = dict[int, tuple[int, ...]]
 
 
 def _series(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) -> Series | None:
-    """Cuts a connected piece that reads nothing outside but ``fork`` and is read only by ``join``."""
+    """Cuts a connected piece that reads only ``fork`` outside and is read only by ``join``; None without a cut."""
     furthest = {index: index for index in (fork, *layers)}
     for layer in (*layers, join):
         for source in predecessors.get(layer, ()):
@@ -131,7 +131,7 @@ def _series(layers: tuple[int, ...], predecessors: Edges, fork: int, join: int) 
 def _between(
     layers: tuple[int, ...], predecessors: Edges, fork: int, join: int
 ) -> ParallelBlock | NonSeriesParallel | None:
-    """What lies between two neighbouring cuts."""
+    """Decomposes the layers between two neighbouring cuts."""
     if not layers:
         return None
     branches = [_series(piece, predecessors, fork, join) for piece in _pieces(layers, predecessors)]
@@ -142,17 +142,17 @@ def _between(
 
 def _pieces(layers: tuple[int, ...], predecessors: Edges) -> list[tuple[int, ...]]:
     """Connected components, each in topological order, ordered by their first layer."""
-    home = {layer: layer for layer in layers}
+    parent = {layer: layer for layer in layers}
 
     def root(layer: int) -> int:
-        while home[layer] != layer:
-            layer = home[layer]
+        while parent[layer] != layer:
+            layer = parent[layer]
         return layer
 
     for layer in layers:
         for source in predecessors[layer]:
-            if source in home:
-                home[root(layer)] = root(source)
+            if source in parent:
+                parent[root(layer)] = root(source)
     pieces: dict[int, list[int]] = {}
     for layer in layers:
         pieces.setdefault(root(layer), []).append(layer)

@@ -1,4 +1,4 @@
-"""Shapes of a model's inputs, as people write them."""
+"""Parsing and formatting of the shapes of a model's inputs."""
 
 import re
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from deeppool.graph.layer import Input
 
 Shape = tuple[int, ...]
 Shapes = Shape | Mapping[str, Shape]
-"""Of one sample, without the batch: of the only input, or by the name of ``forward``'s argument (empty: the first)."""
+"""Shape of a sample, without the batch: of the only input, or by the name of its argument (empty: the first)."""
 
 
 def parse_shapes(text: str) -> Shapes | None:
-    """``3,224,224`` as a shape, ``input_ids=128,decoder_input_ids=64`` as one per input; None for an empty text.
+    """Parses ``3,224,224``, or ``input_ids=128,decoder_input_ids=64`` for several inputs; None for an empty text.
 
     Raises:
         InvalidValueError: anything else.
@@ -35,7 +35,7 @@ def parse_shapes(text: str) -> Shapes | None:
 
 
 def format_shapes(inputs: tuple[Input, ...]) -> str:
-    """What :func:`parse_shapes` reads."""
+    """Formats shapes as :func:`parse_shapes` reads them."""
     return ",".join(
         (f"{given.name}=" if given.name and len(inputs) > 1 else "") + ",".join(map(str, given.shape))
         for given in inputs

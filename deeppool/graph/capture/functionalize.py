@@ -1,7 +1,7 @@
-"""Programs without in-place writes: a stage starts with a detached leaf of autograd, which must not be written.
+"""Removal of in-place writes: a stage starts with a detached leaf of autograd, which must not be written.
 
-``relu_`` becomes ``relu``, and whatever read the written value later reads the new one. A write into a part of
-a tensor, ``x[:, 1:] = y``, makes a new whole: ``x = slice_scatter(x, y, …)``.
+``relu_`` becomes ``relu``, and later readers of the written value read the new one. A write into a part of a tensor,
+``x[:, 1:] = y``, creates a new tensor: ``x = slice_scatter(x, y, …)``.
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ RENAMED: dict[Any, Any] = {
     aten.bernoulli_.float: aten.bernoulli.p,
     aten.zero_.default: aten.zeros_like.default,
 }
-"""Functional forms that torch calls by another name."""
+"""Functional forms whose names differ by more than the underscore."""
 WHOLE_OF_PART: dict[Any, Any] = {
     aten.slice.Tensor: aten.slice_scatter.default,
     aten.select.int: aten.select_scatter.default,
 }
-"""Views that show a part of a tensor, and what puts a new part in its place."""
+"""Views of a part of a tensor, and the operators that replace that part."""
 
 
 def remove_in_place(graph: fx.Graph, name: str) -> None:
-    """Makes ``relu_`` and its kind out of place; erases BatchNorm's counters and dead operators."""
+    """Replaces in-place operators such as ``relu_``; removes BatchNorm's counters and dead operators."""
     for node in list(graph.nodes):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not _writes_in_place(target):
@@ -45,7 +45,7 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
         if functional is None or not isinstance(written, fx.Node):
             raise CaptureError(f"{name} has an in-place operator, {target}, that has no functional form (avoid it)")
         wholes = _wholes(written)
-        if _is_seen_elsewhere(node, [written, *wholes]):
+        if _has_other_readers(node, [written, *wholes]):
             raise CaptureError(
                 f"{name} writes {written.name} in place and reads the same memory by another view: "
                 "write out of place there (relu, not relu_)"
@@ -53,8 +53,8 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
         node.target = functional
         if target is aten.copy_.default:
             _copy(node, written)
-        _read_from(node, written)
-        _renew(graph, node, written, wholes)
+        _redirect_readers(node, written)
+        _update_wholes(graph, node, written, wholes)
     for node in reversed(list(graph.nodes)):
         if node.op in ("call_function", "call_module") and not node.users:
             graph.erase_node(node)
@@ -62,7 +62,7 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
 
 
 def _copy(node: fx.Node, written: fx.Node) -> None:
-    """A copy as its source in the shape and dtype of ``written``: ``aten.copy`` has no gradient."""
+    """Replaces a copy by its source in the shape and dtype of ``written``: ``aten.copy`` has no gradient."""
     source = node.args[1]
     assert isinstance(source, fx.Node)
     with node.graph.inserting_before(node):
@@ -72,12 +72,12 @@ def _copy(node: fx.Node, written: fx.Node) -> None:
 
 
 def _writes_in_place(operator: torch._ops.OpOverload) -> bool:
-    """``relu_``, but not ``__and__``."""
+    """Whether an operator writes in place: ``relu_``, but not ``__and__``."""
     return operator._schema.name.endswith("_") and operator._schema.is_mutable
 
 
 def _base(node: fx.Node) -> fx.Node:
-    """The node whose memory a view shows; a node that is no view, or writes in place, is its own."""
+    """Returns the node whose memory a view refers to; for other nodes the node itself."""
     schema = getattr(node.target, "_schema", None)
     is_view = schema is not None and not schema.is_mutable and any(r.alias_info for r in schema.returns)
     source = node.args[0] if is_view and node.args else None
@@ -85,7 +85,7 @@ def _base(node: fx.Node) -> fx.Node:
 
 
 def _wholes(part: fx.Node) -> list[fx.Node]:
-    """What a part was sliced from, what that was sliced from, and so on."""
+    """Returns the chain of tensors that a part was sliced from."""
     found = []
     while part.target in WHOLE_OF_PART and isinstance(part.args[0], fx.Node):
         part = part.args[0]
@@ -93,26 +93,26 @@ def _wholes(part: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _renew(graph: fx.Graph, new: fx.Node, part: fx.Node, wholes: list[fx.Node]) -> None:
-    """Puts a new part into what it was sliced from, for those that read that later."""
+def _update_wholes(graph: fx.Graph, new: fx.Node, part: fx.Node, wholes: list[fx.Node]) -> None:
+    """Inserts a new part into the tensors it was sliced from, for their later readers."""
     for whole in wholes:
         with graph.inserting_after(new):
             scatter = graph.call_function(WHOLE_OF_PART[part.target], (whole, new, *part.args[1:]), dict(part.kwargs))
         scatter.meta = {**new.meta, "val": whole.meta["val"]}
-        _read_from(scatter, whole)
+        _redirect_readers(scatter, whole)
         new, part = scatter, whole
 
 
-def _is_seen_elsewhere(node: fx.Node, known: list[fx.Node]) -> bool:
-    """Whether an operator after ``node`` reads the memory that it writes, by a name that is not in ``known``."""
+def _has_other_readers(node: fx.Node, known: list[fx.Node]) -> bool:
+    """Whether an operator after ``node`` reads the memory that it writes through a view other than ``known``."""
     order = {other: index for index, other in enumerate(node.graph.nodes)}
     before = [other for other in order if order[other] < order[node] and other.op == "call_function"]
     aliases = [other for other in before if other not in known and _base(other) is _base(known[0])]
     return any(order[user] > order[node] for alias in aliases for user in alias.users)
 
 
-def _read_from(node: fx.Node, written: fx.Node) -> None:
-    """Users of ``written`` that come after ``node`` read ``node`` instead: it holds what they saw in place."""
+def _redirect_readers(node: fx.Node, written: fx.Node) -> None:
+    """Redirects users of ``written`` after ``node`` to ``node``, which holds the new value."""
     following = set()
     after = node.next
     while after.op != "root":

@@ -1,22 +1,23 @@
-"""Operators → layers, at the granularity asked for.
+"""Grouping of operators into layers at a given granularity.
 
 ``operator``: every operator is a layer.
 
-``module``: operators of one call of one leaf module are together (an attention module is one layer), and a
-*follower* (activation, normalisation, reshaping) joins the layer whose only reader it is, so convolution,
-batch norm and ReLU are one layer, as in DeepPool's profiles.
+``module``: operators of one call of one leaf module form a layer (an attention module is one layer), and a *follower*
+(activation, normalisation, reshaping) joins the layer whose only reader it is, so convolution, batch norm and ReLU are
+one layer, as in DeepPool's profiles.
 
-``block``: module layers of one call of a repeated container are together (see ``blocks``).
+``block``: module layers of one call of a repeated container form a layer (see ``blocks``).
 
-Then, whatever the granularity, three rules that a layer must keep to be placed on GPUs of its own:
+At every granularity, three rules make layers that can be placed on separate GPUs:
 
-1. A value whose leading dimension is not the batch is no place to cut, because samples cannot be
-   resharded there: the layer that makes it and those that read it become one.
-2. What is drawn at random without data (a mask of whole samples) is drawn where it is read: its readers are one.
-3. No layer needs what is made of its own result: what lies on a path from a layer back to it joins it.
+1. The layer that produces a value whose leading dimension is not the batch is merged with its readers, because
+   such a value cannot be resharded by samples.
+2. Readers of random values that depend on no data (a mask of whole samples) are merged, since all must see the
+   same values.
+3. Layers on a cycle are merged.
 
-Every layer of a finer granularity lies within one layer of a coarser one, as the rules join only what they
-must: the result is the finest partition that keeps them, and a finer start cannot give a coarser one.
+The result is the finest partition that satisfies the rules, so every layer of a finer granularity lies within one
+layer of a coarser one.
 """
 
 from collections.abc import Sequence
@@ -36,13 +37,13 @@ FOLLOWERS = frozenset(
         "type_as cross_entropy_loss mean select slice getitem"
     ).split()
 )
-"""Operators cheap enough beside a convolution or a product to be part of it."""
+"""Operators that are cheap enough to be part of the layer they follow."""
 
 Groups = list[list[fx.Node]]
 
 
 def group_into_layers(graph: fx.Graph, symbols: set[str], granularity: Granularity = "module") -> Groups:
-    """Nodes per layer, in a topological order; ``symbols`` stand for the batch in shapes."""
+    """Returns the nodes of each layer in a topological order; ``symbols`` stand for the batch in shapes."""
     nodes = _compute_nodes(graph)
     if granularity == "operator":
         return _close([[node] for node in nodes], symbols)
@@ -53,12 +54,12 @@ def group_into_layers(graph: fx.Graph, symbols: set[str], granularity: Granulari
 
 
 def is_tensor(node: fx.Node) -> bool:
-    """Whether a node's value is a tensor, or several."""
+    """Whether a node's value is one or several tensors."""
     return isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
 
 
 def _compute_nodes(graph: fx.Graph) -> list[fx.Node]:
-    """Nodes that depend on the data: not parameters, sizes, or what is made of these alone."""
+    """Nodes that depend on the data, not only on parameters and sizes."""
     found: dict[fx.Node, None] = {}
     for node in graph.nodes:
         depends = any(arg.op == "placeholder" or arg in found for arg in node.all_input_nodes)
@@ -68,7 +69,7 @@ def _compute_nodes(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _group_by_module(nodes: list[fx.Node]) -> Groups:
-    """Runs of operators in one call of a leaf module; every other operator alone."""
+    """Groups consecutive operators of one call of a leaf module; other operators stay single."""
     paths = {module_call(node)[1] for node in nodes}
     groups: Groups = []
     previous = None
@@ -85,7 +86,7 @@ def _group_by_module(nodes: list[fx.Node]) -> Groups:
 
 
 def _join_followers(groups: Groups) -> Groups:
-    """A group of followers joins the group that it alone reads, if it alone reads it."""
+    """Merges a group of followers into its only source, if it is that source's only reader."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
     for index, group in enumerate(groups):
         if not all(operator_name(node) in FOLLOWERS for node in group):
@@ -103,21 +104,21 @@ def _join_followers(groups: Groups) -> Groups:
 
 
 def _join(groups: Groups, numbers: Sequence[int | None]) -> Groups:
-    """Groups of one number become one; those without stay alone."""
+    """Merges groups of equal number; those without a number stay single."""
     joined: dict[tuple[bool, int], list[fx.Node]] = {}
     for index, (group, number) in enumerate(zip(groups, numbers, strict=True)):
         joined.setdefault((number is None, index if number is None else number), []).extend(group)
     return list(joined.values())
 
 
-# -- what layers must keep --------------------------------------------------------------------------
+# -- the rules --------------------------------------------------------------------------
 
 
 def _close(groups: Groups, symbols: set[str]) -> Groups:
-    """The finest partition coarser than ``groups`` that keeps the rules, its groups in a topological order."""
+    """Returns the finest partition coarser than ``groups`` that satisfies the rules, in a topological order."""
     edges = _edges(groups)
     owner = {node: index for index, group in enumerate(groups) for node in group}
-    # Groups that must be one become a cycle of edges, which is all that the third rule must know.
+    # Groups to merge by the first two rules become cycles of edges, which the third rule merges.
     for node, index in owner.items():
         if not _is_batch_first(node, symbols):
             edges.add_edges_from((owner[user], index) for user in node.users if user in owner)
@@ -130,13 +131,13 @@ def _close(groups: Groups, symbols: set[str]) -> Groups:
             numbers[index] = min(cycle)
     position = {node: index for index, node in enumerate(groups[0][0].graph.nodes)} if groups else {}
     joined = [sorted(group, key=position.__getitem__) for group in _join(groups, numbers)]
-    # Where the edges leave a choice, as in the program.
+    # Ties are ordered as in the program.
     order = networkx.lexicographical_topological_sort(_edges(joined), key=lambda index: position[joined[index][0]])
     return [joined[index] for index in order]
 
 
 def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
-    """Groups that read a value of no group, or what is made of it alone."""
+    """Groups that read a value outside all groups, directly or through other such values."""
     found: set[int] = set()
     for user in node.users:
         found |= {owner[user]} if user in owner else _readers(user, owner)
@@ -144,7 +145,7 @@ def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
 
 
 def _edges(groups: Groups) -> "networkx.DiGraph[int]":
-    """From each group to those that read it."""
+    """Graph with an edge from each group to its readers."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
     found: networkx.DiGraph[int] = networkx.DiGraph()
     found.add_nodes_from(range(len(groups)))
@@ -159,7 +160,7 @@ def _is_batch_first(node: fx.Node, symbols: set[str]) -> bool:
 
 
 def operator_name(node: fx.Node) -> str:
-    """``conv2d`` of ``aten.conv2d.default``."""
+    """Returns the name of an operator: ``conv2d`` for ``aten.conv2d.default``."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.split("::")[1]

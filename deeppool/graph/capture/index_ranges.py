@@ -1,4 +1,4 @@
-"""How many values an integer tensor may take: the rows of the embedding that it picks from, the classes of the loss."""
+"""Value ranges of integer tensors, from the embeddings and losses that they index."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +16,13 @@ RANGES: dict[Any, Callable[[tuple[Any, ...]], tuple[Any, Any, int]]] = {
     aten.gather.default: lambda args: (args[2], args[0], args[1]),
     aten.index_select.default: lambda args: (args[2], args[0], args[1]),
 }
-"""Of operators that pick by index: the indices, what they pick from, and along which dimension."""
+"""For indexing operators: the indices, the indexed tensor and the dimension."""
 UNKNOWN = 2
-"""Values of integers that pick from nothing: a mask's."""
+"""Number of values of integers that index nothing, such as masks."""
 
 
 def value_count(node: fx.Node) -> int:
-    """n, where an integer tensor's values are 0 … n-1, by what it or a copy of it picks from."""
+    """Returns n where an integer tensor's values are 0 … n-1, from what it or a copy of it indexes."""
     return min(_ranges(node, set()), default=UNKNOWN)
 
 

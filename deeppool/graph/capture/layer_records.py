@@ -1,8 +1,10 @@
-"""Groups of nodes → :class:`Layer` records."""
+"""Construction of :class:`Layer` records from groups of nodes."""
 
 import hashlib
 import itertools
+import math
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,16 +20,13 @@ from deeppool.graph.layer import Granularity, Layer
 def sample_bytes(node: fx.Node) -> int:
     """Bytes per sample of a batch-first value."""
     value = node.meta["val"]
-    count = 1
-    for size in value.shape[1:]:
-        count *= int(size)
-    return count * int(value.element_size())
+    return math.prod(map(int, value.shape[1:])) * int(value.element_size())
 
 
 def describe_layers(
     program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...], granularity: Granularity = "module"
 ) -> tuple[Layer, ...]:
-    """One record per group, in their order."""
+    """Returns one record per group, in order."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
     trainable = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
     # A parameter tied under two names is one parameter of the state dict; get_attr finds it by either.
@@ -46,7 +45,7 @@ def describe_layers(
                 if arg in owner and owner[arg] != index:
                     sources[arg] = owner[arg]
                 for attribute in _attributes(arg, owner):
-                    value = _get(program, attribute)
+                    value = attrgetter(attribute)(program)
                     if isinstance(value, nn.Parameter) and canonical[id(value)] in trainable:
                         parameters[canonical[id(value)]] = value.numel() * value.element_size()
         predecessors = sorted(set(sources.values()))
@@ -67,19 +66,12 @@ def describe_layers(
 
 
 def _attributes(node: fx.Node, owner: dict[fx.Node, int]) -> Iterator[str]:
-    """Parameters and buffers behind an argument that no layer owns."""
+    """Names of the parameters and buffers that an argument outside all layers depends on."""
     if node.op == "get_attr":
         yield str(node.target)
     elif node not in owner and node.op == "call_function":
         for arg in node.all_input_nodes:
             yield from _attributes(arg, owner)
-
-
-def _get(program: fx.GraphModule, attribute: str) -> Any:
-    value: Any = program
-    for part in attribute.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _layer_name(group: tuple[fx.Node, ...], may_be_block: bool) -> str:
@@ -93,13 +85,13 @@ def _layer_name(group: tuple[fx.Node, ...], may_be_block: bool) -> str:
 
 
 def _enclosing(nodes: list[fx.Node]) -> str:
-    """Path of the innermost module that computes all of them; empty: the model itself."""
+    """Path of the innermost module that encloses all nodes; empty: the model itself."""
     paths = [module_call(node)[1].split(".") for node in nodes]
     return ".".join(parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False)))
 
 
 def _is_module_of_one_call(anchor: fx.Node, path: str) -> bool:
-    """Whether a module has no submodule that runs: then its path says which operator is meant."""
+    """Whether no submodule of a module runs, so that its path identifies the operator."""
     return not any(module_call(node)[1].startswith(path + ".") for node in anchor.graph.nodes)
 
 
@@ -109,7 +101,7 @@ def _unique(name: str, seen: dict[str, int]) -> str:
 
 
 def _signature(program: fx.GraphModule, group: tuple[fx.Node, ...], owner: dict[fx.Node, int]) -> str:
-    """Hash of operators, constants and shapes, and of which inputs need gradients."""
+    """Hashes operators, constants, shapes, and which inputs need gradients."""
     local = {node: f"%{position}" for position, node in enumerate(group)}
 
     def describe(node: fx.Node) -> str:
@@ -117,25 +109,22 @@ def _signature(program: fx.GraphModule, group: tuple[fx.Node, ...], owner: dict[
             return local[node]
         value = node.meta.get("val")
         if node.op == "get_attr":
-            attribute = _get(program, str(node.target))
+            attribute = attrgetter(str(node.target))(program)
             return f"attribute{tuple(attribute.shape)}{attribute.dtype}{attribute.requires_grad}"
         kind = "activation" if node in owner else node.op
         return f"{kind}{tuple(value.shape)}{value.dtype}" if isinstance(value, torch.Tensor) else f"{kind}{value}"
 
     def named(argument: Any) -> Any:
         if isinstance(argument, torch.device):
-            return _Named("device")  # where the model was captured is no part of what it is
+            return _Named("device")  # the device of the capture does not matter
         return _Named(describe(argument)) if isinstance(argument, fx.Node) else argument
 
     parts = [(str(node.target), repr(pytree.tree_map(named, (node.args, node.kwargs)))) for node in group]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-class _Named:
-    """Stands for a node in a signature."""
+class _Named(str):
+    """Text for a node in a signature, whose repr has no quotes."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+    __slots__ = ()
+    __repr__ = str.__str__

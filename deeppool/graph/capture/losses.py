@@ -1,4 +1,4 @@
-"""Outputs and targets → the mean loss over the samples at hand, which capture appends to the model."""
+"""Default losses that capture appends to a model: means over the samples."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,11 +7,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AUXILIARY_WEIGHTS = {"aux_logits": 0.4, "aux_logits1": 0.3, "aux_logits2": 0.3}
-"""Of the auxiliary heads: 0.4 in Inception-v3 (torchvision's reference training), 0.3 in GoogLeNet's paper."""
+"""Weights of the auxiliary heads: 0.4 in Inception-v3 (torchvision's reference training), 0.3 in GoogLeNet's paper."""
 
 
 def main_output(outputs: Any) -> "Tensor":
-    """The tensor of class scores among a model's outputs: itself, ``.logits``, or the first one."""
+    """Returns the tensor of class scores: the output itself, its ``logits``, or the first output."""
     if hasattr(outputs, "logits"):
         outputs = outputs.logits
     elif isinstance(outputs, Mapping):
@@ -23,7 +23,7 @@ def main_output(outputs: Any) -> "Tensor":
 
 
 def classification_loss(outputs: Any, target: "Tensor") -> "Tensor":
-    """Mean cross-entropy of class scores (dim 1), auxiliary heads weighted in.
+    """Computes the mean cross-entropy of class scores (dim 1), plus weighted auxiliary heads.
 
     Args:
         outputs: scores of shape (batch, classes, …), or a record with ``logits`` and auxiliary logits.
@@ -40,7 +40,7 @@ def classification_loss(outputs: Any, target: "Tensor") -> "Tensor":
 
 
 def token_loss(outputs: Any, target: "Tensor") -> "Tensor":
-    """Mean cross-entropy over all positions of all samples: a language model's.
+    """Computes the mean cross-entropy of a language model over all positions of all samples.
 
     Args:
         outputs: scores of shape (batch, positions, classes), or a record with ``logits``.

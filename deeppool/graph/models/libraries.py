@@ -1,7 +1,7 @@
-"""Every classifier of torchvision and every language model of transformers, by the library's own name for it.
+"""Classifiers of torchvision and language models of transformers, by the libraries' own names.
 
-Weights are random and nothing is downloaded: torchvision's tables say on which images a model was trained,
-and a configuration of transformers is its architecture's default, that of the paper's model.
+Weights are random and nothing is downloaded: image sizes are those of torchvision's published weights, and
+configurations of transformers are the architectures' defaults, those of the papers' models.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 TOKENS = 128
-"""Length of a sequence unless another is given: that of most of BERT's pre-training."""
+"""Default sequence length, as in most of BERT's pre-training."""
 SLOW_INITIALISATION = frozenset(("inception_v3", "googlenet"))
-"""Their truncated-normal initialisation takes minutes, and torch's default trains as well."""
+"""Models whose truncated-normal initialisation takes minutes; torch's default trains as well."""
 HEADS = ("Seq2SeqLM", "MaskedLM", "CausalLM")
-"""Language-model heads in the order in which one is chosen: T5 has the first, BERT the second, GPT-2 the third."""
+"""Language-model heads in order of preference: T5 has the first, BERT the second, GPT-2 the third."""
 
-Found = tuple[Callable[[], "Module"], tuple[Input, ...]]
-"""How to build a model, and what it takes."""
+BuilderAndInputs = tuple[Callable[[], "Module"], tuple[Input, ...]]
+"""Builder of a model, and its inputs."""
 
 
 def torchvision_names() -> list[str]:
-    """Of all classifiers."""
+    """Lists torchvision's classifiers."""
     define_missing_operators()
     import torchvision
 
@@ -35,8 +35,8 @@ def torchvision_names() -> list[str]:
     return names
 
 
-def torchvision_model(name: str) -> Found:
-    """A classifier in training mode; its images are as large as those that its published weights take."""
+def torchvision_model(name: str) -> BuilderAndInputs:
+    """Returns a classifier in training mode, with the image size of its published weights."""
     define_missing_operators()
     import torchvision
 
@@ -47,7 +47,7 @@ def torchvision_model(name: str) -> Found:
 
 
 def transformers_names() -> list[str]:
-    """Architectures with a language model's head; none where transformers is not installed."""
+    """Lists architectures with a language-model head; none where transformers is not installed."""
     define_missing_operators()
     try:
         import transformers  # noqa: F401
@@ -57,12 +57,12 @@ def transformers_names() -> list[str]:
     return sorted({name for head in HEADS for name in _heads(modeling_auto, head)})
 
 
-def transformers_model(architecture: str, **changes: Any) -> Found:
-    """A language model in training mode, all of its positions scored, and its tokens.
+def transformers_model(architecture: str, **changes: Any) -> BuilderAndInputs:
+    """Returns a language model in training mode that scores all positions, and its token inputs.
 
     Args:
         architecture: one of :func:`transformers_names`.
-        changes: to the default configuration.
+        changes: changes to the default configuration.
 
     Raises:
         CaptureError: transformers is not installed.
@@ -78,7 +78,7 @@ def transformers_model(architecture: str, **changes: Any) -> Found:
     names = ("input_ids", "decoder_input_ids") if head == "Seq2SeqLM" else ("input_ids",)
 
     def build() -> "Module":
-        # A cache of keys and values is for generation; in training it only copies them.
+        # The key-value cache serves generation only.
         config = transformers.AutoConfig.for_model(architecture, use_cache=False, **changes)
         model: Module = getattr(transformers, f"AutoModelFor{head}").from_config(config)
         return model.train()

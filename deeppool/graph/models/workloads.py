@@ -1,4 +1,4 @@
-"""Models by name: those of torchvision and transformers, and ``package.module:callable`` for the user's."""
+"""Models by name: those of torchvision and transformers, and user models as ``package.module:callable``."""
 
 import difflib
 import importlib
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How to build a model, and what one of its samples looks like."""
+    """Builder of a named model, and its inputs."""
 
     name: str
     build: Callable[[], "Module"]
     inputs: tuple[Input, ...]
-    """Used unless the user gives others; of shape () where only the user knows."""
+    """Default inputs; of shape () where the user must give one."""
 
 
 PICKLED = ".launched"
@@ -62,17 +62,17 @@ FAMILIES: dict[str, Callable[[], list[str]]] = {
     "language models of published sizes": lambda: list(CONFIGURATIONS),
     "language models (transformers, default sizes)": transformers_names,
 }
-"""All names that :func:`find_workload` knows, in groups; a group's library is imported when it is listed."""
+"""All names that :func:`find_workload` accepts, in groups; a group's library is imported when it is listed."""
 
 
 def find_workload(reference: str) -> Workload:
-    """A model by name, or the user's own by ``package.module:callable``.
+    """Finds a model by name, or the user's own by ``package.module:callable``.
 
     Names are those of torchvision's classifiers (``resnet50``), :data:`CONFIGURATIONS` (``bert_base``) and the
     architectures of transformers in their default size (``gpt2``).
 
     The callable takes no arguments and returns an ``nn.Module`` in the mode to train it in; its attributes
-    ``input_shape`` and ``input_dtype``, where it has them, are what :func:`deeppool.capture` takes by these
+    ``input_shape`` and ``input_dtype``, if set, are passed to :func:`deeppool.capture` under these
     names. The current folder is importable.
 
     Raises:
@@ -115,7 +115,7 @@ def _users_own(reference: str) -> Workload:
 
 
 def build_model(reference: str, seed: int = 0) -> "Module":
-    """The model, its weights drawn from ``seed``: every process that asks gets the same ones."""
+    """Builds a model; its weights depend only on ``seed``, so all processes get the same ones."""
     import torch
 
     workload = find_workload(reference)
@@ -130,10 +130,10 @@ def build_model(reference: str, seed: int = 0) -> "Module":
 
 
 def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
-    """Hands a model object to the processes of this run; returns the reference that :func:`load_model` takes.
+    """Saves a model object for the processes of this run; returns the reference for :func:`load_model`.
 
-    Pickled with its code, so that models defined in a notebook arrive too. ``folder`` must be private to
-    this process: whoever can write it can run code.
+    It is pickled with its code, which includes models defined in a notebook. ``folder`` must be private to this
+    process: whoever can write to it can run code.
     """
     import cloudpickle
 
@@ -143,7 +143,7 @@ def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
 
 
 def load_model(reference: str, seed: int = 0, folder: str | os.PathLike[str] = ".") -> "Module":
-    """Builds a model by name, or takes over one that the launcher of this very process saved in ``folder``."""
+    """Builds a model by name, or loads one that the launcher of this process saved in ``folder``."""
     if not reference.endswith(PICKLED):
         return build_model(reference, seed)
     import cloudpickle
