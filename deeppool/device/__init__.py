@@ -1,6 +1,8 @@
 """The one place that knows CUDA from CPU.
 
-common          Device: what the rest of the package sees
+protocol        Device, Stream and Launch: what the other packages use
+find            the device of a kind: auto, cpu or cuda
+environment     description of this machine
 cpu             cores, pinning, priorities of the operating system
 control_group   a core divided by weight
 heap            memory that a training frees, and its process keeps
