@@ -1,4 +1,4 @@
-"""A plan with the same gaps everywhere, for comparing what happens in them."""
+"""A plan with the same idle time on every machine, for comparing collocation mechanisms."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from deeppool.profiling.table import Profile
 
 
 def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: int) -> Plan:
-    """The first half of the layers on all GPUs, the second on GPU 0 alone, while all others are idle.
+    """Plans the first half of the layers on all GPUs and the second half on GPU 0 alone.
 
     A search's plan follows the layer times, and so differs from night to night; this one is the same on every machine.
     No transfer is priced between the two halves.

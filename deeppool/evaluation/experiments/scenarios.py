@@ -1,4 +1,4 @@
-"""A foreground on a whole cluster in three scenarios: what DeepPool's figure 9 compares."""
+"""Simulates a foreground on a whole cluster in the three scenarios of DeepPool's figure 9."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,24 +20,24 @@ from deeppool.simulation.device.interference import Interference
 from deeppool.units import format_seconds
 
 ScenarioName = Literal["DP", "BP", "BP + Col"]
-"""DP: a foreground alone, data parallel; BP: the same, burst parallel; BP + Col: that, and a background on each GPU."""
+"""DP: data parallel foreground alone; BP: burst parallel alone; BP + Col: burst parallel, a background on each GPU."""
 ITERATIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One of the three, on a virtual clock."""
+    """Simulation results of one scenario."""
 
     name: ScenarioName
     iteration_time: float
-    """Mean seconds of the foreground."""
+    """Mean iteration time of the foreground."""
     foreground_throughput: float
-    """Samples a second, as the next."""
+    """Samples per second of the foreground."""
     background_throughput: float
 
     @property
     def throughput(self) -> float:
-        """Of the cluster: foreground plus background."""
+        """Cluster throughput: foreground plus background."""
         return self.foreground_throughput + self.background_throughput
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class ThreeScenarios:
-    """All of them, of one foreground."""
+    """Simulation results of all scenarios for one foreground."""
 
     model: str
     background_model: str
@@ -57,27 +57,27 @@ class ThreeScenarios:
     global_batch: int
     background_batch: int
     plan: Plan
-    """Of BP and BP + Col."""
+    """The burst-parallel plan of BP and BP + Col."""
     scenarios: tuple[Scenario, ...]
     background_alone_throughput: float
-    """Samples a second with a background alone on every GPU: the paper's BG Only."""
+    """Samples per second with only a background on every GPU: the paper's BG Only."""
     single_gpu_iteration_time: float
     device_name: str
     provenance: Literal["measured", "estimated"]
-    """Of the layer times."""
+    """Provenance of the layer times."""
     modelled: str
-    """What was said of the gaps: where interference was measured, or which part of them a background gets."""
+    """Model of the idle time: where interference was measured, or which share of it a background uses."""
 
     def scenario(self, name: ScenarioName) -> Scenario:
-        """That of a name."""
+        """The scenario of a name."""
         return next(found for found in self.scenarios if found.name == name)
 
     def gain(self, name: ScenarioName, over: ScenarioName) -> float:
-        """Cluster throughput of a scenario over that of another."""
+        """Ratio of the cluster throughputs of two scenarios."""
         return self.scenario(name).throughput / self.scenario(over).throughput
 
     def speedup(self, name: ScenarioName) -> float:
-        """Of a scenario's foreground over one GPU."""
+        """Speed-up of a scenario's foreground over one GPU."""
         return self.single_gpu_iteration_time / self.scenario(name).iteration_time
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ def three_scenarios(
     interference: Interference | None = None,
     policy: Policy | Sharing = "priority",
 ) -> ThreeScenarios:
-    """Simulates a foreground data parallel, burst parallel, and burst parallel with backgrounds in the gaps.
+    """Simulates a foreground data parallel, burst parallel, and burst parallel with background jobs.
 
     The plan is the one of highest cluster throughput that is at most ``foreground_loss`` slower than the fastest one,
     and no slower than data parallelism: the paper sets its amplification limit for little impact on the foreground

@@ -1,4 +1,4 @@
-"""How long the searches take, side by side: the experiment behind DeepPool's table 3."""
+"""Measures search times of planners, for DeepPool's table 3."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ SEARCHES: tuple[Search, ...] = ("published", "exact")
 
 @dataclass(frozen=True, slots=True)
 class SearchTime:
-    """Seconds of several searches for the same plan, by one thread, prices included."""
+    """Search times for one plan, on one thread, computation of the costs included."""
 
     model: str
     gpus: int
@@ -24,7 +24,7 @@ class SearchTime:
     spread: float
     """Half the interquartile range."""
     iteration_time: float
-    """Of the plan that was found, seconds."""
+    """Iteration time of the plan that was found."""
 
 
 def search_times(
@@ -34,7 +34,7 @@ def search_times(
     amplification_limit: float | None,
     repeats: int,
 ) -> tuple[SearchTime, ...]:
-    """Both searches of every model at every GPU count, by turns.
+    """Measures both searches of every model at every GPU count, interleaved.
 
     Args:
         profiles: name of a model → its layer times.

@@ -1,4 +1,4 @@
-"""What each mechanism of sharing adds, as DeepPool's figure 11 draws it: from the bottom row up."""
+"""Effect of each sharing mechanism, as in DeepPool's figure 11: rows from the bottom up."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -12,11 +12,11 @@ from deeppool.figures.formatting import escape
 from deeppool.records.run_record import BackgroundResult, RunRecord
 
 ALONE = "foreground alone"
-"""The bottom row."""
+"""Label of the bottom row."""
 
 
 def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go.Figure:
-    """Foreground and background throughput on each rung, as a percentage of what each reaches alone.
+    """Draws foreground and background throughput with each mechanism, as a percentage of what each reaches alone.
 
     Args:
         runs: by rung, the lowest first; a bar is the median of its runs, its line reaches from the smallest to the
@@ -60,7 +60,7 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
 
 
 def kept_throughput(run: RunRecord) -> float:
-    """Of the foreground beside its background, as a percentage of alone; over mean iteration times."""
+    """Foreground throughput beside its background, as a percentage of alone; from mean iteration times."""
     return 100 / (1 + run.foreground.slowdown)
 
 

@@ -1,4 +1,4 @@
-"""How much faster each layer gets when it is strong-scaled, as DeepPool's figure 5 draws it."""
+"""Speed-up of each layer under strong scaling, as in DeepPool's figure 5."""
 
 import plotly.graph_objects as go
 
@@ -10,7 +10,7 @@ from deeppool.units import format_seconds
 
 
 def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128, dark: bool = False) -> go.Figure:
-    """Speed-up of every layer from one GPU with the global batch to all GPUs with a part of it; computing alone.
+    """Draws the speed-up of every layer from one GPU to all GPUs at a fixed global batch; computation only.
 
     Args:
         profile: layer times at ``global_batch`` and at ``global_batch / gpus``.
@@ -59,7 +59,7 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
 
 
 def speedups(profile: Profile, *, gpus: int, global_batch: int) -> dict[str, float]:
-    """Layer → how much faster it is with a part of the global batch than with all of it.
+    """Speed-up by layer, with a part of the global batch relative to all of it.
 
     Raises:
         InvalidValueError: the batch cannot be divided among the GPUs.

@@ -1,4 +1,4 @@
-"""Foreground speed-up against cluster throughput for several foregrounds, as all of DeepPool's figure 10 draws it."""
+"""Foreground speed-up against cluster throughput for several foregrounds, as in DeepPool's figure 10."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -11,7 +11,7 @@ from deeppool.planning.studies.tradeoff_record import SharedCluster
 
 
 def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
-    """Burst-parallel plans with collocation beside static partitions, a panel for each foreground.
+    """Draws burst-parallel plans with collocation and static partitions, a panel for each foreground.
 
     Args:
         shared: what ``dp.share`` found; predictions, and the subtitle says what they lean on.
@@ -51,7 +51,7 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
 
 
 def _background_alone(shared: SharedCluster, right: float, dark: bool) -> go.Scatter:
-    """What the cluster trains without a foreground; in the legend, as a narrow panel has no room for its name."""
+    """Adds the cluster throughput without a foreground; named in the legend, as a panel is too narrow for a label."""
     return go.Scatter(
         name="background alone on all GPUs",
         mode="lines",
@@ -63,7 +63,7 @@ def _background_alone(shared: SharedCluster, right: float, dark: bool) -> go.Sca
 
 
 def _subtitle(shared: tuple[SharedCluster, ...]) -> str:
-    """What is the same in all panels; the rest is told at each point."""
+    """Settings common to all panels; the others are in the hover text."""
     provenance = "estimated" if any(one.provenance == "estimated" for one in shared) else "measured"
     device = ", ".join(dict.fromkeys(one.device_name for one in shared))
     harvest = " or ".join(dict.fromkeys(f"{100 * one.harvest_of_idle:g} %" for one in shared))

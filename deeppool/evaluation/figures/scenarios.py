@@ -1,4 +1,4 @@
-"""Cluster throughput in three scenarios, as DeepPool's figure 9 draws it: a panel per model."""
+"""Cluster throughput in three scenarios, as in DeepPool's figure 9: a panel per model."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -11,7 +11,7 @@ from deeppool.units import format_seconds
 
 
 def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
-    """Bars for DP, BP and BP + Col, the background's throughput on the foreground's; the line is backgrounds alone.
+    """Draws bars for DP, BP and BP + Col, background throughput stacked on foreground; a line for backgrounds alone.
 
     Args:
         found: a panel each; simulated.
@@ -70,7 +70,7 @@ def _bars(one: ThreeScenarios, role: str, colour: str, *, first: bool) -> go.Bar
 
 
 def _heading(one: ThreeScenarios) -> str:
-    """Above a panel."""
+    """Title of a panel."""
     beside = "" if one.background_model == one.model else f" beside {escape(one.background_model)}"
     return f"{escape(one.model)}{beside}, batch {one.global_batch}"
 

@@ -1,4 +1,4 @@
-"""How long searches for a plan take, as bars beside each other."""
+"""Search times of planners, as grouped bars."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE}
 
 
 def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figure:
-    """A pair of bars for every model and GPU count: the paper's published algorithm, and the exact search.
+    """Draws a pair of bars for every model and GPU count: the paper's published algorithm, and the exact search.
 
     Args:
         times: what :func:`deeppool.evaluation.experiments.search_times.search_times` measured.

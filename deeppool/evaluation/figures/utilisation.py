@@ -1,4 +1,4 @@
-"""What small batches leave of a device's speed, as DeepPool's figure 4 draws it."""
+"""Throughput at small batches relative to the best batch, as in DeepPool's figure 4."""
 
 import plotly.graph_objects as go
 
@@ -12,7 +12,7 @@ _COLOURS = (theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE)
 
 
 def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
-    """Samples per second at each per-GPU batch, as a percentage of those at the best batch of the same profile.
+    """Draws samples per second at each per-GPU batch, as a percentage of those at the best batch of the same profile.
 
     Args:
         profiles: one line each; measured ones solid, estimated ones dashed.
@@ -39,7 +39,7 @@ def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
 
 
 def relative_throughput(profile: Profile) -> dict[int, float]:
-    """Per-GPU batch → samples per second, over those of the profile's best batch."""
+    """Samples per second relative to the profile's best batch, by per-GPU batch."""
     layers = range(len(profile.graph.layers))
     speeds = {b: b / sum(profile.time(layer, b).total for layer in layers) for b in profile.batch_sizes}
     return {batch: speed / max(speeds.values()) for batch, speed in speeds.items()}

@@ -1,4 +1,4 @@
-"""What models consist of: parameters, and layers by what they compute."""
+"""Parameters of models, and their layers by kind."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -15,7 +15,7 @@ _WORDS = {"convolution": ("conv",), "attention": ("attention",), "dense": ("line
 
 
 def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
-    """Megabytes of parameters beside the number of layers of each kind, a row per model.
+    """Draws megabytes of parameters and the number of layers of each kind, a row per model.
 
     Args:
         graphs: captured models.
@@ -56,7 +56,7 @@ def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
 
 
 def kind_of(layer: Layer) -> str:
-    """What most of a layer's time goes into, by its operators."""
+    """Kind of a layer: that of its most expensive operator."""
     for kind, words in (
         ("convolution", ("conv",)),
         ("attention", ("attention",)),
