@@ -136,7 +136,7 @@ def test_a_killed_rank_ends_everything_and_is_named(victim: int, plan_file: Path
 def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)
     monkeypatch.setattr(ranks_module, "FIRST_UPDATE_SECONDS", 12.0)
-    monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
+    monkeypatch.setattr(ranks_module, "TIMEOUT_UPDATES", 3.0)
     with launched(dp.load(plan_file), seconds=LONG) as run:
         everything = ranks()
         everything[1].send_signal(signal.SIGSTOP)

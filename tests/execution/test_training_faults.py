@@ -107,7 +107,7 @@ def expected() -> list[float]:
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)
-    monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
+    monkeypatch.setattr(ranks_module, "TIMEOUT_UPDATES", 3.0)
 
 
 def train_with(job: dp.TrainingJob, folder: Path, **choices: object) -> tuple[TrainingRecord, list[str]]:

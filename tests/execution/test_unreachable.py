@@ -104,7 +104,7 @@ def test_a_link_that_is_cut_while_they_train_is_told_as_such(
     namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)
-    monkeypatch.setattr(ranks_module, "SLOWEST_UPDATES", 3.0)
+    monkeypatch.setattr(ranks_module, "TIMEOUT_UPDATES", 3.0)
     data = functools.partial(Faulty, cut_the_link, tmp_path / "once")
     with pytest.raises(
         RankFailedError,
