@@ -385,7 +385,7 @@ def test_layer_that_cannot_run_at_a_batch_is_named(failing_linear):
 
 def test_what_cannot_fit_is_refused_before_it_is_tried(model, measured, monkeypatch):
     monkeypatch.setattr("deeppool.device.cpu.CpuDevice.free_memory", lambda self: 1000)
-    with pytest.raises(ProfileError, match=r"an iteration of Small at batch 2 keeps .*, and 1000 B are free on"):
+    with pytest.raises(ProfileError, match=r"an iteration of Small at batch 2 needs .*, and 1000 B are free on"):
         profile(model, device="cpu", batch_sizes=SIZES)
     assert measured == []
 
