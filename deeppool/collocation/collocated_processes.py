@@ -72,7 +72,7 @@ def collocated_processes(
                 job,
                 folder,
                 launcher,
-                None if setup is None else setup.sharing,
+                sharing=None if setup is None else setup.sharing,
                 emulate=emulated_rank,
                 program=PROGRAM if in_process else WORKER,
             )

@@ -13,7 +13,7 @@ from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.execution import worker
 from deeppool.execution.failure_report import describe_failure
-from deeppool.execution.worker import Command, Rank
+from deeppool.execution.rank import Command, Rank
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.background_limits import BackgroundLimits, Operator
@@ -27,7 +27,7 @@ class CollocatedRank:
         self._rank = rank
         self._phases = ForegroundPhases(rank.device)
         setup = rank.setup
-        self._page = SharedPage(setup["boards"] or setup["folder"], setup["position"])
+        self._page = SharedPage(setup["shared_pages"] or setup["folder"], setup["position"])
         self._background: InProcessBackground | None = None
         if rank.foreground_control is not None:
             rank.foreground_control.use_device_times(self._phases)
@@ -52,7 +52,7 @@ class CollocatedRank:
         job_setup = {"saved_job": setup["folder"], **message, "folder": setup["folder"], "sharing": setup["sharing"]}
         try:
             self._background = InProcessBackground(
-                job_setup, self._rank.device, self._rank.place, self._read_foreground
+                job_setup, self._rank.device, self._rank.torch_device, self._read_foreground
             )
         except Exception as error:
             return {"priority": None, "error": describe_failure(error, "its start")["text"]}

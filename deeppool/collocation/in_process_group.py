@@ -45,7 +45,7 @@ class InProcessGroup:
         Raises:
             ProcessDiedError: no job could be created.
         """
-        answers = self._ranks.tell(
+        answers = self._ranks.execute(
             "start_background", START_SECONDS, "while it made the background job", **self._job_setup
         )
         self._update_reports(answers)
@@ -62,11 +62,11 @@ class InProcessGroup:
 
     def begin(self) -> None:
         """Starts a training phase of all running jobs."""
-        self._ranks.tell("begin", SWITCH_SECONDS, "while it let the background begin")
+        self._ranks.execute("begin", SWITCH_SECONDS, "while it let the background begin")
 
     def measure(self, work: WorkDone, started: float) -> None:
         """Ends a training phase and adds what was done in it to ``work``; each rank timed its own."""
-        answers = self._ranks.tell("rest", SWITCH_SECONDS, "while it waited for the background")
+        answers = self._ranks.execute("rest", SWITCH_SECONDS, "while it waited for the background")
         self._update_reports(answers)
         if self._first_loss is not None:
             work.losses.append(self._first_loss)

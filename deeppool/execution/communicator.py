@@ -1,113 +1,119 @@
-"""The other ranks of a training, as one of them sees them: all that a trainer asks of torch.distributed.
+"""Communication between the ranks of a training: the part of torch.distributed that a trainer uses.
 
-ProcessGroup   real ones, through torch.distributed
-Alone          there are none
-Emulated       as if there were (see ``emulated``)
+ProcessGroup          all ranks of torch.distributed
+SingleRank            a training of one rank
+EmulatedCommunicator  ranks that do not exist (:mod:`deeppool.execution.emulated_rank`)
 """
 
+import os
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from deeppool.base.timeline import SpanKind
+from deeppool.device.protocol import Device
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""Longest wait in a collective. The launcher detects a hung rank much sooner."""
 
 P2PBuffer = tuple[torch.Tensor, int]
-"""What goes to, or comes from, a rank."""
+"""Memory of a point-to-point transfer, and the rank that it comes from or goes to."""
 
 
 class PendingWork(Protocol):
-    """Something under way."""
+    """Communication in progress."""
 
     def wait(self) -> object:
-        """Returns when it is done; on CUDA, when what follows on the current stream comes after it."""
+        """Returns when it is done; on CUDA, when it is ordered before later work on the current stream."""
 
 
 class Group(Protocol):
-    """Two or more ranks that tell each other; all of them call the same in the same order."""
+    """Two or more ranks; all of them make the same calls in the same order."""
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        """Starts to put the sum over all ranks in the place of each one's tensor."""
+        """Starts to replace each rank's tensor by the sum over all ranks."""
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Everyone's tensor, all of one shape, in the order of ranks."""
+        """Returns the tensors of all ranks, of equal shapes, in rank order."""
 
     def close(self) -> None:
         """Ends the group."""
 
 
 class Communicator(Protocol):
-    """All ranks of a training. Those that are real all call the same in the same order."""
+    """All ranks of a training. Those that exist make the same calls in the same order."""
 
     rank: int
-    """This one."""
+    """This process's rank."""
     ranks: int
 
     def group(self, ranks: Sequence[int]) -> Group:
-        """Of two or more ranks; those outside make it too."""
+        """Creates a group of two or more ranks; ranks outside it call this too."""
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """Starts transfers between pairs of ranks; both sides list those of a pair in the same order.
 
         Args:
-            receiving: contiguous memory for what comes, and from whom.
-            sending: contiguous tensors, which stay as they are until they have left, and to whom.
+            receiving: contiguous tensors to fill, and their sources.
+            sending: contiguous tensors, unchanged until they are sent, and their destinations.
 
         Returns:
             One work for each, in their order, or one for all of them.
         """
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        """Starts to put the sum over all ranks in the place of each one's tensor."""
+        """Starts to replace each rank's tensor by the sum over all ranks."""
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """Marks the start of an iteration."""
 
     def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
-        """Returns when this rank may compute a stage, whose inputs have arrived."""
+        """Waits until this rank may compute a stage whose inputs have arrived."""
 
     def enter(self, kind: SpanKind, stage: int) -> None:
-        """This rank begins something, as its spans say."""
+        """Marks the start of a span."""
 
     def leave(self, kind: SpanKind, stage: int) -> float:
-        """It has ended; returns when the last rank that takes part had begun, on ``time.perf_counter``; 0: unknown."""
+        """Marks the end of a span; returns when its last rank had started it (``time.perf_counter``), 0 if unknown."""
 
     def end(self) -> None:
-        """The iteration has ended on this rank."""
+        """Marks the end of the iteration on this rank."""
 
     def close(self) -> None:
-        """Leaves the others; all ranks do."""
+        """Ends communication; all ranks call it."""
 
 
 class _WithoutReplay:
-    """Real ranks find each other by what they send: nobody needs to hear what this one does."""
+    """No-op span marks: ranks that exist synchronise by their messages."""
 
     def begin(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
-        """At once: it has waited for its inputs."""
+        """Returns at once: the inputs have arrived."""
 
     def enter(self, kind: SpanKind, stage: int) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def leave(self, kind: SpanKind, stage: int) -> float:
-        """Unknown: the launcher sees all ranks' spans, this one does not."""
+        """Returns 0: only the launcher has the spans of all ranks."""
         return 0.0
 
     def end(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class ProcessGroup(_WithoutReplay):
-    """The ranks of torch.distributed, which is initialised."""
+    """All ranks of torch.distributed, which must be initialised."""
 
     def __init__(self) -> None:
-        """Asks torch.distributed who there is."""
+        """Reads rank and world size."""
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
     def group(self, ranks: Sequence[int]) -> "_SubGroup":
@@ -115,10 +121,10 @@ class ProcessGroup(_WithoutReplay):
         return _SubGroup(ranks)
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
-        """As :meth:`Communicator.exchange`: receives first, because gloo queues a receiver's readiness behind payload."""
+        """As :meth:`Communicator.exchange`; posts receives first: gloo queues a receiver's readiness behind payload."""
         operations = [dist.P2POp(dist.irecv, tensor, source) for tensor, source in receiving]
         operations += [dist.P2POp(dist.isend, tensor, destination) for tensor, destination in sending]
-        # NCCL answers with one work for the whole batch.
+        # NCCL returns one work for the whole batch.
         return list(dist.batch_isend_irecv(operations)) if operations else []
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
@@ -134,6 +140,25 @@ class ProcessGroup(_WithoutReplay):
         dist.destroy_process_group()
 
 
+def join_process_group(device: Device, rank: int, ranks: int, rendezvous: str, interface: str | None) -> Communicator:
+    """Initialises torch.distributed with all ranks.
+
+    Args:
+        device: of this rank.
+        rank: of this process.
+        ranks: world size.
+        rendezvous: ``init_method`` of torch.distributed.
+        interface: network interface for gloo; None: its default.
+    """
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    with device.unbound():
+        dist.init_process_group(
+            device.backend, init_method=rendezvous, rank=rank, world_size=ranks, timeout=COLLECTIVE_TIMEOUT
+        )
+    return ProcessGroup()
+
+
 class _SubGroup:
     """Some ranks of torch.distributed."""
 
@@ -145,9 +170,9 @@ class _SubGroup:
         return _sum(tensor, self._group)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        told = [torch.empty_like(tensor) for _ in range(self._ranks)]
-        dist.all_gather(told, tensor, group=self._group)
-        return told
+        gathered = [torch.empty_like(tensor) for _ in range(self._ranks)]
+        dist.all_gather(gathered, tensor, group=self._group)
+        return gathered
 
     def close(self) -> None:
         dist.destroy_process_group(self._group)
@@ -160,33 +185,33 @@ def _sum(tensor: torch.Tensor, group: Any) -> PendingWork:
 
 
 class CompletedWork:
-    """Work that took no time."""
+    """Completed work."""
 
     def wait(self) -> None:
-        """At once."""
+        """Returns at once."""
 
 
 class SingleRank(_WithoutReplay):
-    """One rank, which needs no torch.distributed: every stage runs on rank 0, and nothing leaves it."""
+    """A training of one rank, without torch.distributed."""
 
     rank, ranks = 0, 1
 
     def group(self, ranks: Sequence[int]) -> Group:
-        """There is none."""
+        """Raises: a single rank has no groups."""
         raise ValueError(f"there are no ranks {list(ranks)} in a training of one rank")
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
-        """Nothing changes its place."""
+        """Returns no work: no stage runs elsewhere."""
         assert not receiving, "a stage of a training of one rank reads from another rank"
         assert not sending, "a stage of a training of one rank is read on another rank"
         return []
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        """The sum over one rank is there."""
+        """Returns completed work: the sum over one rank is its tensor."""
         return CompletedWork()
 
     def barrier(self) -> None:
-        """All are there."""
+        """Returns at once."""
 
     def close(self) -> None:
-        """There is nobody to leave."""
+        """Does nothing."""

@@ -1,9 +1,9 @@
-"""Other ranks that are not there: one rank of a plan runs as if they were, and waits as long as it would.
+"""Emulation of all ranks but one: the one that exists waits as long as it would for the others.
 
-Its own stages run as in any training. What would come from others is there at once, with values that are finite and
-mean nothing; what would take time is a wait until the plan's schedule says so (see :mod:`deeppool.execution.replay_schedule`),
-in which neither the device nor the core is used. Not modelled: the memory bandwidth and multiprocessors that
-transfers use, the others' update, their jitter, and collectives inside a stage (synchronised BatchNorm).
+Its own stages run as in any training. Data from other ranks is available at once, with finite but meaningless values;
+what would take time is a wait until the plan's schedule says so (:mod:`deeppool.execution.replay_schedule`), in which
+neither the device nor the core is used. Not modelled: the memory bandwidth and multiprocessors that transfers use, the
+others' update, their jitter, and collectives inside a stage (synchronised BatchNorm).
 """
 
 import time
@@ -13,16 +13,18 @@ import torch
 
 from deeppool.base.timeline import SpanKind
 from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer, PendingWork
-from deeppool.execution.replay_schedule import START, Event, EventTime, ReplaySchedule
+from deeppool.execution.replay_schedule import START, Event, EventTime, ReplaySchedule, replay_schedule
+from deeppool.execution.stages import stages_of
+from deeppool.planning.plan import Plan
 
 SPIN = 100e-6
-"""Seconds before the end of a wait in which the core stays awake: a sleeping one wakes up that late."""
+"""Seconds of busy waiting at the end of a wait: a sleeping core wakes up that late."""
 SMALL = 1e-3
-"""Standard deviation of what comes from others: as gradients, unit-normal values might overflow 16 bits."""
+"""Standard deviation of data from emulated ranks: as gradients, unit-normal values might overflow 16 bits."""
 
 
 def wait_until(moment: float) -> None:
-    """Returns at a moment of ``time.perf_counter``; at once where it has passed."""
+    """Returns at a time of ``time.perf_counter``, or at once if it has passed."""
     left = moment - time.perf_counter()
     if left > SPIN:
         time.sleep(left - SPIN)
@@ -30,8 +32,20 @@ def wait_until(moment: float) -> None:
         pass
 
 
+def emulate_other_ranks(rank: int, plan: Plan, device: torch.device) -> "EmulatedCommunicator":
+    """Creates the communicator of one rank of a plan whose other ranks are emulated."""
+
+    def synchronize() -> None:
+        # Only this stream: a background's stream continues.
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+
+    schedule = replay_schedule(plan, stages_of(plan), rank)
+    return EmulatedCommunicator(rank, plan.gpus, schedule, synchronize=synchronize)
+
+
 class EmulatedCommunicator:
-    """The peers of one rank that runs by itself."""
+    """The communicator of one rank whose peers are emulated."""
 
     def __init__(
         self,
@@ -43,28 +57,28 @@ class EmulatedCommunicator:
         clock: Callable[[], float] = time.perf_counter,
         wait: Callable[[float], None] = wait_until,
     ) -> None:
-        """Nothing has begun.
+        """Starts before the first iteration.
 
         Args:
-            rank: the one that is there.
+            rank: the one that exists.
             ranks: of the plan.
-            schedule: of the rank.
-            synchronize: returns when the device has done what this rank gave it: a stage ends then, not at its launch.
+            schedule: times at which the rank may start its work.
+            synchronize: waits for the device: a stage ends when its work has run, not at its launch.
             clock: seconds.
-            wait: returns at a moment of the clock.
+            wait: returns at a time of the clock.
         """
         self.rank, self.ranks = rank, ranks
         self._schedule, self._synchronize, self._clock, self._wait = schedule, synchronize, clock, wait
         self._others_started: float | None = None
-        """The next iteration; None: they begin it together with this rank."""
+        """Start of the next iteration on the other ranks; None: the same as on this rank."""
         self._end_times: dict[Event, float] = {}
-        """In this iteration."""
+        """End of each computation in this iteration."""
         self._remaining: list[Event] = []
-        """What this rank has still to compute in it, the next one last."""
+        """Computations left in it, the next one last."""
         self._transfer_start = 0.0
-        """In the span at hand, when the others had begun what was waited for."""
+        """When the other ranks had started the transfers of the current span."""
         self._stage = 0
-        """Of that span."""
+        """Stage of the current span."""
         self._noise: dict[torch.dtype, torch.Tensor] = {}
 
     def group(self, ranks: Sequence[int]) -> Group:
@@ -72,34 +86,34 @@ class EmulatedCommunicator:
         return _EmulatedGroup(self, len(ranks))
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
-        """What comes is needed by the next stage; nobody waits for what leaves."""
+        """Fills ``receiving``, which the next stage needs; sends are discarded."""
         for tensor, _ in receiving:
             self._fill(tensor)
         return [_PendingWait(self.await_transfers)] * len(receiving) + [_PendingWait(lambda: None)] * len(sending)
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        """Others contribute nothing, in no time: the plan does not price updates."""
+        """Returns completed work: other ranks contribute zeros, and the plan does not price updates."""
         return CompletedWork()
 
     def barrier(self) -> None:
-        """All are there, and begin the next iteration together."""
+        """Lets all ranks start the next iteration together."""
         self._others_started = None
 
     def begin(self) -> None:
-        """The others did not wait for what this rank did between two iterations; it may be late for its own turn."""
+        """Starts an iteration; the other ranks started theirs without waiting for this one."""
         self._end_times = {START: self._clock() if self._others_started is None else self._others_started}
         self._remaining = list(self._schedule.computations)[::-1]
 
     def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
-        """Also where all of its inputs are at hand: the plan may let it wait for a layer elsewhere."""
+        """Waits even if all inputs are available: the plan may order the stage after a layer on another rank."""
         self._wait(self._when(self._schedule.computations[kind, stage].end))
 
     def enter(self, kind: SpanKind, stage: int) -> None:
-        """Nothing was waited for yet."""
+        """Marks the start of a span."""
         self._transfer_start, self._stage = 0.0, stage
 
     def leave(self, kind: SpanKind, stage: int) -> float:
-        """Notes the end of what this rank computes."""
+        """Records the end of a computation."""
         if kind in ("forward", "backward"):
             self._synchronize()
             self._end_times[kind, stage] = self._clock()
@@ -109,20 +123,20 @@ class EmulatedCommunicator:
         return self._transfer_start
 
     def end(self) -> None:
-        """Waits until the others' iteration has ended too."""
+        """Waits for the end of the iteration on the other ranks."""
         self._others_started = self._when(self._schedule.end)
         self._wait(self._others_started)
 
     def close(self) -> None:
-        """There is nobody to leave."""
+        """Does nothing."""
 
     def await_transfers(self) -> None:
-        """Returns when what the next stage needs has arrived."""
+        """Waits until the inputs of the next stage have arrived."""
         turn = self._schedule.computations[self._remaining[-1]]
         self._await(turn.start, turn.end)
 
     def await_all_reduce(self) -> None:
-        """Returns when the gradients of the span's stage are summed up."""
+        """Waits until the gradients of the current stage are summed."""
         turn = self._schedule.all_reduces.get(self._stage)
         if turn is not None:
             self._await(turn.start, turn.end)
@@ -135,7 +149,7 @@ class EmulatedCommunicator:
         return max(self._end_times[event] + delay for event, delay in moment.items())
 
     def _fill(self, tensor: torch.Tensor) -> None:
-        """With values that a rank might send, at the price of a copy."""
+        """Fills a tensor with plausible values at the cost of a copy."""
         if not tensor.is_floating_point():
             tensor.zero_()
             return
@@ -148,14 +162,14 @@ class EmulatedCommunicator:
 
 
 class _PendingWait:
-    """Something under way that ends when a wait does."""
+    """Emulated communication that ends when a wait does."""
 
     def __init__(self, wait: Callable[[], None]) -> None:
         self.wait = wait
 
 
 class _EmulatedGroup:
-    """A group of which one rank is there."""
+    """A group of which one rank exists."""
 
     def __init__(self, communicator: EmulatedCommunicator, ranks: int) -> None:
         self._communicator, self._ranks = communicator, ranks
@@ -167,4 +181,4 @@ class _EmulatedGroup:
         return [tensor] * self._ranks
 
     def close(self) -> None:
-        """There is nobody to leave."""
+        """Does nothing."""

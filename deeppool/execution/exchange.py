@@ -13,30 +13,30 @@ from deeppool.execution.communicator import Communicator, P2PBuffer, PendingWork
 
 @dataclass(frozen=True, slots=True)
 class SampleCopy:
-    """One value that changes its layout, seen from one rank."""
+    """A value that changes its layout, as one rank holds it."""
 
     shard: torch.Tensor | None
-    """The rank's, in the source layout; None where it has none."""
+    """The rank's shard in the source layout; None where it has none."""
     source: Layout
     destination: Layout
     like: torch.Tensor
-    """Any tensor of the value's dtype, device and shape after the first dimension."""
+    """Any tensor with the value's dtype, device and shape after the first dimension."""
 
 
 class PendingTensor:
-    """A rank's shard of a value in its new layout, whose samples may be under way."""
+    """A rank's shard of a value in its new layout, whose transfers may be in progress."""
 
     def __init__(self, shard: torch.Tensor | None, works: Sequence[PendingWork] = ()) -> None:
-        """``works`` bring the samples that are missing; None as shard: the rank has none."""
+        """Takes the shard, None if the rank has none, and the transfers that complete it."""
         self._shard, self._works = shard, works
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is something to wait for."""
+        """Whether :meth:`wait` has transfers to wait for."""
         return bool(self._works)
 
     def wait(self) -> torch.Tensor:
-        """The shard, complete."""
+        """Returns the complete shard."""
         assert self._shard is not None
         for work in self._works:
             work.wait()
@@ -50,14 +50,14 @@ class Exchange:
     """
 
     def __init__(self, communicator: Communicator, device: torch.device) -> None:
-        """Starts with nothing under way."""
+        """Starts without transfers in progress."""
         self._communicator, self.rank, self.device = communicator, communicator.rank, device
         self._pending_sends: list[tuple[PendingWork, list[P2PBuffer]]] = []
 
     def start(self, moves: Sequence[SampleCopy]) -> list[PendingTensor]:
-        """This rank's shards in the destination layouts; all values travel as one batch."""
+        """Starts to transfer all values as one batch; returns this rank's shards in the destination layouts."""
         results = [self._allocate(move) for move in moves]
-        # Per pair of ranks, both sides list the transfers in the same order: that is how they find each other.
+        # Messages of a pair of ranks are matched by order: both sides list the transfers in the same one.
         receiving = [
             [
                 (_rows(result, move.destination.shard(self.rank), transfer), transfer.source)
@@ -77,19 +77,19 @@ class Exchange:
         for move, result in zip(moves, results, strict=True):
             self._copy_kept(move, result)
         if len(works) < len(posted) + len(sending):
-            # One for the whole batch.
+            # One work for the whole batch.
             self._pending_sends += [(work, sending) for work in works]
             return [PendingTensor(result, works if own else ()) for result, own in zip(results, receiving, strict=True)]
-        coming = iter(works)
+        pending = iter(works)
         arrivals = [
-            PendingTensor(result, list(itertools.islice(coming, len(own))))
+            PendingTensor(result, list(itertools.islice(pending, len(own))))
             for result, own in zip(results, receiving, strict=True)
         ]
-        self._pending_sends += [(work, sending) for work in coming]
+        self._pending_sends += [(work, sending) for work in pending]
         return arrivals
 
     def finish(self) -> None:
-        """Waits until everything sent has left."""
+        """Waits until all sends are done."""
         for work, _ in self._pending_sends:
             work.wait()
         self._pending_sends.clear()
@@ -100,7 +100,7 @@ class Exchange:
                 yield transfer
 
     def _allocate(self, move: SampleCopy) -> torch.Tensor | None:
-        """For the shard in the destination layout; the samples themselves where the rank has all of them."""
+        """Returns memory for the destination shard; a view of the source shard if that has all samples."""
         had, wants = move.source.shard(self.rank), move.destination.shard(self.rank)
         if not len(wants):
             return None
@@ -109,7 +109,7 @@ class Exchange:
         return move.like.new_empty((len(wants), *move.like.shape[1:]))
 
     def _copy_kept(self, move: SampleCopy, result: torch.Tensor | None) -> None:
-        """Copies the samples that stay, unless they are where they were."""
+        """Copies the samples that stay on this rank, unless the result is a view of them."""
         had, wants = move.source.shard(self.rank), move.destination.shard(self.rank)
         start, stop = max(had.start, wants.start), min(had.stop, wants.stop)
         if result is not None and move.shard is not None and start < stop < start + len(wants):
@@ -117,6 +117,6 @@ class Exchange:
 
 
 def _rows(tensor: torch.Tensor | None, samples: range, transfer: Transfer) -> torch.Tensor:
-    """Those of a transfer, in a shard that holds ``samples``."""
+    """Returns the rows of a transfer in a shard that holds ``samples``."""
     assert tensor is not None
     return tensor[transfer.start - samples.start : transfer.stop - samples.start]

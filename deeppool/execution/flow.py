@@ -1,8 +1,8 @@
-"""What flows between stages: activations to the stages that read them, and their gradients back.
+"""Sends activations to the stages that read them, and their gradients back.
 
-A rank sends as soon as a stage has computed, and waits for a value only where it needs it. All ranks meet all
-transfers in the order of the stages that make the values, whoever waits for them when: that is how sender and
-receiver find each other, and it lets a branch start while another one, on other ranks, still runs.
+A rank sends as soon as a stage has computed, and waits for a value only where it needs it. All ranks start all
+transfers in the order of the stages that produce the values: messages are matched by order, and a branch can start
+while another one, on other ranks, still runs.
 """
 
 from collections import defaultdict
@@ -20,20 +20,20 @@ from deeppool.graph.capture.extract import Segment
 
 Values = Mapping[fx.Node, torch.Tensor]
 SpanOf = Callable[[SpanKind, int, str], AbstractContextManager[None]]
-"""Notes what a rank does: kind, stage and operation."""
+"""Records a span: kind, stage and operation."""
 
 
 class Routes:
-    """Which values go from which stage to which: what the plan says, for every iteration."""
+    """Values that each stage sends to each other stage."""
 
     def __init__(self, stages: Sequence[Stage], segments: Sequence[Segment]) -> None:
-        """Finds the stage that makes each input of each stage."""
+        """Finds the stage that produces each input of each stage."""
         self.stages = stages
         maker = {node: index for index, segment in enumerate(segments) for node in segment.outputs}
         self.onward: list[dict[int, list[fx.Node]]] = [{} for _ in stages]
-        """Per stage, the later stages that read its values, and which."""
+        """Per stage, the later stages that read its values, with those values."""
         self.back: list[dict[int, list[fx.Node]]] = [{} for _ in stages]
-        """Per stage, the earlier ones whose values it reads, and which of them have gradients."""
+        """Per stage, the earlier stages whose values it reads, with those that have gradients."""
         for reader, segment in enumerate(segments):
             for node in segment.inputs:
                 if node.op == "placeholder":
@@ -43,44 +43,44 @@ class Routes:
                     self.back[reader].setdefault(maker[node], []).append(node)
 
     def layout(self, stage: int) -> Layout:
-        """Of a stage's samples."""
+        """Returns the layout of a stage's samples."""
         return self.stages[stage].layout
 
 
 class Flow:
-    """The values of one global batch, as one rank has them."""
+    """One rank's activations and gradients between the stages of one global batch."""
 
     def __init__(self, routes: Routes, exchange: Exchange, types: Mapping[fx.Node, torch.dtype], span: SpanOf) -> None:
-        """Nothing has been computed yet.
+        """Starts before the first stage.
 
         Args:
             routes: of the plan.
             exchange: this rank's.
             types: of every value between stages.
-            span: notes transfers, and the waits for them.
+            span: records transfers, and the waits for them.
         """
         self._routes, self._exchange, self._types, self._span = routes, exchange, types, span
         self._inputs: dict[int, dict[fx.Node, PendingTensor]] = defaultdict(dict)
-        """Per stage, its inputs."""
+        """Inputs per stage."""
         self._gradients: dict[int, dict[int, dict[fx.Node, PendingTensor]]] = defaultdict(dict)
-        """Per stage that made values, and stage that read them, their gradients."""
+        """Gradients of values, per producing stage and per reading stage."""
 
     def send_forward(self, stage: int, outputs: Values) -> None:
-        """Sends a stage's values to those that read them; every rank calls it, ``outputs`` is empty outside."""
+        """Sends a stage's values to their readers; every rank calls it, with empty ``outputs`` outside the stage."""
         for reader, nodes in self._routes.onward[stage].items():
             self._inputs[reader] |= self._start(stage, reader, nodes, outputs, reader, "→")
 
     def inputs(self, stage: int) -> dict[fx.Node, torch.Tensor]:
-        """What a stage reads of earlier ones, on a rank that runs it."""
+        """Waits for a stage's inputs from earlier stages, on a rank that runs it."""
         return self._wait(stage, "→", self._inputs.pop(stage, {}))
 
     def send_backward(self, stage: int, gradients: Values) -> None:
-        """Sends the gradients of a stage's inputs to the stages that made them, as :meth:`send_forward` does."""
+        """Sends the gradients of a stage's inputs to the stages that produced them, as :meth:`send_forward` does."""
         for maker, nodes in self._routes.back[stage].items():
             self._gradients[maker][stage] = self._start(stage, maker, nodes, gradients, stage, "←")
 
     def gradients(self, stage: int) -> dict[fx.Node, torch.Tensor]:
-        """Of a stage's values, added up over all stages that read them, in the order in which those ran."""
+        """Waits for the gradients of a stage's values, summed over their readers in the order in which those ran."""
         total: dict[fx.Node, torch.Tensor] = {}
         for reader, arrivals in self._gradients.pop(stage, {}).items():
             for node, gradient in self._wait(reader, "←", arrivals).items():
@@ -90,7 +90,7 @@ class Flow:
     def _start(
         self, source: int, destination: int, nodes: Sequence[fx.Node], values: Values, named: int, arrow: str
     ) -> dict[fx.Node, PendingTensor]:
-        """Of this rank's shards in the destination; ``named`` is the stage that a transfer is noted under."""
+        """Starts to transfer values to their shards in the destination; spans carry the name of stage ``named``."""
         here, there = self._routes.layout(source), self._routes.layout(destination)
         rank = self._exchange.rank
         if here == there:
@@ -109,7 +109,7 @@ class Flow:
             return {node: arrival.wait() for node, arrival in arrivals.items()}
 
     def _like(self, node: fx.Node, values: Values) -> torch.Tensor:
-        """A value's own tensor, or an empty one of its kind."""
+        """Returns a value's own tensor, or an empty one of its dtype and shape."""
         if node in values:
             return values[node]
         shape = [int(size) for size in node.meta["val"].shape[1:]]

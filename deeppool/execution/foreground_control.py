@@ -1,9 +1,10 @@
-"""A foreground rank's side of sharing its device: it says what it does, and what the background beside it may do."""
+"""Publishes a foreground rank's current phase and the limits of the background that shares its device."""
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,86 +21,86 @@ from deeppool.scheduling.slowdown import Baseline
 
 
 class TimedWatcher(Watcher, Protocol):
-    """A watcher that knows when the parts of an iteration ran on the device, which may be long after their launch."""
+    """A watcher that times the parts of an iteration on the device, where they may run long after their launch."""
 
     def times(self) -> Mapping[Operator, float]:
-        """Seconds of each operator since the last call; waits for the device."""
+        """Waits for the device, and returns the seconds of each operator since the last call."""
         ...
 
 
 CPU = torch.device("cpu")
 GROUP = 4
-"""Iterations of which ranks tell each other at once while their governors are at ease: telling costs as much as the
+"""Iterations whose reports ranks exchange at once while their governors are settled: an exchange costs as much as the
 rest of a governor."""
 RankReport = tuple[ForegroundIteration, int, float | None]
-"""By a rank: what it saw, and the newest bound that it has heard of, with its number."""
+"""A rank's measurement of an iteration, and the number and value of the newest bound that it has received."""
 
 
 class ForegroundControl:
-    """The governor of one rank, and the board on which its orders stand."""
+    """The governor of one rank, and the shared page with the background's limits."""
 
     def __init__(
-        self, sharing: Sharing, folder: Path, position: int, communicator: Communicator, place: torch.device = CPU
+        self, sharing: Sharing, folder: Path, position: int, communicator: Communicator, device: torch.device = CPU
     ) -> None:
-        """Opens the rank's board, and wipes off what a rank before this one, that was lost, left on it.
+        """Opens the rank's shared page, and clears what a lost rank left on it.
 
         Args:
             sharing: the mechanisms.
-            folder: of the boards; the background opens them there.
-            position: of this rank's place in the run; its number, but for one that runs for all.
-            communicator: all ranks of the foreground, each with a governing of its own.
-            place: of a tensor that they can sum up.
+            folder: of the shared pages; the background opens them there.
+            position: index of this rank's process in the run; the rank itself, unless the other ranks are emulated.
+            communicator: all ranks of the foreground, each with its own foreground control.
+            device: of the tensors that the ranks all-reduce.
 
-        What all ranks saw of an iteration is learned when a later one has ended, the next one or, while there is no
-        hurry, up to the fourth: to wait for it at once would have all begin together, and cost a rank that leaves
-        another one behind what it is ahead.
+        The ranks' measurements of an iteration are combined when a later one has ended: the next one or, while the
+        governors are settled, up to the fourth. Waiting at once would synchronise all ranks, and a rank that is ahead
+        of another would lose its lead.
         """
         self._sharing = sharing
-        self._communicator, self._place = communicator, place
+        self._communicator, self._device = communicator, device
         self.number = 0
-        """Of the bound that is held, counted from the start."""
+        """Number of the bound that is held, counted from the start."""
         self._requested_bound = (0, sharing.max_slowdown)
-        """Number of the newest bound that this rank has heard of, and the bound."""
+        """Number and value of the newest bound that this rank has received."""
         self._agreed_bound = self._requested_bound
-        """Of the newest one that all ranks have heard of; it is held from the next iteration on."""
+        """The same of the newest bound that all ranks have received; it is held from the next iteration on."""
         self._page = SharedPage(folder, position)
         self._unsent: list[ForegroundIteration] = []
-        """By this rank, of the latest iterations, until it tells the others."""
+        """This rank's latest measurements, until they are exchanged."""
         self._pending: tuple[torch.Tensor, PendingWork] | None = None
-        """What all ranks saw of those before, until it was learned."""
-        self._clocked: TimedWatcher | None = None
+        """The exchange in progress: a row per iteration and rank."""
+        self._device_times: TimedWatcher | None = None
         self._page.clear()
         self.reset()
 
-    def use_device_times(self, clocked: TimedWatcher) -> None:
-        """From now on the parts of an iteration are timed by this watcher, and told to it alone."""
-        self._clocked = clocked
+    def use_device_times(self, watcher: TimedWatcher) -> None:
+        """Takes operator times from ``watcher``, which replaces the shared page as the trainer's watcher."""
+        self._device_times = watcher
 
     def reset(self) -> None:
-        """What was learned holds no longer: the stages are others now. All ranks do it together, and had a rest."""
+        """Discards what was learned, as the stages have changed; all ranks call it together after :meth:`pause`."""
         self._governor = Governor(self._sharing)
         self._limits = FREE
         self._published: BackgroundLimits | None = None
-        """What stands on the board."""
+        """Limits on the shared page."""
         self._iterations = 0
-        """Governed ones, on every rank the same: those alone coincide."""
+        """Controlled iterations; equal on every rank, so that iterations alone coincide."""
 
     def change_bound(self, bound: float, number: int) -> None:
-        """From the first iteration on before which all ranks were told; what was learned of the cost is kept."""
+        """Holds another bound as soon as all ranks have received it; keeps what was learned of the cost."""
         self._requested_bound = number, bound
 
-    def told(self) -> dict[str, Any]:
-        """Of the present iteration: the bound, and the background's share of the time."""
+    def step_fields(self) -> dict[str, Any]:
+        """Returns the bound and the background's share of the time in the present iteration."""
         if not self._sharing.learns:
             return {"bound": None, "share": None}
         return {"bound": self._sharing.max_slowdown, "share": self._limits.share if self._limits.open else 0.0}
 
     def begin(self, trainer: Trainer) -> None:
-        """An iteration of the trainer begins, beside the background."""
-        trainer.watcher = self._clocked or self._page
-        if self._published is None and self._clocked is not None:
-            # Iterations that nobody governed, since the last one here, were timed, too.
-            self._clocked.times()
+        """Starts an iteration of the trainer beside the background."""
+        trainer.watcher = self._device_times or self._page
+        if self._published is None and self._device_times is not None:
+            # Drops the times of iterations without control.
+            self._device_times.times()
         self._apply_bound(*self._agreed_bound)
         self._limits = self._governor.begin(self._iterations)
         self._iterations += 1
@@ -113,76 +114,75 @@ class ForegroundControl:
             self._governor.change_bound(bound)
 
     def end(self, seconds: float, spans: Sequence[RawSpan]) -> None:
-        """It took so long, and so did its parts; on all ranks."""
+        """Records the time of an iteration and of its spans; all ranks call it."""
         if not self._sharing.learns:
             return
-        self._learn()
+        self._finish_exchange()
         self._unsent.append(self._governor.observe(seconds, self._operators(spans)))
-        # What it depends on is the same on all ranks.
+        # The condition has the same value on all ranks.
         if len(self._unsent) >= GROUP or not self._governor.is_settled or self._communicator.ranks == 1:
-            self._send()
+            self._start_exchange()
         if self._communicator.ranks == 1:
-            self._learn()
+            self._finish_exchange()
 
-    def _learn(self) -> None:
-        """What all ranks saw of the latest iterations that they told each other of, if there are any."""
+    def _finish_exchange(self) -> None:
+        """Waits for the exchange in progress, if any, and learns from it."""
         if self._pending is None:
             return
         rows, work = self._pending
         work.wait()
         self._pending = None
         for iteration in rows.tolist():
-            told = _rank_reports(iteration)
-            self._governor.learn(combine([seen for seen, _, _ in told]))
-            # A rank may hear of a bound later than another.
-            _, number, bound = min(told, key=_number)
-            self._agreed_bound = number, bound
+            reports = _rank_reports(iteration)
+            self._governor.learn(combine([measured for measured, _, _ in reports]))
+            # A rank may receive a bound later than another.
+            self._agreed_bound = min(((number, bound) for _, number, bound in reports), key=itemgetter(0))
 
     def _operators(self, spans: Sequence[RawSpan]) -> Mapping[Operator, float]:
-        if self._clocked is not None:
-            return self._clocked.times()
+        if self._device_times is not None:
+            return self._device_times.times()
         operators: dict[Operator, float] = defaultdict(float)
         for kind, stage, _, started, ended in spans:
             operators[kind, stage] += ended - started
         return operators
 
-    def _send(self) -> None:
-        """For each iteration a row for each rank, of which this one fills its own."""
+    def _start_exchange(self) -> None:
+        """Starts an all-reduce of a row per iteration and rank, of which this rank fills its own."""
         number, bound = self._requested_bound
-        known = [[*seen, number, math.nan if bound is None else bound] for seen in self._unsent]
+        known = [[*measured, number, math.nan if bound is None else bound] for measured in self._unsent]
         self._unsent.clear()
         rows = torch.zeros(len(known), self._communicator.ranks, len(known[0]), dtype=torch.float64)
         rows[:, self._communicator.rank] = torch.tensor(known, dtype=rows.dtype)
-        rows = rows.to(self._place)
+        rows = rows.to(self._device)
         self._pending = rows, self._communicator.all_reduce(rows)
 
-    def rest(self, trainer: Trainer) -> None:
-        """For now that was the last: the background may do as it likes. All ranks rest together."""
-        self._learn()
+    def pause(self, trainer: Trainer) -> None:
+        """Ends control for now and lifts all limits; all ranks call it together."""
+        self._finish_exchange()
         if self._unsent:
-            self._send()
-            self._learn()
+            self._start_exchange()
+            self._finish_exchange()
         trainer.watcher = None
         self._page.clear()
         self._published = None
 
-    def alone(self, seconds: Sequence[float]) -> None:
-        """So long the iterations took that have ended on all ranks without a background, on cores kept awake.
+    def record_alone(self, seconds: Sequence[float]) -> None:
+        """Records the times of iterations without a background, with cores kept awake; all ranks call it.
 
-        On cores that sleep in its gaps a foreground is up to a tenth slower: nothing to compare with.
+        On cores that sleep in its gaps a foreground is up to a tenth slower and no baseline for collocated iterations.
         """
-        # The first one finds no warm caches.
+        # The first one has cold caches.
         latest = torch.tensor(seconds[1:][-Baseline.KEPT :], dtype=torch.float64)
         if not self._sharing.learns or not len(latest):
             return
-        rows = torch.zeros(self._communicator.ranks, len(latest), dtype=latest.dtype, device=self._place)
+        rows = torch.zeros(self._communicator.ranks, len(latest), dtype=latest.dtype, device=self._device)
         rows[self._communicator.rank] = latest
         self._communicator.all_reduce(rows).wait()
-        there = rows[:, 0] > 0
-        self._governor.alone(rows[there].mean(dim=0).tolist())
+        present = rows[:, 0] > 0
+        self._governor.alone(rows[present].mean(dim=0).tolist())
 
-    def found(self, stages: Sequence[Stage]) -> dict[str, Any]:
-        """What is known by now: fields of :class:`deeppool.records.run_record.GovernorResult`."""
+    def results(self, stages: Sequence[Stage]) -> dict[str, Any]:
+        """Returns the fields of :class:`deeppool.records.run_record.GovernorResult`."""
         estimate = self._governor.slowdown
         return {
             "slowdown": None if estimate is None else estimate.mean,
@@ -195,13 +195,9 @@ class ForegroundControl:
 
 
 def _rank_reports(rows: Sequence[Sequence[float]]) -> list[RankReport]:
-    """By each rank that is there: where the others are emulated, by this one alone."""
+    """Decodes the reports of all ranks that are present; emulated ranks leave zeros."""
     return [
         (ForegroundIteration(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
         for seconds, trying, unsettled, number, bound in rows
         if seconds > 0
     ]
-
-
-def _number(told: RankReport) -> int:
-    return told[1]

@@ -1,9 +1,8 @@
 """Sums each parameter's gradient over the ranks that computed a part of it.
 
-Gradients travel in buckets, small ones together, whose order is fixed beforehand: from the last layer to the first,
-as a backward makes them (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2). A stage's all-reduces either
-follow its backward, and are waited for; or, overlapped, each starts as soon as its bucket's last gradient is there,
-and is waited for when all backwards are done.
+Gradients are all-reduced in buckets in a fixed order: from the last layer to the first, as backward computes them
+(Li et al., "PyTorch Distributed", VLDB 2020, section 3.2). A stage's all-reduces either follow its backward and block;
+or, overlapped, each starts as soon as its bucket's last gradient is ready, and blocks only when all backwards are done.
 """
 
 from collections.abc import Sequence
@@ -13,33 +12,33 @@ import torch
 from deeppool.execution.communicator import Communicator, Group, PendingWork
 
 ALONE_BYTES = 4 * 2**20
-"""A larger gradient is a bucket of its own, which saves copying it; below, latency counts for more."""
+"""A larger gradient is a bucket of its own, which saves copying it; for smaller ones latency costs more."""
 BUCKET_BYTES = 25 * 2**20
-"""Small gradients travel together up to this; DDP's default."""
+"""Limit of a bucket of small gradients; DDP's default."""
 
 SharedParameters = tuple[Sequence[torch.nn.Parameter], tuple[int, ...]]
 """Parameters in the order of their layers, and the ranks that compute with them."""
 
 
 class Bucket:
-    """Gradients that travel together, of one dtype."""
+    """Gradients of one dtype that are all-reduced together."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Group) -> None:
-        """Nothing is under way yet."""
+        """Takes the parameters, and the ranks that sum their gradients."""
         self.parameters, self._group = parameters, group
         self.missing = len(parameters)
-        """Gradients that the stage's backward has still to make."""
+        """Gradients that the stage's backward has not computed yet."""
         self._in_flight: tuple[PendingWork, torch.Tensor] | None = None
 
     @property
     def started(self) -> bool:
-        """Whether it travels."""
+        """Whether the all-reduce is in progress."""
         return self._in_flight is not None
 
     def start(self) -> None:
-        """Sends what is there; a rank without a gradient contributes zeros.
+        """Starts the all-reduce; a rank without a gradient contributes zeros.
 
-        Shards weigh in by their size already, because each rank's loss was scaled by its share of the batch.
+        Gradients need no further weight, because each rank's loss was scaled by its share of the batch.
         """
         flat = (
             self._gradients()[0] if len(self.parameters) == 1 else torch.cat([g.flatten() for g in self._gradients()])
@@ -47,7 +46,7 @@ class Bucket:
         self._in_flight = self._group.all_reduce(flat), flat
 
     def finish(self) -> None:
-        """Waits, and puts the sums where the gradients were."""
+        """Waits for the all-reduce, and replaces the gradients by the sums."""
         assert self._in_flight is not None
         work, flat = self._in_flight
         work.wait()
@@ -75,11 +74,11 @@ class GradientSync:
         *,
         overlap: bool,
     ) -> None:
-        """Makes a group for each set of two or more ranks; every rank makes the same ones in the same order.
+        """Creates a group for each set of two or more ranks; every rank creates the same ones in the same order.
 
         Args:
             communicator: all ranks.
-            rank_sets: of whom there shall be groups.
+            rank_sets: sets of ranks to create groups of.
             shared: per stage the parameters whose gradients are complete once its backward is done.
             overlap: whether all-reduces start while the stage's backward runs.
         """
@@ -97,7 +96,7 @@ class GradientSync:
         ]
         self.overlap = overlap
         self._open: list[Bucket] = []
-        """Buckets of the stage whose backward runs, as far as they have not started."""
+        """Buckets of the stage whose backward runs that have not started."""
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._gradient_ready)
             for stage in self._buckets
@@ -107,7 +106,7 @@ class GradientSync:
         ]
 
     def group(self, ranks: tuple[int, ...]) -> Group:
-        """Of two or more ranks."""
+        """Returns the group of two or more ranks."""
         return self._groups[ranks]
 
     def involves(self, stage: int) -> bool:
@@ -115,11 +114,11 @@ class GradientSync:
         return bool(self._buckets[stage])
 
     def expect(self, stage: int) -> None:
-        """From now on gradients that arrive are those of a stage's last backward in this update."""
+        """Prepares for the gradients of a stage's last backward in this update."""
         self._open = list(self._buckets[stage])
 
     def start(self, stage: int) -> None:
-        """Starts the stage's all-reduces that have not started, once its backward is done."""
+        """Starts the remaining all-reduces of a stage whose backward is done."""
         self._open = []
         for bucket in self._buckets[stage]:
             if not bucket.started:
@@ -131,14 +130,14 @@ class GradientSync:
             bucket.finish()
 
     def close(self) -> None:
-        """Ends the groups."""
+        """Closes the groups."""
         for hook in self._hooks:
             hook.remove()
         for ranks in list(self._groups):
             self._groups.pop(ranks).close()
 
     def _gradient_ready(self, parameter: torch.nn.Parameter) -> None:
-        """Notes a gradient, and starts the buckets that are complete, in their order: it is the same on all ranks."""
+        """Counts a ready gradient, and starts complete buckets in their order, which is the same on all ranks."""
         for bucket in self._open:
             bucket.missing -= any(parameter is member for member in bucket.parameters)
         while self._open and not self._open[0].missing:
@@ -146,7 +145,7 @@ class GradientSync:
 
 
 def buckets(parameters: Sequence[torch.nn.Parameter], group: Group) -> list[Bucket]:
-    """Those of parameters in the order of their layers; the last layer's comes first."""
+    """Groups parameters, in the order of their layers, into buckets; the last layer's comes first."""
     found: list[Bucket] = []
     filling: dict[torch.dtype, list[torch.nn.Parameter]] = {}
     for parameter in reversed(parameters):

@@ -1,8 +1,8 @@
-"""What the ranks measured → one timeline, times per stage, and what their governors found.
+"""Combines the measurements of all ranks into a timeline, times per stage and the governors' results.
 
 A rank that waits for another one spends the wait inside its own transfer. All ranks of one machine share
 one clock, so a transfer's span is cut where the last participant entered it: before that the rank was
-idle, and that is the background's time.
+idle, and the background may run.
 """
 
 import statistics
@@ -17,11 +17,11 @@ from deeppool.processes.managed_process import Message
 from deeppool.records.run_record import GovernorResult, StageTimes
 
 RankSpan = tuple[int, SpanKind, int, str, float, float]
-"""Rank, then as in trainer.RawSpan."""
+"""Rank, then the fields of :data:`deeppool.execution.trainer.RawSpan`."""
 
 
 def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan]:
-    """Spans of all ranks in one iteration, waits cut off and left out."""
+    """Returns the spans of all ranks in one iteration, without waits."""
     spans: list[RankSpan] = [
         (rank, kind, stage, name, start, end)
         for rank, answer in enumerate(answers)
@@ -34,32 +34,32 @@ def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan
     cut = []
     for rank, kind, stage, name, start, end in spans:
         last = entered[kind, stage, name]
-        # A sender that has left before the receiver came was never waiting.
+        # A sender that finished before the receiver started was never waiting.
         waited = kind in ("reshard", "sync") and last < end
         cut.append((rank, kind, stage, name, max(start, last) if waited else start, end))
     return cut
 
 
 def timeline(plan: Plan, answers: Sequence[Message], iteration: int, background: Sequence[Span] = ()) -> Timeline:
-    """One measured iteration, from the start of its first span; ``background`` is on the ranks' clock."""
+    """Returns one measured iteration, from the start of its first span; ``background`` is on the ranks' clock."""
     spans = iteration_spans(answers, iteration)
     # An emulated rank may have nothing to compute.
     origin = min((start for *_, start, _ in spans), default=0.0)
     end = max((end for *_, end in spans), default=0.0)
     foreground = [Span(rank, kind, name, start - origin, stop - origin) for rank, kind, _, name, start, stop in spans]
-    beside = [
+    collocated = [
         Span(x.gpu, x.kind, x.name, max(x.start, origin) - origin, min(x.end, end) - origin)
         for x in background
         if x.start < end and x.end > origin
     ]
-    ordered = sorted([*foreground, *beside], key=lambda span: (span.gpu, span.start))
+    ordered = sorted([*foreground, *collocated], key=lambda span: (span.gpu, span.start))
     return Timeline(f"{plan.model}, measured", "measured", plan.gpus, tuple(ordered))
 
 
 def stage_times(
     plan: Plan, stages: Sequence[Stage], answers: Sequence[Message], accumulation: int = 1
 ) -> tuple[StageTimes, ...]:
-    """Per stage the median over iterations of its slowest rank, per global batch of ``accumulation``."""
+    """Returns, per stage, the median over iterations of its slowest rank's time per global batch."""
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
     for iteration in range(len(answers[0]["times"])):
         totals: dict[tuple[int, str, int], float] = defaultdict(float)
@@ -85,8 +85,10 @@ def stage_times(
 
 
 def governor_results(sharing: Sharing | None, answers: Sequence[Message]) -> tuple[GovernorResult, ...]:
-    """What the governor of each rank had found when it last trained; nothing where there was nothing to find."""
+    """Returns the result of each rank's governor after its last training phase; empty without feedback or bound."""
     if sharing is None or not sharing.learns:
         return ()
     found = [answer["governor"] for answer in answers]
-    return tuple(GovernorResult(**{**told, "banned": tuple(told["banned"])}) for told in found if told is not None)
+    return tuple(
+        GovernorResult(**{**result, "banned": tuple(result["banned"])}) for result in found if result is not None
+    )

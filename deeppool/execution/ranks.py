@@ -18,26 +18,26 @@ from deeppool.processes.rank_group import RankGroup
 from deeppool.training.training_job import TrainingJob, save_job
 
 START_SECONDS = 300.0
-"""For importing torch, building and capturing the model, and meeting the others."""
+"""Limit for importing torch, building and capturing the model, and joining the other ranks."""
 RENDEZVOUS_SECONDS = 30.0
-"""Ranks that all wait for one another for so long cannot reach one another."""
+"""Limit for a state in which all ranks wait for one another: they cannot reach each other."""
 FIRST_UPDATE_SECONDS = 120.0
-"""In which a rank must get on before it is known how long an update takes."""
+"""Limit without progress until the time of an update is known."""
 MIN_TIMEOUT = 30.0
-"""The same when it is known; a disk or a network may well be slow once in a while."""
+"""Least limit after that; a disk or a network may be slow once in a while."""
 TIMEOUT_UPDATES = 10.0
-"""Times the slowest update so far: the patience, where that is more."""
+"""Limit in multiples of the slowest update so far, where that is more."""
 DISK_SECONDS = 60.0
 SLOW_DISK = 10e6
-"""Bytes per second that a checkpoint is written and read with at least."""
+"""Least bytes per second at which a checkpoint is written and read."""
 RUNTIME_BYTES = 300 * 2**20
 """Memory of a rank before its model: the interpreter and torch."""
 
 PLAN = "plan.json"
-"""File of a run, in its private folder."""
+"""File of the plan in a run's private folder."""
 
 OnStep = Callable[[Message], None]
-"""Called with what a rank tells of a step that it has done."""
+"""Called with a rank's ``step`` message."""
 
 
 class Ranks:
@@ -49,26 +49,27 @@ class Ranks:
         job: Job | TrainingJob,
         folder: Path,
         launcher: Launcher,
+        *,
         sharing: Sharing | None = None,
-        boards: Path | None = None,
+        shared_pages: Path | None = None,
         emulate: int | None = None,
         program: str = "deeppool.execution.worker",
     ) -> None:
-        """Starts a process per rank of the plan; :meth:`wait_until_ready` says when they have met.
+        """Starts a process per rank of the plan; :meth:`wait_until_ready` waits for them.
 
         Args:
             plan: what to run.
             job: the model and its training.
-            folder: private, for the plan and the job of this run; a pickled model of the job lies in it already.
-            launcher: where the ranks shall be.
-            sharing: how a background shares a device with each of them; None: there is none.
-            boards: folder in which ranks and background meet, where that is not the one of the run: a background
-                that outlives a rank finds the next one there.
-            emulate: the one rank that shall run, as if all others did too; None: all of them do.
+            folder: private folder of the run, for the plan and the job; it already holds a pickled model of the job.
+            launcher: starts the processes.
+            sharing: how a background shares the device of each rank; None: there is no background.
+            shared_pages: folder of the pages that ranks share with the background, if not the folder of the run: a
+                background that outlives a rank finds the next one there.
+            emulate: the only rank to run, with all others emulated; None: all ranks run.
             program: module that each rank's process runs.
 
         Raises:
-            RunError: the plan needs more than there is.
+            RunError: the plan needs more GPUs or memory than the launcher has.
         """
         # Weights, gradients and momentum.
         state = 3 * plan.parameter_bytes
@@ -78,11 +79,11 @@ class Ranks:
         self._emulated = emulate is not None
         self.group = RankGroup(launcher)
         serialization.write(plan, folder / PLAN)
-        work: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
+        job_setup: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         if isinstance(job, TrainingJob):
             save_job(job, folder)
-        work["sharing"] = None if sharing is None else asdict(sharing)
-        work["boards"] = None if boards is None else str(boards)
+        job_setup["sharing"] = None if sharing is None else asdict(sharing)
+        job_setup["boards"] = None if shared_pages is None else str(shared_pages)
         launcher.distribute_files(folder)
         try:
             for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):
@@ -92,7 +93,7 @@ class Ranks:
                     ranks=plan.gpus,
                     position=position,
                     emulated=emulate is not None,
-                    **work,
+                    **job_setup,
                     **asdict(launcher.worker_spec(position)),
                 )
         except BaseException:
@@ -100,7 +101,7 @@ class Ranks:
             raise
 
     def wait_until_ready(self) -> None:
-        """Returns when every rank has captured the model and met the others."""
+        """Waits until every rank has captured the model and joined the others."""
         self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
 
     def train(
@@ -108,18 +109,18 @@ class Ranks:
         steps: int,
         on_step: OnStep | None = None,
         *,
-        told: bool = False,
-        beside: bool = False,
+        report_all: bool = False,
+        collocated: bool = False,
         awake: bool = False,
     ) -> list[Message]:
-        """Trains some updates on all ranks; returns each rank's measurements.
+        """Trains a number of updates on all ranks; returns each rank's measurements.
 
         Args:
             steps: updates.
             on_step: see :data:`OnStep`.
-            told: whether every rank tells of every step, not rank 0 alone.
-            beside: whether the background runs meanwhile, so that it must be governed.
-            awake: whether it does not, but cores are kept awake as beside it, so that its governors may learn.
+            report_all: whether every rank reports every step, not rank 0 alone.
+            collocated: whether the background runs meanwhile and must be controlled.
+            awake: whether cores are kept awake without a background, so that governors may record a baseline.
         """
 
         def on_message(message: Message) -> None:
@@ -128,33 +129,35 @@ class Ranks:
                 if on_step is not None:
                     on_step(message)
 
-        # Rank 0 tells of its steps unasked; it may not be the one that is there.
-        self.group.send("train", steps=steps, told=told or self._emulated, beside=beside, awake=awake)
+        # Rank 0 always reports its steps, but may be an emulated one.
+        self.group.send(
+            "train", steps=steps, report_all=report_all or self._emulated, collocated=collocated, awake=awake
+        )
         return self.group.collect("done", self._timeout, "while it trained", on_message)
 
     def change_bound(self, bound: float, number: int) -> None:
-        """Has the governor of every rank hold another bound, from its next iteration beside the background on.
+        """Changes the slowdown bound on every rank from its next collocated iteration on.
 
         Args:
             bound: on the foreground's mean slowdown.
-            number: by which the ranks say under which bound they made an iteration; that of the start is 0.
+            number: identifies the bound in the ranks' answers; the initial bound is 0.
         """
         self.group.send(CONTROL, bound=bound, number=number)
 
     def _timeout(self) -> float:
-        """Seconds in which a training rank must get on."""
+        """Returns the seconds after which a training rank without progress counts as hung."""
         if self._slowest is None:
             return FIRST_UPDATE_SECONDS
         return max(MIN_TIMEOUT, TIMEOUT_UPDATES * self._slowest)
 
-    def share(self, folder: Path) -> None:
-        """Makes sure that every rank sees what is written into a folder, which is made if it is not there.
+    def check_shared_folder(self, folder: Path) -> None:
+        """Creates a folder if necessary, and checks that every rank sees a file in it.
 
         Raises:
-            DocumentError: it cannot be written here.
-            RankFailedError: a rank does not see it.
+            DocumentError: the folder cannot be written here.
+            RankFailedError: a rank does not see the file.
         """
-        probe = folder / f".seen-by-all-{secrets.token_hex(8)}"
+        probe = folder / f".shared-folder-check-{secrets.token_hex(8)}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe.touch()
@@ -167,28 +170,28 @@ class Ranks:
             probe.unlink(missing_ok=True)
 
     def save(self, folder: Path) -> list[Message]:
-        """Lets every rank write its part of a checkpoint."""
+        """Writes a checkpoint: every rank its part."""
         self.group.send("save", folder=str(folder.absolute()))
         return self.group.collect("done", self._disk_seconds, "while it wrote a checkpoint")
 
     def load(self, folder: Path, updates: int) -> None:
-        """Brings every rank to the state of a checkpoint."""
+        """Restores every rank's state from a checkpoint."""
         self.group.send("load", folder=str(folder.absolute()), updates=updates)
         self.group.collect("done", self._disk_seconds, "while it read a checkpoint")
 
     def switch(self, plan: Plan, folder: Path) -> None:
-        """Lets every rank go on by another plan for as many ranks, from a checkpoint that they have just written."""
+        """Switches every rank to another plan for as many ranks, from a checkpoint that they have just written."""
         self.group.send("switch", plan=serialization.to_json(plan), folder=str(folder.absolute()))
         self.group.collect("done", self._disk_seconds, "while it changed its plan")
 
-    def tell(self, command: str, patience: float, when: str, **arguments: Any) -> list[Message]:
-        """A command of who lives in the ranks' processes too; returns each one's answer."""
+    def execute(self, command: str, timeout: float, when: str, **arguments: Any) -> list[Message]:
+        """Sends a command of the background job in the ranks' processes; returns each rank's answer."""
         self.group.send(command, **arguments)
-        return self.group.collect("done", patience, when)
+        return self.group.collect("done", timeout, when)
 
-    def rest(self, seconds: float) -> None:
-        """Lets the ranks wait; one that dies meanwhile is noticed at once."""
-        self.group.watch(seconds, "while it rested")
+    def sleep(self, seconds: float) -> None:
+        """Waits; the death of a rank meanwhile raises at once."""
+        self.group.watch(seconds, "while it waited")
 
     def __enter__(self) -> "Ranks":
         return self

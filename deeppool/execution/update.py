@@ -1,12 +1,11 @@
-"""Summed gradients → new parameters, the same on every rank that holds them.
+"""Updates parameters from summed gradients, equally on every rank that holds them.
 
-No rank holds all gradients, so what concerns all of them is told to all: the square of their norm, to which
-each parameter's first owner contributes, and with it whether any is no number. One all-reduce of one number
-serves both, because what is no number makes the sum none.
+No rank holds all gradients, so the square of their norm is all-reduced: each parameter's first owner contributes.
+The same number shows whether any gradient is infinite or NaN.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -17,7 +16,7 @@ from deeppool.training.training_job import Training
 class LossScale:
     """The factor that keeps fp16 gradients from vanishing, by the rule and the constants of ``torch.amp.GradScaler``.
 
-    Halved when a gradient is no number, and that update is left out; doubled after 2,000 updates in a row.
+    Halved when a gradient is infinite or NaN, and that update is skipped; doubled after 2,000 updates in a row.
     (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2)
     """
 
@@ -25,14 +24,14 @@ class LossScale:
     GROWTH_INTERVAL = 2000
 
     def __init__(self, *, enabled: bool) -> None:
-        """A factor of 1 for ever, unless enabled."""
+        """Starts with the initial factor; a disabled scale stays at 1."""
         self.enabled = enabled
         self.factor = self.INITIAL if enabled else 1.0
         self.good = 0
         """Updates since the factor last changed."""
 
     def update(self, *, finite: bool) -> None:
-        """Takes notice of an update."""
+        """Adjusts the factor after an update."""
         if not self.enabled:
             return
         self.good = self.good + 1 if finite else 0
@@ -44,7 +43,7 @@ class LossScale:
 
 
 class Update:
-    """One rank's optimizer and what decides about its steps."""
+    """One rank's optimizer, learning-rate schedule, gradient clipping and loss scale."""
 
     def __init__(
         self,
@@ -56,15 +55,15 @@ class Update:
         *,
         scaled: bool,
     ) -> None:
-        """Makes the optimizer of the parameters that this rank computes with.
+        """Creates the optimizer of the parameters that this rank computes with.
 
         Args:
             parameters: of the model, by name.
             owners: per name the ranks that hold its summed gradient, ascending.
             communicator: all ranks.
             training: the rule.
-            device: of all ranks' parameters, for a rank that has none.
-            scaled: whether the loss is, as fp16 needs it.
+            device: of the all-reduced norm; a rank may have no parameters.
+            scaled: whether the loss is scaled, as fp16 needs it.
         """
         self._communicator, self._device = communicator, device
         mine = [(name, parameters[name]) for name, ranks in owners.items() if communicator.rank in ranks]
@@ -77,7 +76,7 @@ class Update:
         self._counted = [parameters[name] for name, ranks in owners.items() if ranks[0] == communicator.rank]
 
     def step(self) -> None:
-        """Scales, clips, and takes a step; all ranks enter together."""
+        """Scales and clips gradients and takes a step; all ranks call it together."""
         norm = self._norm() if self._clip_norm is not None or self.scale.enabled else None
         finite = norm is None or math.isfinite(norm)
         if norm is not None and finite:
@@ -93,15 +92,19 @@ class Update:
         self.scale.update(finite=finite)
 
     def _norm(self) -> float:
-        """Of the gradients of all parameters of all ranks, without the loss's scale; inf or nan if one is."""
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
-        for parameter in self._counted:
-            if parameter.grad is not None:
-                total += parameter.grad.norm(dtype=torch.float64).square()
+        """Returns the norm of the gradients of all ranks without the loss's scale; inf or nan if one gradient is."""
+        # torch.nn.utils.get_total_norm sums in the gradients' type, in which scaled gradients may overflow.
+        gradients = _gradients(self._counted)
+        norms = torch._foreach_norm(gradients, dtype=torch.float64) if gradients else ()
+        total = torch.stack([torch.zeros((), dtype=torch.float64, device=self._device), *norms]).square().sum()
         self._communicator.all_reduce(total).wait()
         return math.sqrt(float(total)) / self.scale.factor if total >= 0 else math.nan
 
     def _multiply(self, factor: float) -> None:
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        gradients = _gradients(self._parameters)
         if factor != 1.0 and gradients:
             torch._foreach_mul_(gradients, factor)
+
+
+def _gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -163,7 +163,7 @@ class InterleavedMeasurement:
         """Lets the foreground rest and polls the background."""
         deadline = time.perf_counter() + seconds
         while (left := deadline - time.perf_counter()) > 0:
-            self._ranks.rest(min(left, POLL_SECONDS))
+            self._ranks.sleep(min(left, POLL_SECONDS))
             self._publisher.publish_background()
             self._apply_bound()
 
@@ -187,7 +187,9 @@ class InterleavedMeasurement:
 
     def _train(self, count: int) -> list[Message]:
         condition = self._publisher.condition
-        answers = self._ranks.train(count, self._on_iteration, beside=condition in BESIDE, awake=condition == "awake")
+        answers = self._ranks.train(
+            count, self._on_iteration, collocated=condition in BESIDE, awake=condition == "awake"
+        )
         # Each rank reports its part of the mean over the global batch; ranks outside the last stage report 0.
         self.results.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers

@@ -64,7 +64,9 @@ class RestartLoop:
             settings.report("starting", 0.0)
             try:
                 pages = None if settings.supervisor is None else settings.supervisor.folder
-                with Ranks(self._plan, settings.job, folder, settings.launcher, self._sharing, pages) as ranks:
+                with Ranks(
+                    self._plan, settings.job, folder, settings.launcher, sharing=self._sharing, shared_pages=pages
+                ) as ranks:
                     ranks.wait_until_ready()
                     self._resume(ranks)
                     self._train(ranks, folder)
@@ -76,7 +78,7 @@ class RestartLoop:
         """Brings the ranks to the latest checkpoint, or to the start where there is none."""
         settings, progress = self._settings, self._progress
         if settings.checkpoints.path is not None:
-            ranks.share(settings.checkpoints.path)
+            ranks.check_shared_folder(settings.checkpoints.path)
         found = settings.checkpoints.find_resumable()
         if found is None:
             progress.resume(0)
@@ -110,7 +112,7 @@ class RestartLoop:
         collocated = supervisor is not None and supervisor.has_started
         count = min(until - progress.updates, CHUNK if collocated or supervisor is None else SHORT_CHUNK)
         due = settings.checkpoints.next_due(progress.updates, settings.steps)
-        answers = ranks.train(count, partial(self._on_update, ranks), told=True, beside=collocated)
+        answers = ranks.train(count, partial(self._on_update, ranks), report_all=True, collocated=collocated)
         progress.last = answers
         progress.times += [max(times) for times in zip(*(answer["times"] for answer in answers), strict=True)][1:]
         progress.updates += count

@@ -7,7 +7,7 @@ is alone only when all are.
 
 Feedback is each rank's own matter, the share is not. A rank that gives its background less of the time still waits for
 the others', and would find its own background innocent. So every rank's controller learns the same (see
-:class:`ForegroundIteration`), and all turn the share as one. What the others saw may arrive while the next iteration runs.
+X
 """
 
 from collections import deque

@@ -64,7 +64,7 @@ def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path
     trainer.iterate([samples])
     parts = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0), ("update", 1)]
     assert board.heard == [heard for part in parts for heard in (part, None)]
-    control.rest(trainer)
+    control.pause(trainer)
     trainer.iterate([samples])
     assert len(board.heard) == 2 * len(parts)
     assert background.doing is None
@@ -87,12 +87,12 @@ def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
     shares = learn(control, background, trainer, cost)
     assert [share > 0 for share in shares] == [not is_alone(number) for number in range(DENSE)]
-    found = control.found(trainer.stages)
+    found = control.results(trainer.stages)
     assert found["slowdown"] == pytest.approx(cost * fmean(share for share in shares if share))
     control.begin(trainer)
     assert (background.limits[1] < 1) is (cost > 0)
-    assert background.limits[1] == control.found(trainer.stages)["share"]
-    control.rest(trainer)
+    assert background.limits[1] == control.results(trainer.stages)["share"]
+    control.pause(trainer)
     assert background.limits == (True, 1.0, frozenset())
 
 
@@ -101,7 +101,7 @@ def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
     learn(control, background, trainer, 0.5)
     control.reset()
-    assert control.found(trainer.stages)["slowdown"] is None
+    assert control.results(trainer.stages)["slowdown"] is None
     control.begin(trainer)
     assert background.limits == (not is_alone(0), 1.0, frozenset())
 
@@ -114,7 +114,7 @@ def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
         control.begin(trainer)
         beside = background.limits[0] and not background.limits[2]
         control.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
-        seen = control.found(trainer.stages)["banned"] or seen
+        seen = control.results(trainer.stages)["banned"] or seen
     assert seen == ["sync of last"]
 
 
@@ -149,7 +149,7 @@ def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_we
             assert not board.limits[2]
             clock.iterate(0.1)
             control.end(0.2, [])
-        control.rest(trainer)
+        control.pause(trainer)
         for _ in range(50):
             clock.iterate(0.1)
 
@@ -160,15 +160,15 @@ def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: 
     learn(control, background, trainer, 0.5)
     control.begin(trainer)
     before = background.limits[1]
-    assert control.told() == {"bound": 0.01, "share": before}
+    assert control.step_fields() == {"bound": 0.01, "share": before}
     control.change_bound(0.05, 1)
     control.end(0.2, [SPAN])
     assert (background.limits[1], control.number) == (before, 0)
-    assert control.told() == {"bound": 0.01, "share": before}
+    assert control.step_fields() == {"bound": 0.01, "share": before}
     control.begin(trainer)
     assert control.number == 1
     assert background.limits[1] == pytest.approx(5 * before)
-    assert control.told() == {"bound": 0.05, "share": pytest.approx(5 * before)}
+    assert control.step_fields() == {"bound": 0.05, "share": pytest.approx(5 * before)}
 
 
 def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
     learn(control, background, trainer, 0.5)
     control.begin(trainer)
     assert background.limits[1] < 1
-    assert control.told()["bound"] == 0.01
+    assert control.step_fields()["bound"] == 0.01
 
 
 def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Pat
         heard.append(background.wait(0))
         control.end(0.2, [SPAN])
     assert heard == [number % 4 == 0 for number in range(DENSE)]
-    control.rest(trainer)
+    control.pause(trainer)
     control.begin(trainer)
     assert background.wait(0)
 
@@ -201,10 +201,10 @@ def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_pa
     trainer = two_stages()
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
     control.begin(trainer)
-    assert control.told() == {"bound": 0.01, "share": 0.0}
+    assert control.step_fields() == {"bound": 0.01, "share": 0.0}
     ungoverned = ForegroundControl(Sharing(), tmp_path, 0, SingleRank())
     ungoverned.begin(trainer)
-    assert ungoverned.told() == {"bound": None, "share": None}
+    assert ungoverned.step_fields() == {"bound": None, "share": None}
 
 
 class Meeting:
@@ -270,8 +270,8 @@ def train_two(
             may_run, share, _ = background.limits
             shares.append(share * may_run)
             control.end(times(iteration, shares[-1])[rank], [SPAN])
-        control.rest(trainer)
-        return shares, control.found(trainer.stages)
+        control.pause(trainer)
+        return shares, control.results(trainer.stages)
 
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(train, range(2)))
@@ -293,13 +293,13 @@ def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks
 
     def train(rank: int) -> dict[str, Any]:
         control = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
-        control.alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
-        control.alone([5.0])
+        control.record_alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
+        control.record_alone([5.0])
         for iteration in range(8):
             control.begin(trainer)
             control.end(0.25 if iteration >= 4 else 0.2, [SPAN])
-        control.rest(trainer)
-        return control.found(trainer.stages)
+        control.pause(trainer)
+        return control.results(trainer.stages)
 
     with ThreadPoolExecutor(2) as threads:
         found, other = threads.map(train, range(2))

@@ -16,9 +16,9 @@ from deeppool.cluster.cluster import find_cluster
 from deeppool.collocation.collocated_rank import CollocatedRank
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import CudaDevice
+from deeppool.execution.rank import Rank
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.worker import Rank
 from deeppool.job import Job
 
 EXAMPLE, BATCH = "examples.two_branch:two_branch", 2
@@ -48,9 +48,9 @@ def make_rank(folder: Path, **more: Any) -> Rank:
     profile = dp.profile(EXAMPLE, device="cpu", batch_sizes=[BATCH])
     serialization.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
     setup = {"rank": 0, "ranks": 1, "position": 0, "emulated": True, "folder": str(folder), "index": 0, "core": None}
-    setup |= {"boards": None, "job": JOB, "sharing": None}
-    pulse: Any = SimpleNamespace(enter=lambda *_, **__: None)
-    return Rank(setup | more, pulse)
+    setup |= {"shared_pages": None, "job": JOB, "sharing": None}
+    heartbeat: Any = SimpleNamespace(enter=lambda *_, **__: None)
+    return Rank(setup | more, heartbeat)
 
 
 def test_a_plans_arithmetic_is_that_of_its_stages_when_they_are_captured_and_when_they_run(
@@ -71,7 +71,8 @@ def test_a_plans_arithmetic_is_that_of_its_stages_when_they_are_captured_and_whe
     monkeypatch.setattr(Trainer, "iterate", iterating)
     rank = make_rank(tmp_path)
     rank.train(
-        {"beside": False, "awake": False, "told": False, "steps": 1}, SimpleNamespace(answer=lambda *_, **__: None)
+        {"collocated": False, "awake": False, "report_all": False, "steps": 1},
+        SimpleNamespace(answer=lambda *_, **__: None),
     )
     assert seen == {"captured": ["fp32"], "run": ["fp32"]}
 
