@@ -1,9 +1,9 @@
-"""Slowdown feedback: which operators of the foreground suffer so much that nothing may run beside them.
+"""Slowdown feedback: bans background launches during operators of the foreground that they slow too much.
 
-DeepPool (section 5) times each operator and pauses collocation during those that suffer, all-reduces above all.
-A ban ends by itself and the operator is tried again; each further ban lasts twice as long, and a good trial
+DeepPool (section 5) times each operator and pauses collocation during those that are slowed most, above all
+all-reduces. A ban expires and the operator is tried again; each further ban lasts twice as long, and a good trial
 halves the next. A ban that does not help ends early: an operator that waits for a slow rank elsewhere is slow
-whatever runs beside it.
+with or without a background.
 """
 
 import math
@@ -16,19 +16,19 @@ from deeppool.scheduling.background_limits import Operator
 from deeppool.scheduling.slowdown import spread
 
 KEPT = 9
-"""Times of an operator of each kind; the latest count."""
+"""Latest times of an operator that are kept, of each kind."""
 ENOUGH = 3
-"""Times of each kind before anything is concluded; one, where it looks like what the last ban was for."""
+"""Times of each kind before a decision; one is enough where it resembles the cause of the last ban."""
 TRIAL = 8
-"""Times beside the background, without harm, that make a good trial."""
+"""Collocated times without slowdown that make a good trial."""
 FLOOR = 50e-6
-"""Seconds of slowdown that ban nothing: short operators are as noisy as that."""
+"""Seconds of slowdown that are ignored: the noise of short operators."""
 CONFIDENCE = 3.0
-"""Standard errors by which two medians differ clearly."""
+"""Standard errors by which two medians differ significantly."""
 STRIKING = 2.0
-"""Standard deviations of a time alone by which a single one must be longer to look like what the last ban was for."""
+"""Standard deviations of a time alone by which a single time must be longer to repeat the last ban."""
 FIRST_BAN, LONGEST_BAN = 32, 4096
-"""Iterations."""
+"""Length of a ban in iterations."""
 
 
 def _times() -> deque[float]:
@@ -37,53 +37,53 @@ def _times() -> deque[float]:
 
 @dataclass(slots=True)
 class _History:
-    """What is known of one operator."""
+    """Measurements and bans of one operator."""
 
     alone: deque[float] = field(default_factory=_times)
     typical: float = math.inf
-    """Median of those."""
+    """Median of the times alone."""
     noise: float = 0.0
     """Standard deviation of one of them, seconds."""
     collocated_times: deque[float] = field(default_factory=_times)
-    """With a background that was free to run beside it; since the last ban."""
+    """Times with a background that may launch, since the last ban."""
     banned_times: deque[float] = field(default_factory=_times)
-    """With a background, but banned; since this ban began."""
+    """Times with a background that is banned, since the ban began."""
     banned_until: int = 0
     trial_until: int = 0
-    """First seen beside the background, or its ban has ended: before this iteration not much is known of it."""
+    """End of the trial after the first collocated time or the end of a ban."""
     slowed_time: float | None = None
-    """Seconds beside the background that the last ban was for."""
+    """Collocated seconds that caused the last ban."""
     exempt_until: int = 0
-    """A ban has not helped; no other before this iteration."""
+    """No ban before this iteration, because the last one did not help."""
     length: int = FIRST_BAN
-    """Of the next ban."""
+    """Length of the next ban."""
 
 
 class Feedback:
-    """Learns from every iteration, and names the operators that are banned."""
+    """Learns from every iteration which operators to ban."""
 
     def __init__(self, tolerance: float) -> None:
-        """Takes the slowdown of an operator from which on it is banned: 0.1 is 10 %."""
+        """Takes the slowdown above which an operator is banned: 0.1 is 10 %."""
         self._tolerance = tolerance
         self._known: dict[Operator, _History] = {}
 
     def banned(self, iteration: int) -> frozenset[Operator]:
-        """Operators beside which nothing may run in this iteration."""
+        """Returns the operators during which nothing may run in this iteration."""
         return frozenset(operator for operator, known in self._known.items() if iteration < known.banned_until)
 
     def trying(self, iteration: int) -> bool:
-        """Whether some operator is on trial: its slowdown may be over soon, when it is banned."""
+        """Whether some operator is on trial, so that its slowdown may soon end by a ban."""
         return any(iteration < known.trial_until for known in self._known.values())
 
     def alone(self, operators: Mapping[Operator, float]) -> None:
-        """What each operator took in an iteration without a background."""
+        """Records the operators' times in an iteration without a background."""
         for operator, seconds in operators.items():
             known = self._known.setdefault(operator, _History())
             known.alone.append(seconds)
             known.typical, known.noise = median(known.alone), spread(known.alone)
 
     def collocated(self, iteration: int, operators: Mapping[Operator, float]) -> None:
-        """What each took in an iteration with one, banned or not as :meth:`banned` says of it."""
+        """Records the operators' times in an iteration with a background, under the bans of :meth:`banned`."""
         for operator, seconds in operators.items():
             known = self._known.setdefault(operator, _History())
             if iteration < known.banned_until:
@@ -96,13 +96,13 @@ class Feedback:
                 self._consider_ban(known, iteration)
 
     def _consider_ban(self, known: _History, iteration: int) -> None:
-        """Bans an operator that suffers."""
+        """Bans an operator that is slowed."""
         if len(known.alone) < ENOUGH or iteration < known.exempt_until:
             return
         if len(known.collocated_times) == TRIAL:
             known.slowed_time = None
             known.length = max(known.length // 2, FIRST_BAN)
-        # Most of the time nothing suffers, and this runs between two iterations.
+        # Usually nothing is slowed, and this runs between two iterations.
         if not self._is_slowed(known, known.collocated_times[-1]):
             return
         collocated_times = median(known.collocated_times)
@@ -117,7 +117,7 @@ class Feedback:
             known.banned_until = iteration + 1 + known.length
             known.length = min(2 * known.length, LONGEST_BAN)
             known.trial_until = 0
-            # Once the ban has ended, a fresh trial.
+            # A new trial follows the ban.
             known.collocated_times.clear()
             known.banned_times.clear()
 
@@ -134,6 +134,6 @@ class Feedback:
 
 
 def _differ(these: deque[float], those: deque[float]) -> bool:
-    """Whether two medians differ by more than noise explains; a median's variance is pi/2 that of a mean."""
+    """Whether two medians differ by more than noise; a median's variance is pi/2 that of a mean."""
     error = math.sqrt(math.pi / 2 * (spread(these) ** 2 / len(these) + spread(those) ** 2 / len(those)))
     return abs(median(these) - median(those)) > CONFIDENCE * error

@@ -1,4 +1,4 @@
-"""When a piece of the background may be launched: asked before each piece, inside the background."""
+"""Decides inside the background, before each piece, whether it may be launched."""
 
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import COMPUTING
@@ -7,10 +7,10 @@ from deeppool.scheduling.pacing import Pacer, TokenBucket
 
 
 class Gate:
-    """The mechanisms of a :class:`~deeppool.base.sharing.Sharing` that hold launches back. The time is an argument."""
+    """The mechanisms of a :class:`~deeppool.base.sharing.Sharing` that delay launches. The time is an argument."""
 
     def __init__(self, sharing: Sharing) -> None:
-        """Nothing is in flight."""
+        """Starts without pieces in flight."""
         self._gaps_only = sharing.gaps_only
         self._pacer = Pacer(sharing.pieces, sharing.in_flight)
         self._bucket = TokenBucket()
@@ -25,22 +25,22 @@ class Gate:
 
         Args:
             now: seconds, on a clock that never goes back.
-            limits: the foreground's, for its present iteration.
-            doing: what the foreground does now; None: nothing.
+            limits: limits of the foreground's present iteration.
+            doing: current operator of the foreground; None: it is idle.
             expected: seconds that the piece will hold the device.
         """
         gap = doing is None or doing[0] not in COMPUTING
-        # Asked even of a closed gate: the share is earned with time, whatever else holds the piece back.
+        # Also while the gate is closed: the share accrues with time, whatever else delays the piece.
         earned = self._bucket.admits(now, limits.share, expected, gap=gap)
         if not (earned and limits.open) or doing in limits.banned or (self._gaps_only and not gap):
             return False
         return self._pacer.admits(expected)
 
     def launched(self, now: float, expected: float) -> None:
-        """A piece was launched; ``expected`` as it was admitted."""
+        """Records a launch; ``expected`` as in :meth:`admits`."""
         self._pacer.launched(expected)
         self._bucket.spend(expected)
 
     def finished(self, now: float, seconds: float) -> None:
-        """The oldest piece in flight has ended; it held the device for so many seconds."""
+        """Records that the oldest piece in flight has ended after ``seconds`` on the device."""
         self._bucket.spend(seconds - self._pacer.finished())

@@ -1,13 +1,13 @@
-"""What the background may do in each iteration of the foreground; one beside every rank of the foreground.
+"""Limits of the background in each iteration of the foreground; one governor runs on every rank of the foreground.
 
-Two loops, each by itself: feedback bans operators that suffer, a controller holds the bound on the mean slowdown.
-Both compare with iterations alone: the controller with those of a run's phase alone, too. Which are made so
-depends on the number of the iteration and on the share, so they coincide on all ranks: a rank waits for the others, and
-is alone only when all are.
+Two independent loops: feedback bans operators that are slowed, a controller holds the bound on the mean slowdown. Both
+compare with iterations alone; the controller also with those of phases without a background. Which iterations are alone
+depends on the iteration's number and on the share, so they coincide on all ranks: ranks wait for each other, so an
+iteration is alone only if it is on all of them.
 
-Feedback is each rank's own matter, the share is not. A rank that gives its background less of the time still waits for
-the others', and would find its own background innocent. So every rank's controller learns the same (see
-X
+Each rank has its own bans, but all ranks have one share: a rank that gives its background less time still waits for
+ranks that give more, and would conclude that its own background costs nothing. So every rank's controller learns the
+same measurements (see :class:`ForegroundIteration`), which may arrive while the next iteration runs.
 """
 
 from collections import deque
@@ -26,45 +26,45 @@ __all__ = ["BackgroundLimits", "Estimate", "ForegroundIteration", "Governor", "O
 BLOCK = 4
 """Iterations alone in a row, of which the first one is not measured."""
 DENSE = 24
-"""Iterations at the start, of which every other block is alone: what is learned there must last for a while."""
+"""Iterations at the start, of which every other block is alone: later baselines are rare."""
 SPARSE = 288
-"""Iterations of which one block is alone later: 1.4 %."""
+"""Later iterations of which one block is alone: 1.4 %."""
 CLOSE = 48
-"""The same where it is worth more: while the controller is not at ease."""
+"""The same while the controller needs baselines."""
 
 
 def is_alone(iteration: int, *, closely: bool = False) -> bool:
-    """Whether an iteration is without background.
+    """Whether an iteration runs without background.
 
-    Closely: a share that is held is as good as what it was compared with, and a training becomes faster while it warms
-    up, so what was learned of its first iterations would hold the bound too loosely. A background that is free need not
-    pay for that.
+    ``closely`` asks for frequent baselines: a restricted share is only as good as its baseline, and a training becomes
+    faster while it warms up, so a baseline of its first iterations would hold the bound too loosely. An unrestricted
+    background need not pay for that.
     """
     return iteration % (2 * BLOCK if iteration < DENSE else CLOSE if closely else SPARSE) < BLOCK
 
 
 class ForegroundIteration(NamedTuple):
-    """Of an iteration on one rank, what the share depends on."""
+    """Measurement of an iteration on one rank, as far as the share depends on it."""
 
     seconds: float
     trying: bool = False
-    """Whether an operator is on trial, at the start or after a ban: how slow it was says little of what comes."""
+    """Whether an operator is on trial, at the start or after a ban: its slowdown does not predict later ones."""
     unsettled: bool = False
-    """Whether other operators are banned than when the controller last learned."""
+    """Whether the banned operators differ from those when the controller last learned."""
 
 
-def combine(seen: Sequence[ForegroundIteration]) -> ForegroundIteration:
-    """What several ranks saw of one iteration."""
+def combine(ranks: Sequence[ForegroundIteration]) -> ForegroundIteration:
+    """Combines the measurements of several ranks of one iteration."""
     return ForegroundIteration(
-        fmean(one.seconds for one in seen), any(one.trying for one in seen), any(one.unsettled for one in seen)
+        fmean(one.seconds for one in ranks), any(one.trying for one in ranks), any(one.unsettled for one in ranks)
     )
 
 
 class Governor:
-    """Decides for one rank; it learns after each iteration: :meth:`observe`, :meth:`learn`, or :meth:`end` for both."""
+    """Sets one rank's limits; learns from each iteration by :meth:`observe` and :meth:`learn`, or :meth:`end`."""
 
     def __init__(self, sharing: Sharing) -> None:
-        """Without feedback and a bound it forbids nothing and measures nothing."""
+        """Takes the mechanisms; without feedback and a bound nothing is limited or measured."""
         self._feedback = None if sharing.feedback is None else Feedback(sharing.feedback)
         self._cautious = sharing.priority == "normal" and sharing.share is None
         self._controller = self._make_controller(sharing.max_slowdown)
@@ -73,18 +73,18 @@ class Governor:
         """Seconds of the latest iterations alone, until the next one beside a background."""
         self._slowdown = Slowdown()
         self._controller_bans = frozenset[Operator]()
-        """Bans at which the controller's evidence was found."""
+        """Bans under which the controller's evidence was measured."""
         self._iteration = 0
         self._previous_alone = False
-        """Whether the iteration before was alone, so that this one finds no pieces in flight and no cold cache."""
+        """Whether the iteration before was alone, so that no pieces are in flight and the caches are warm."""
         self._limits = FREE
         self._ended: deque[tuple[BackgroundLimits, bool]] = deque()
-        """Iterations that nothing was learned of yet: orders, and whether the one before was alone."""
+        """Iterations not learned yet: limits, and whether the one before was alone."""
 
     def change_bound(self, bound: float) -> None:
-        """Holds another bound from the next iteration on; :attr:`slowdown` is then of what comes.
+        """Holds another bound from the next iteration on; :attr:`slowdown` then counts later iterations only.
 
-        Iterations alone, and what a share of the time costs, are what they were.
+        The baseline and the cost of a share of the time are kept.
         """
         if self._controller is None:
             self._controller = self._make_controller(bound)
@@ -96,7 +96,7 @@ class Governor:
         return None if bound is None else Controller(bound, cautious=self._cautious)
 
     def begin(self, iteration: int) -> BackgroundLimits:
-        """Orders for an iteration; its number counts from the start of the run and is the same on every rank."""
+        """Returns the limits for an iteration, counted from the start of the run and the same on every rank."""
         self._iteration = iteration
         if self._feedback is None and self._controller is None:
             return FREE
@@ -112,19 +112,19 @@ class Governor:
 
     @property
     def is_settled(self) -> bool:
-        """Whether enough is known and nothing speaks against the background: what is learned may come late."""
+        """Whether the background is unrestricted and not suspected, so that learning may be delayed."""
         return self._iteration >= DENSE and (self._controller is None or self._controller.is_settled)
 
     def end(self, seconds: float, operators: Mapping[Operator, float]) -> None:
-        """The iteration is over: what it took, and each operator in it; of a rank by itself."""
+        """Records an iteration's time and that of its operators, on a single rank."""
         self.learn(self.observe(seconds, operators))
 
     def alone(self, seconds: Sequence[float]) -> None:
-        """So long iterations took while there was no background to govern, its cores awake: the same on all ranks."""
+        """Records times of iterations without background on cores kept awake; equal on all ranks."""
         self._block += seconds
 
     def observe(self, seconds: float, operators: Mapping[Operator, float]) -> ForegroundIteration:
-        """The iteration is over on this rank; returns what all ranks should :meth:`learn` :func:`combine`."""
+        """Records an iteration of this rank; returns what all ranks :func:`combine` and :meth:`learn`."""
         if self._limits is FREE:
             return ForegroundIteration(seconds)
         self._ended.append((self._limits, self._previous_alone))
@@ -138,32 +138,32 @@ class Governor:
             seconds, self._feedback.trying(self._iteration), self._limits.banned != self._controller_bans
         )
 
-    def learn(self, seen: ForegroundIteration) -> None:
-        """The earliest iteration of which nothing was learned is over on every rank; all ranks learn the same."""
+    def learn(self, measured: ForegroundIteration) -> None:
+        """Learns the combined measurement of the earliest iteration not learned yet; equal on all ranks."""
         if not self._ended:
             return
         limits, previous_alone = self._ended.popleft()
         if limits.open:
-            self._collocated(seen, limits)
+            self._collocated(measured, limits)
         elif previous_alone:
-            self._block.append(seen.seconds)
+            self._block.append(measured.seconds)
 
-    def _collocated(self, seen: ForegroundIteration, limits: BackgroundLimits) -> None:
+    def _collocated(self, measured: ForegroundIteration, limits: BackgroundLimits) -> None:
         known = self._baseline
         self._take_block()
         if not known:
             return
-        slowdown = seen.seconds / known.mean - 1
+        slowdown = measured.seconds / known.mean - 1
         self._slowdown.collocated(slowdown - (0.0 if self._controller is None else self._controller.drift))
-        # An operator on trial is left to the feedback.
-        if self._controller is not None and not seen.trying:
-            if seen.unsettled:
+        # Operators on trial are handled by the feedback.
+        if self._controller is not None and not measured.trying:
+            if measured.unsettled:
                 self._controller_bans = limits.banned
                 self._controller.forget()
             self._controller.collocated(limits.share, slowdown, len(known), known.noise)
 
     def _take_block(self) -> None:
-        """The iterations alone that have just ended, if some have."""
+        """Adds a finished block of iterations alone to the baseline."""
         if self._block and self._controller is not None:
             self._controller.alone(fmean(self._block) / self._baseline.mean - 1 if self._baseline else 0.0)
         for seconds in self._block:
@@ -173,5 +173,5 @@ class Governor:
 
     @property
     def slowdown(self) -> Estimate | None:
-        """Of the collocated iterations so far against those alone; None until two of each are known."""
+        """Slowdown of collocated iterations against those alone; None until two of each are known."""
         return self._slowdown.estimate

@@ -1,4 +1,4 @@
-"""The mechanisms of sharing a device, one more on each rung: DeepPool's figure 11."""
+"""The mechanisms of sharing a device, added one at a time: DeepPool's figure 11."""
 
 from dataclasses import dataclass, replace
 
@@ -7,17 +7,18 @@ from deeppool.base.sharing import POLICIES, Sharing
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One row."""
+    """One rung of the ladder."""
 
     sharing: Sharing
     batch: int
-    """Of the background."""
+    """Batch of the background."""
 
 
 def mechanism_ladder(batch: int = 4, smaller_batch: int = 1, bound: float = 0.01) -> dict[str, Rung]:
     """Each rung adds one mechanism to those before it; the bound on the mean slowdown is not in the paper.
 
-    CUDA graphs, the paper's first step, are no way of sharing: a plan of a profile with graphs has them on every rung.
+    CUDA graphs, the paper's first step, are not a mechanism of sharing: a plan of a profile with graphs has
+    them on every rung.
 
     Args:
         batch: of the background.

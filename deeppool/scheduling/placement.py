@@ -1,8 +1,8 @@
-"""Which waiting job starts now, and on which GPUs.
+"""Decides which waiting job starts now, and on which GPUs.
 
-A GPU has two places: one for a foreground, one for a background. Jobs of one role wait in one line, first come,
-first served: none passes another of its role, so a large one waits for those before it and for nothing that came
-later. GPUs may stay free for it meanwhile. The two lines do not touch each other.
+A GPU runs one foreground and one background job at a time. Each role has its own first-come, first-served queue
+without overtaking, so a large job never waits for later ones, and GPUs may stay free for it meanwhile. The two queues
+are independent.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job that waits."""
+    """A waiting job."""
 
     job: int
     role: Role
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class JobPlacement:
-    """A job and its GPUs, in the order of its ranks."""
+    """A job and its GPUs, in rank order."""
 
     job: int
     role: Role
@@ -40,17 +40,17 @@ class JobPlacement:
 
 
 def place(waiting: Sequence[Request], running: Iterable[JobPlacement], gpus: Sequence[Gpu]) -> tuple[JobPlacement, ...]:
-    """What starts now.
+    """Returns the jobs that start now, with their GPUs.
 
     Args:
-        waiting: in the order in which they came.
-        running: what holds GPUs; of any that the cluster has lost too.
-        gpus: all that the cluster has.
+        waiting: in the order of submission.
+        running: jobs that hold GPUs, lost GPUs included.
+        gpus: all GPUs of the cluster.
     """
     held = list(running)
     starting = []
     blocked: set[Role] = set()
-    # A background that chose first could find a foreground on its GPUs at once.
+    # A background placed first could get a foreground on its GPUs at once.
     for request in sorted(waiting, key=lambda request: request.role == "background"):
         if request.role in blocked:
             continue
@@ -71,14 +71,14 @@ def _choose(request: Request, held: Sequence[JobPlacement], gpus: Sequence[Gpu])
     if request.role == "foreground":
         chosen = _pack_nodes(free, request.gpu_count)
     else:
-        # Its processes do not talk to one another; it gets most done where nobody has precedence over it.
+        # Its processes do not communicate; its throughput is highest on GPUs without a foreground.
         busy = {gpu for placement in held if placement.role == "foreground" for gpu in placement.gpus}
         chosen = sorted((gpu.number for gpu in free), key=lambda number: (number in busy, number))
     return JobPlacement(request.job, request.role, tuple(chosen[: request.gpu_count]))
 
 
 def _pack_nodes(free: Sequence[Gpu], count: int) -> list[int]:
-    """On one node, the fullest that has room, so that a larger job finds an emptier one; else on the fewest nodes."""
+    """Prefers the fullest node with enough free GPUs, to leave emptier ones for larger jobs; else the fewest nodes."""
     nodes: dict[str, list[int]] = defaultdict(list)
     for gpu in sorted(free, key=lambda gpu: gpu.number):
         nodes[gpu.node].append(gpu.number)

@@ -1,4 +1,4 @@
-"""How much slower the foreground is beside a background than alone, and how well that is known."""
+"""Estimates how much slower the foreground is beside a background than alone."""
 
 import math
 from collections import deque
@@ -7,33 +7,33 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 NORMAL_MAD = 1.4826
-"""Standard deviations in a median absolute deviation, of normal noise."""
+"""Standard deviations per median absolute deviation of normal noise."""
 OUTLIER = 4.0
-"""Standard deviations from the median beyond which a time says little: a checkpoint, another user of the machine."""
+"""Standard deviations from the median beyond which a time is an outlier, as of a checkpoint or another user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A slowdown: 0.03 is 3 %."""
+    """Estimate of a slowdown: 0.03 is 3 %."""
 
     mean: float
     error: float
-    """Its standard error."""
+    """Standard error of the mean."""
     alone: int
-    """Iterations alone that it rests on."""
+    """Iterations alone in the estimate."""
     collocated: int
-    """Iterations beside a background that it rests on."""
+    """Collocated iterations in the estimate."""
 
 
 def spread(times: Iterable[float]) -> float:
-    """A standard deviation that a few outliers do not move."""
+    """Returns a standard deviation that is robust to outliers."""
     known = list(times)
     middle = median(known)
     return NORMAL_MAD * median(abs(time - middle) for time in known)
 
 
 def clipped(times: Iterable[float]) -> list[float]:
-    """The times, those far out moved to the edge of what is plausible."""
+    """Returns the times with outliers moved to the plausible range."""
     known = list(times)
     if len(known) < 3:
         return known
@@ -42,35 +42,35 @@ def clipped(times: Iterable[float]) -> list[float]:
 
 
 def widening(freedom: float) -> float:
-    """By how much two or three standard errors become more where a spread is known from few times: Student's t.
+    """Returns the factor of Student's t by which two or three standard errors widen with few degrees of freedom.
 
-    To a few percent of it, from three degrees of freedom on.
+    Accurate to a few percent from three degrees of freedom on.
     """
     return 1 + 2 / freedom + 4 / freedom**2
 
 
 class Baseline:
-    """What an iteration takes alone: the last ones, so that it follows a machine whose speed drifts."""
+    """Time of an iteration alone: of the latest ones, so that it follows a machine whose speed drifts."""
 
     KEPT = 9
     SHIFTED = 2
-    """So many last ones that all differ clearly from those before are a change, and those before are dropped."""
+    """If so many latest times differ clearly from the earlier ones, those are dropped."""
     LEAST_NOISE = 0.01
-    """Of a time: what differs by less is no change."""
+    """Relative noise that is assumed at least."""
 
     def __init__(self) -> None:
-        """Nothing is known."""
+        """Starts empty."""
         self._times: deque[float] = deque(maxlen=self.KEPT)
         self.mean = 0.0
         """Seconds."""
         self.noise = 0.0
-        """Standard deviation of one of them, as a part of the mean."""
+        """Standard deviation of one time, relative to the mean."""
 
     def __len__(self) -> int:
         return len(self._times)
 
     def add(self, seconds: float) -> None:
-        """One more iteration alone."""
+        """Adds an iteration alone."""
         self._times.append(seconds)
         before, last = list(self._times)[: -self.SHIFTED], list(self._times)[-self.SHIFTED :]
         if len(before) > self.SHIFTED:
@@ -97,24 +97,24 @@ class _Sums:
 
     @property
     def variance(self) -> float:
-        """Of one of them, as the values show it."""
+        """Sample variance of one value."""
         return max(0.0, self.squares - self.count * self.mean**2) / (self.count - 1)
 
 
 class Slowdown:
-    """Adds up over a run: each collocated iteration against the iterations alone that were last before it."""
+    """Mean over a run of each collocated iteration's slowdown against the iterations alone before it."""
 
     def __init__(self) -> None:
-        """Nothing is known."""
+        """Starts empty."""
         self._alone, self._fresh = 0, 0
-        """All, and those since the block under way began."""
+        """Iterations alone: all, and those since the current block began."""
         self._noise = 0.0
         self._times = _Sums()
         self._block, self._blocks = _Sums(), _Sums()
-        """Iterations against much the same ones alone are one witness: the one under way, and the means of others."""
+        """The current block, and the means of earlier ones: slowdowns against the same baseline are correlated."""
 
     def alone(self, baseline: Baseline) -> None:
-        """One more iteration alone."""
+        """Adds an iteration alone."""
         self._alone, self._fresh = self._alone + 1, self._fresh + 1
         self._noise = baseline.noise
         if self._fresh >= Baseline.KEPT and self._block.count:
@@ -122,25 +122,25 @@ class Slowdown:
             self._block, self._fresh = _Sums(), 0
 
     def collocated(self, slowdown: float) -> None:
-        """One more iteration beside a background."""
+        """Adds a collocated iteration."""
         self._times.add(slowdown)
         self._block.add(slowdown)
 
     def without_collocated(self) -> "Slowdown":
-        """Another one that knows the same iterations alone, and none beside a background."""
+        """Returns a copy with the same iterations alone and no collocated ones."""
         fresh = Slowdown()
         fresh._alone, fresh._noise = self._alone, self._noise
         return fresh
 
     @property
     def estimate(self) -> Estimate | None:
-        """None until two iterations of each kind are known."""
+        """The slowdown; None until two iterations of each kind are known."""
         if self._alone < 2 or self._times.count < 2:
             return None
         return Estimate(self._times.mean, math.sqrt(self._variance()), self._alone, self._times.count)
 
     def _variance(self) -> float:
-        """Of the mean. Noise of a shared machine lasts for iterations, so blocks show it, where there are three."""
+        """Variance of the mean, from blocks if there are three: noise of a shared machine is autocorrelated."""
         blocks = replace(self._blocks)
         if self._block.count >= Baseline.KEPT:
             blocks.add(self._block.mean)

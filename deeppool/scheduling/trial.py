@@ -1,8 +1,7 @@
-"""Whether the background slows the foreground down: with next to nothing of the time and with much, by turns.
+"""Decides whether the background slows the foreground, by interleaving iterations with a minimal and a large share.
 
-Turns are short, and each is compared within itself, so that whatever else changes the foreground's speed, more
-slowly, is the same on both sides. A trial ends when it is sure that the background costs more than the bound, or less
-than it was suspected of, or after a while with neither.
+Blocks are short, and each is compared within itself, so that slower changes of the foreground's speed affect both
+sides. A trial ends when the cost is significantly above the bound or below the suspected slowdown, or after a limit.
 """
 
 import math
@@ -12,27 +11,27 @@ from statistics import fmean
 from deeppool.scheduling.slowdown import clipped, widening
 
 BLOCK = 4
-"""Iterations, of which the first has the small share: it costs the background time, and the others tell as much."""
+"""Iterations of a block. The first has the small share, which costs the background time: one is enough."""
 MAX_ITERATIONS = 48
-"""Iterations of a trial; then what it has found must do."""
+"""Limit of a trial."""
 NOISE_WEIGHT = 4
-"""Turns that what is known of the noise counts for."""
+"""Weight of the known noise in blocks, as a prior of the variance."""
 SURE = 2.5
-"""Standard errors by which the cost must differ from what it is compared with."""
+"""Standard errors by which the cost must differ to be significant."""
 KEPT_BLOCKS = 36
-"""Turns of earlier trials that still count."""
+"""Blocks of earlier trials that are used."""
 
 
 class Trial:
-    """A sequence of turns, the first of them with the small share."""
+    """Interleaved iterations with two shares, starting with the small one."""
 
     def __init__(self, low: float, high: float, *, suspected: float = 0.0, earlier: Iterable[float] = ()) -> None:
         """Takes the two shares.
 
         Args:
-            low: next to nothing.
-            high: what the background may have.
-            suspected: slowdown for which the background may be to blame; 0: none, the cost itself is asked for.
+            low: minimal share.
+            high: share that the background may have.
+            suspected: slowdown that the background may cause; 0: the cost itself is measured.
             earlier: :attr:`interleaved` of earlier trials of the same background.
         """
         self._shares = low, high
@@ -44,17 +43,17 @@ class Trial:
 
     @property
     def share(self) -> float:
-        """For the next iteration."""
+        """Share for the next iteration."""
         return self._shares[len(self.iterations) % BLOCK > 0]
 
     def collocated(self, share: float, slowdown: float, noise: float) -> None:
-        """One more iteration, unless it had neither share; ``noise`` is the standard deviation of one that is alone."""
+        """Records an iteration with one of the shares; ``noise`` is the standard deviation of one alone."""
         if share in self._shares:
             self.iterations.append((share, slowdown))
             self._noise = noise
 
     def over(self, bound: float) -> bool:
-        """Whether enough is known, or was tried."""
+        """Whether the result is significant, or the limit reached."""
         if len(self._own_interleaved) < 2:
             return False
         cost, reach = self._estimates()[0]
@@ -66,32 +65,32 @@ class Trial:
         )
 
     def attributed_slowdown(self, bound: float) -> float | None:
-        """The cost, where it is likely to be more than the bound, and surely more than nothing; else None."""
+        """Returns the cost if it is likely above the bound and significantly above zero, else None."""
         return next((cost for cost, reach in self._estimates() if cost > bound and cost > reach), None)
 
     def _estimates(self) -> tuple[tuple[float, float], ...]:
-        """The cost, and by how much it may be wrong: by this trial, and by it and those that are remembered."""
+        """Returns cost and error by this trial alone, and by it and earlier ones."""
         return self._estimate(self._own_interleaved), self._estimate(self.interleaved)
 
     @property
     def cost(self) -> float:
-        """Slowdown by the whole of the time, so this trial."""
+        """Slowdown at a share of 1, by this trial."""
         return self._estimate(self._own_interleaved)[0]
 
     @property
     def level(self) -> float:
-        """Slowdown without any background: what something else has done."""
+        """Slowdown at a share of 0, which has another cause."""
         low = clipped([slowdown for share, slowdown in self.iterations if share == self._shares[0]])
         return fmean(low) - self.cost * self._shares[0]
 
     @property
     def interleaved(self) -> list[float]:
-        """What each turn says of the cost, those of earlier trials first."""
+        """Cost estimates of the interleaved blocks, those of earlier trials first."""
         return [*self._earlier, *self._own_interleaved][-KEPT_BLOCKS:]
 
     @property
     def _own_interleaved(self) -> list[float]:
-        """Those of this trial; as orders come late, the small side may be longer."""
+        """Cost estimates of this trial's blocks; as limits arrive late, the small side may be longer."""
         interleaved: list[tuple[list[float], list[float]]] = []
         for share, slowdown in self.iterations:
             small = share == self._shares[0]
@@ -102,10 +101,10 @@ class Trial:
         return [(fmean(high) - fmean(low)) / self._share_difference for low, high in interleaved if high]
 
     def _estimate(self, interleaved: Sequence[float]) -> tuple[float, float]:
-        """The cost, and by how much it may be wrong."""
+        """Returns the mean cost and its error."""
         kept = clipped(interleaved)
         cost, freedom = fmean(kept), len(kept) - 1
-        # A few turns may agree by chance.
+        # A few blocks may agree by chance.
         expected = (1 + 1 / (BLOCK - 1)) * (self._noise / self._share_difference) ** 2
         variance = (sum((turn - cost) ** 2 for turn in kept) + NOISE_WEIGHT * expected) / (freedom + NOISE_WEIGHT)
         return cost, SURE * widening(freedom + NOISE_WEIGHT) * math.sqrt(variance / len(kept))

@@ -59,7 +59,7 @@ class Listener(SharedPage):
 def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path) -> None:
     trainer, board, background = two_stages(), Listener(tmp_path), SharedPage(tmp_path, 0)
     control = ForegroundControl(Sharing(), tmp_path, 0, SingleRank())
-    control._board = board
+    control._page = board
     control.begin(trainer)
     trainer.iterate([samples])
     parts = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0), ("update", 1)]
