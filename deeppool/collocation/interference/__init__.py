@@ -1,11 +1,13 @@
-"""How fast a kernel goes beside another: synthetic kernels, two at a time, on the device at hand.
+"""Measures how two jobs on one device slow each other.
 
-synthetic  kernels by arithmetic intensity and duration
-on_cpu     two processes, on one core or two; worker is the process of each
-on_gpu     two streams of one process
-rounds     all pairs in turn, several times → rates as parts of alone
-waits      what a background gets of a foreground's waits, by their length; training is the process of each
-transfers  what backgrounds get inside all-reduces; rank is the process of each that moves
-
-``deeppool.collocation.interference.measure`` makes a record of it.
+measure            measure_interference: all measurements → an Interference record
+pair_rates         all pairs of kernels in turn, over several rounds → rates relative to running alone
+cpu_bench          pairs of kernels in two processes, on one core or two
+cuda_bench         pairs of kernels in two streams of one process
+kernel_worker      the process of a CPU bench
+synthetic_kernels  kernels by arithmetic intensity and duration
+waits              throughput of a background in a foreground's waits, by their length
+training_worker    the process of a training that sleeps between layers
+transfers          throughput of backgrounds inside all-reduces
+all_reduce_worker  the process of a rank that all-reduces
 """

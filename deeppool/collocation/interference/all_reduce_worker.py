@@ -1,7 +1,7 @@
 """A process that all-reduces with others, again and again, as ranks of a training do between their layers.
 
 ``setup`` (once) has its number, how many there are, the file in which they meet, and the bytes. The other commands and
-answers are those of ``worker``: a run lasts until one of them is told to rest, and ends for all of them at once.
+answers are those of ``kernel_worker``: a run lasts until one of them is told to rest, and ends for all of them at once.
 """
 
 import os

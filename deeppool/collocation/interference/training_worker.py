@@ -1,7 +1,7 @@
 """A process that trains a model on one core; one that rests now and then waits, as if for another rank.
 
 ``setup`` (once) has the model, its batch and, for each of its runs, the seconds of a wait and of the work before it.
-The other commands and answers are those of ``worker``: a run is told by its number, and counts steps.
+The other commands and answers are those of ``kernel_worker``: a run is told by its number, and counts steps.
 """
 
 import time
