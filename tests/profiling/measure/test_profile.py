@@ -115,7 +115,7 @@ def test_layers_that_are_alike_share_a_measurement_that_keeps_the_sum(monkeypatc
     assert len(alike.graph.layers) == 5
     # One layered iteration a size, its layers forward 1, 2, 3, 4, 5 and backward 10, 20, 30, 40, 50 seconds.
     run = tuple((float(i), 10.0 * i) for i in range(1, 6))
-    keep = lambda self, batch, layered, _: self._keep(batch, layered, run if layered else ((15.0, 150.0),))  # noqa: E731
+    keep = lambda self, batch, layered, _: self._append(batch, layered, run if layered else ((15.0, 150.0),))  # noqa: E731
     monkeypatch.setattr(MeasurementLog, "add", keep)
     made = profile(alike, device="cpu", batch_sizes=(1,))
     # The first layer reads data, which needs no gradient; the last one ends in the loss; 1.0, 2.0 and 3.0 are one.
@@ -143,7 +143,7 @@ def test_layers_add_up_to_the_iterations_that_they_were_stamped_in(model, monkey
 
 @pytest.mark.parametrize(("long", "warm_ups"), [(1e9, len(SIZES)), (0.0, 0)])
 def test_an_iteration_that_is_not_long_has_a_warm_up_that_is_not_kept(model, measured, monkeypatch, long, warm_ups):
-    monkeypatch.setattr(bench, "LONG", long)
+    monkeypatch.setattr(bench, "LONG_ITERATION", long)
     runs = []
     original = Iteration.run
     monkeypatch.setattr(Iteration, "run", lambda *given: runs.append(1) or original(*given))
