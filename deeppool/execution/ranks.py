@@ -83,7 +83,7 @@ class Ranks:
         if isinstance(job, TrainingJob):
             save_job(job, folder)
         job_setup["sharing"] = None if sharing is None else asdict(sharing)
-        job_setup["boards"] = None if shared_pages is None else str(shared_pages)
+        job_setup["shared_pages"] = None if shared_pages is None else str(shared_pages)
         launcher.distribute_files(folder)
         try:
             for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from deeppool.collocation.interference import training, waits
+from deeppool.collocation.interference import training_worker, waits
 
 COMPUTING = (0.75, 0.5)
 """Part of the time for which the foreground uses its core, by the length of its waits."""
@@ -46,8 +46,8 @@ class Clock:
 
 def test_a_training_rests_when_it_has_worked_for_long_enough(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(training, "time", clock)
-    rest = training.PeriodicSleep()
+    monkeypatch.setattr(training_worker, "time", clock)
+    rest = training_worker.PeriodicSleep()
     slept = []
     for rest.wait, rest.work in ((0.0, 0.0), (0.25, 0.5)):
         for _ in range(12):
