@@ -57,7 +57,7 @@ class Plain:
         return self.share == 1
 
     @property
-    def compares(self):
+    def needs_baseline(self):
         return self.share < 1
 
     def alone(self, shift):

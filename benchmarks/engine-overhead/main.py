@@ -116,24 +116,24 @@ def iterations(
     stream = device.stream("high")
     with stream.current():
         trainer = Trainer(work.captured, parts, SingleRank(), work.training)
-    governing = ForegroundControl(EVERYTHING, folder, 0, SingleRank(), device.torch_device())
+    foreground_control = ForegroundControl(EVERYTHING, folder, 0, SingleRank(), device.torch_device())
     watcher: ForegroundPhases | None = None
     if device.kind == "cuda":
         watcher = ForegroundPhases(device)
-        governing.use_device_times(watcher)
+        foreground_control.use_device_times(watcher)
 
     def iterate(engine: bool) -> tuple[float, float]:
         own = 0.0
         with stream.current():
             started = time.perf_counter()
             if engine:
-                governing.begin(trainer)
+                foreground_control.begin(trainer)
                 own = time.perf_counter() - started
             trainer.iterate([lambda _: data])
             if engine:
                 before = time.perf_counter()
-                governing.end(before - started, trainer.spans)
-                governing.rest(trainer)
+                foreground_control.end(before - started, trainer.spans)
+                foreground_control.pause(trainer)
                 own += time.perf_counter() - before
             if device.kind == "cuda":
                 # Of this stream: what one iteration leaves in flight must not be the next one's.

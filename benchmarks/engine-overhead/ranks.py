@@ -100,20 +100,20 @@ def blocks(plan: Plan, number: int, folder: Path) -> Callable[[bool], float]:
     communicator = ProcessGroup()
     work = synthetic_task(Job(MODEL, SHAPE, plan.global_batch), torch.device("cpu"), folder, plan)
     trainer = Trainer(work.captured, stages_of(plan), communicator, work.training)
-    governing = ForegroundControl(EVERYTHING, folder, number, communicator)
+    foreground_control = ForegroundControl(EVERYTHING, folder, number, communicator)
 
     def block(engine: bool) -> float:
         started = ended = time.perf_counter()
         for _ in range(BLOCK):
             before = ended
             if engine:
-                governing.begin(trainer)
+                foreground_control.begin(trainer)
             trainer.iterate([lambda shard: work.samples(0, shard)])
             ended = time.perf_counter()
             if engine:
-                governing.end(ended - before, trainer.spans)
+                foreground_control.end(ended - before, trainer.spans)
         if engine:
-            governing.rest(trainer)
+            foreground_control.pause(trainer)
         return (time.perf_counter() - started) / BLOCK
 
     return block
