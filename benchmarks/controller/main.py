@@ -22,7 +22,7 @@ from deeppool.scheduling.governor import DENSE, Governor
 
 BOUND = 0.03
 RECORDED = {
-    "as recorded on a machine with other guests": "shared-machine.json",
+    "as recorded on a machine with other virtual machines": "shared-machine.json",
     "as recorded there in a busier hour": "busy-hour.json",
 }
 """Noise that is neither independent nor small."""

@@ -2,7 +2,7 @@
 
 One process, one training, cut into stages as a plan would. In every other iteration, drawn at random within each pair,
 the engine is there: a governor with all mechanisms gives its orders, and every part of the iteration is noted on the
-board (on a GPU by stamps of the device). Each pair of neighbours is one difference; the answer is their median, with a
+board (on a GPU by stamps of the device). Each adjacent pair is one difference; the answer is their median, with a
 confidence interval of 95 % by resampling the pairs. The time that the engine's own calls take is measured beside it: a
 lower bound, which no noise hides.
 
@@ -146,7 +146,7 @@ def iterations(
 def measure(
     iterate: Callable[[bool], tuple[float, float]], seconds: float
 ) -> tuple[list[float], list[float], list[float]]:
-    """Pairs of neighbours, one with the engine and one without, in an order drawn for each pair."""
+    """Adjacent pairs, one with the engine and one without, in an order drawn for each pair."""
     draw = random.Random(0)
     for number in range(COLD):
         iterate(bool(number % 2))

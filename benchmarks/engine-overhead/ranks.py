@@ -2,7 +2,7 @@
 
 Two processes train by gloo: the first half of the layers on both, the second on rank 0. The engine is on or off for a
 block of iterations, on both ranks, in an order drawn for each pair of blocks: what is lost by a rank that was ahead of
-the other one shows in the next iteration. Each pair of neighbours is one difference, as in main.py.
+the other one shows in the next iteration. Each adjacent pair is one difference, as in main.py.
 
     python benchmarks/engine-overhead/ranks.py -o results.json            four minutes of an idle machine
     python benchmarks/engine-overhead/ranks.py -o check.json --quick      seconds, no number worth keeping

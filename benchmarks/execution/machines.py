@@ -29,7 +29,7 @@ class Machines(LocalLauncher):
         super().__init__("cpu", count)
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """Ranks meet at the first machine; each has its index as core, so that those of one core are neighbours."""
+        """Ranks meet at the first machine; each has its index as core, so that those of one core are adjacent."""
         return WorkerSpec(str(self._folder), f"tcp://{SUBNET}.1:{PORT}", INTERFACE, rank, None)
 
     def start(self, rank, module, name, inbox=None):

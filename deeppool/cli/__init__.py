@@ -2,6 +2,17 @@
 
 With ``--json``, a command prints exactly one JSON object to standard output; progress and messages go to
 standard error. Exit codes: 0 for success, 1 for an error or interrupt, reported in one line, 2 for bad usage.
+
+A module per command, or per group of commands: cluster, diff, estimate, explain, interference, network, nightly,
+notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile), replan, running, runs (run), scaling,
+simulate, training (train); and what they share:
+
+inputs      reads profiles and plans
+options     options of several commands
+output      prints records and progress
+interrupts  Ctrl-C, SIGTERM and a closed terminal
+sharing     what frontier --background takes and prints
+torchrun    a command under torchrun: rank 0 prints, the others serve it
 """
 
 import atexit

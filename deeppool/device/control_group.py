@@ -1,7 +1,7 @@
 """Control groups of Linux: a core divided between two processes by weight.
 
 The scheduler shares a core between groups first, by their weights, and inside a group between its processes. So a
-weight means something only where both neighbours are in groups of their own, and a priority only where both are in the
+weight means something only where both jobs are in groups of their own, and a priority only where both are in the
 same: SCHED_IDLE in one group takes half of a core from a process in another. (Linux,
 Documentation/scheduler/sched-design-CFS, section 7; Documentation/admin-guide/cgroup-v2, "CPU")
 """

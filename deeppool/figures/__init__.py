@@ -18,10 +18,12 @@
     figures.strategies(comparison)         throughput and completion times of a workload under every strategy
     figures.write_trace(path, timeline)    the timeline as a trace file for https://ui.perfetto.dev
 
-theme       one colour per span kind, the light and dark templates
-labels      the words: provenance, units, GPU ranges
-layered     where layers stand in a drawn graph
-timeline_rows   what shares a row of a timeline, and what a figure of it has panels of
+theme           one colour per span kind, the light and dark templates
+formatting      provenance, units, GPU ranges and shortened names
+arguments       checks of what figures are given
+graph_layout    positions of layers in a drawn graph
+timeline_rows   rows and panels of a timeline
+record_figure   the default figure of any record
 
 Every figure is a file of its name.
 """

@@ -183,7 +183,7 @@ def _row_parts(rows: list[Row]) -> dict[SpanKind, TimelineRow]:
 
 def _collocated(row: Row) -> bool:
     """Whether a background span overlaps a foreground span; idle spans count as foreground."""
-    # A job's own spans do not overlap, so an overlap shows between neighbours by start.
+    # A job's own spans do not overlap, so an overlap shows between spans adjacent by start.
     return any(a.end > b.start and (a.kind == "background") != (b.kind == "background") for a, b in pairwise(row.spans))
 
 

@@ -107,7 +107,7 @@ def _rows(groups: Sequence[GpuActivity]) -> list[Row]:
 
 
 def joined(spans: tuple[Span, ...], thinnest: float) -> tuple[Span, ...]:
-    """Joins neighbours of one kind that are shorter than ``thinnest`` seconds and touch.
+    """Joins adjacent spans of one kind that are shorter than ``thinnest`` seconds and touch.
 
     A joined span is named after its first and last, so nothing is lost but the hairline between them.
     """

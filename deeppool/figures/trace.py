@@ -69,7 +69,7 @@ def _metadata(process: int, thread: int, what: str, **args: Any) -> dict[str, An
 
 def _event(process: int, span: Span, timeline: Timeline) -> dict[str, Any]:
     # On the grid of whole nanoseconds that readers keep: rounding a start and a duration apart could
-    # make neighbours overlap.
+    # make adjacent spans overlap.
     start, end = round(span.start * 1e9), round(span.end * 1e9)
     return {
         "ph": "X",

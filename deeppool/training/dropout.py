@@ -37,7 +37,7 @@ class SampleDropout(nn.Module):
         """Zeroes elements, and scales the others up by 1 / (1 - probability)."""
         mask = torch.empty_like(x)
         generator = torch.Generator(x.device)
-        # Where an earlier layer made several rows of each sample, a sample's rows are neighbours.
+        # Where an earlier layer made several rows of each sample, a sample's rows are adjacent.
         rows = mask.unflatten(0, (len(self.draw.samples), -1))
         for sample, row in zip(self.draw.samples, rows, strict=True):
             generator.manual_seed(_seed(self.draw.seed, self.draw.iteration, self.name, sample))

@@ -10,6 +10,10 @@ widgets.RunPanel(run)                    progress of a live run, with a cancel b
 widgets.RunsPanel()                      all your runs on this machine, each with a stop button
 widgets.TelemetryPanel()                 current utilisation of cores and GPUs
 
+amplification_explorer, collocation_panel, model_picker, profile_panel, run_browser, run_panel, runs_panel,
+telemetry_panel, timeline_view: the widgets above, and
+
+collocation_settings  the controls of a collocated run
 panel            base class: errors below the controls, figures that follow the page's theme
 live_figure      in-place updates of a displayed figure
 page             theme and keyboard handling in the browser

@@ -18,8 +18,8 @@ PATIENCE = 120.0
 """Seconds for what takes a moment on an idle machine."""
 POLL = 0.05
 """Seconds between two looks."""
-SETTLING = 0.7
-"""Seconds in which plotly's transitions end; for pictures only, no test waits."""
+TRANSITION_SECONDS = 0.7
+"""In which plotly's transitions end; for pictures only, no test waits."""
 
 DOCUMENT = """path => {
     const found = [...jupyterapp.shell.widgets('main')].find(shown => shown.context?.path === path);
@@ -177,7 +177,7 @@ class Notebook:
             return all(paper and is_dark(paper) == dark for paper in papers)
 
         self.until(fits)
-        self.page.wait_for_timeout(1000 * SETTLING)
+        self.page.wait_for_timeout(1000 * TRANSITION_SECONDS)
 
     def problem(self, panel: Locator) -> str:
         """The error that the panel shows; empty when it shows none."""

@@ -405,7 +405,7 @@ def test_estimate_for_an_unknown_gpu_is_one_line_and_leaves_no_file(deeppool, tm
 
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_of_a_command_that_is_over_changes_nothing(what: str, tmp_path: Path) -> None:
-    # Found by the soak: what closes the nursery at Python's end was interrupted, and a traceback followed the error.
+    # Found by the soak: what closes the fork server at exit was interrupted, and a traceback followed the error.
     ending = f"""
 import atexit, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -309,7 +309,7 @@ def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks
 
 
 def test_from_the_first_suspicion_on_they_tell_each_other_of_each(tmp_path: Path) -> None:
-    """Innocent until the fortieth iteration; the fourth after it is the last that is told of with others."""
+    """Harmless until the fortieth iteration; the fourth after it is the last that is told of with others."""
     meeting = Meeting()
 
     def times(iteration: int, share: float) -> Sequence[float]:

@@ -95,7 +95,7 @@ def test_a_background_that_overlaps_its_foreground_has_its_own_thread():
     assert threads == {f"GPU {gpu} background" for gpu in range(4)}
 
 
-def test_neighbours_touch_and_do_not_overlap_whatever_the_rounding():
+def test_adjacent_spans_touch_and_do_not_overlap_whatever_the_rounding():
     # Thirds of a microsecond: rounding start and duration apart would put 1 ns of one into the next.
     ends = [0.0]
     for _ in range(300):

@@ -67,7 +67,7 @@ def test_layers_that_read_across_branches_are_not_series_parallel():
     assert found == Series((0, 5), (None, NonSeriesParallel((1, 2, 3, 4))))
 
 
-def test_branch_that_ends_in_a_knot_makes_one_of_all_branches_beside_it():
+def test_branch_that_ends_in_an_irregular_region_makes_one_of_all_branches_beside_it():
     """Layer 1 is followed by such a region of 2 to 5, which meets only at the join outside, where 6 ends too."""
     found = decompose([(), (0,), (1,), (1,), (2,), (2, 3), (0,), (4, 5, 6)])
     assert found == Series((0, 7), (None, NonSeriesParallel((1, 2, 3, 4, 5, 6))))
@@ -77,7 +77,7 @@ def test_dense_block_is_not_series_parallel():
     assert decompose([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)]) == Series((0, 4), (None, NonSeriesParallel((1, 2, 3))))
 
 
-def test_knot_takes_the_branches_beside_it_but_not_the_layers_around():
+def test_an_irregular_region_takes_the_branches_beside_it_but_not_the_layers_around():
     """Between the cuts 0 and 6 lie a region (1 to 4) and a branch (5): one region, since one piece has no cut."""
     found = decompose([(), (0,), (0,), (1, 2), (2,), (0,), (3, 4, 5), (6,)])
     assert found == Series((0, 6, 7), (None, NonSeriesParallel((1, 2, 3, 4, 5)), None))

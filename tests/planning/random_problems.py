@@ -1,7 +1,7 @@
 """Planning problems by the thousand from a plain seeded generator, where Hypothesis would be too slow.
 
 Every shape of graph that the planner tells apart: chains, branches, branches in branches, branches that
-end at a join further out (tails), knots; with one fork for all data or several; numbered branch by branch
+end at a join further out (tails), irregular regions; with one fork for all data or several; numbered branch by branch
 or by turns. Some graphs repeat their parts, as models do: the search prices equal parts once.
 """
 
@@ -15,7 +15,7 @@ from tests.strategies import make_profile
 
 BATCH_SIZES = (1, 4, 16, 64, 256)
 MOST_BRANCHES = 6
-SHAPES = ("chain", "branches", "nested", "tails", "knots", "mixed")
+SHAPES = ("chain", "branches", "nested", "tails", "irregular", "mixed")
 Ends = tuple[int, ...]
 """The layers on which a part of a graph ends; none stands for the data."""
 
@@ -110,9 +110,9 @@ class _Builder:
     def __init__(self, rng: random.Random, shape: str) -> None:
         self.rng = rng
         self.edges: list[Ends] = []
-        self.depth = {"chain": 0, "branches": 1, "nested": 3, "tails": 2, "knots": 1, "mixed": 3}[shape]
+        self.depth = {"chain": 0, "branches": 1, "nested": 3, "tails": 2, "irregular": 1, "mixed": 3}[shape]
         self.tails = shape in ("tails", "mixed")
-        self.knots = shape in ("knots", "mixed")
+        self.irregular = shape in ("irregular", "mixed")
 
     def build(self, layers: int) -> list[Ends]:
         """A graph whose last layer ends every path."""
@@ -140,8 +140,8 @@ class _Builder:
 
     def _between(self, fork: Ends, size: int, depth: int) -> Ends:
         """Between a fork and the join that reads what this returns."""
-        if self.knots and size >= 3 and self.rng.random() < 0.6:
-            return self._knot(fork, size)
+        if self.irregular and size >= 3 and self.rng.random() < 0.6:
+            return self._irregular(fork, size)
         direct = bool(fork) and self.rng.random() < 0.4
         count = self.rng.randint(1 if direct else 2, min(size, MOST_BRANCHES))
         ends: Ends = fork if direct else ()
@@ -160,7 +160,7 @@ class _Builder:
             ends += self._branch(last, part, max(depth - 1, 0))
         return ends
 
-    def _knot(self, fork: Ends, size: int) -> Ends:
+    def _irregular(self, fork: Ends, size: int) -> Ends:
         """Each layer reads the fork or layers before it; DenseNet's, which read them all, among them."""
         inside: list[int] = []
         dense = self.rng.random() < 0.3

@@ -237,9 +237,9 @@ def test_explain_has_a_line_for_each_layer_with_the_cost_of_the_next_counts():
     text = made.explain()
     for layer in made.layers:
         (line,) = [line for line in text.splitlines() if line.strip().startswith(layer.name)]
-        neighbours = [o for o in layer.alternatives if o.gpu_count in (layer.gpu_count // 2, layer.gpu_count * 2)]
-        assert neighbours
-        for option in neighbours:
+        adjacent = [o for o in layer.alternatives if o.gpu_count in (layer.gpu_count // 2, layer.gpu_count * 2)]
+        assert adjacent
+        for option in adjacent:
             assert f"{option.gpu_count}: {format_seconds(option.iteration_time_change)} slower" in line
 
 

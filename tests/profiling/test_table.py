@@ -81,7 +81,7 @@ def test_single_size_is_scaled_by_samples():
     assert not profile.time(0, 4).extrapolated
 
 
-def test_spread_is_the_larger_of_the_neighbours():
+def test_spread_is_the_larger_of_the_adjacent_ones():
     profile = one_layer([1.0] * 5, spread=(0.01, 0.02, 0.05, 0.03, 0.04))
     assert profile.time(0, 3).spread == 0.05
     assert profile.time(0, 12).spread == 0.04

@@ -17,7 +17,7 @@ def main() -> None:
     # A plan made as if nothing gained from a second rank, where the profile knows better.
     cautious = dp.plan(profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers)), plan.cluster, plan.global_batch)
     profile = profile_from_times(graph, [lambda b: 1e-3 * b] * len(graph.layers))
-    with rendezvous() as crew:
+    with rendezvous() as group:
         record = dp.train(
             cautious,
             job,
@@ -25,7 +25,7 @@ def main() -> None:
             checkpoints=kept,
             replan_after=2,
             profile=profile,
-            launcher=crew.launcher(cautious.device, cautious.gpus),
+            launcher=group.launcher(cautious.device, cautious.gpus),
             on_proposal=lambda found: True,
         )
         print(json.dumps(serialization.to_json(record)))

@@ -73,7 +73,7 @@ def test_a_foreground_is_on_as_few_nodes_as_it_can_be(situation) -> None:
         rooms = sorted(Counter(node.values()).values(), reverse=True)
         fewest = next(count for count in range(1, len(rooms) + 1) if sum(rooms[:count]) >= request.gpu_count)
         assert len({node[gpu] for gpu in found.gpus}) == fewest
-        # The ranks of a node are neighbours: collectives go around them node by node.
+        # The ranks of a node are adjacent: collectives go around them node by node.
         visited = [node[gpu] for gpu in found.gpus]
         assert len([a for a, b in itertools.pairwise(visited) if a != b]) == fewest - 1
 

@@ -66,7 +66,7 @@ def test_a_suspicion_that_is_refuted_ends_a_trial_though_the_cost_is_not_known()
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
-def test_one_that_costs_nothing_is_hardly_ever_guilty_whatever_the_noise(noise):
+def test_one_that_costs_nothing_is_hardly_ever_blamed_whatever_the_noise(noise):
     assert (
         sum(
             tried(0.0, noise=noise, seed=seed, bound=0.001).attributed_slowdown(0.001) is not None
@@ -92,6 +92,6 @@ def test_what_one_trial_cannot_prove_several_do():
     assert 0.04 < fmean(found) < 0.06
 
 
-def test_a_background_that_has_become_harmful_is_guilty_whatever_is_remembered():
+def test_a_background_that_has_become_harmful_is_found_whatever_is_remembered():
     trial = tried(0.5, noise=0.02, seed=0, earlier=[0.0] * 36)
     assert trial.attributed_slowdown(BOUND) == pytest.approx(0.5, rel=0.1)

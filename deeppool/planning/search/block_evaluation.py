@@ -153,7 +153,7 @@ class BlockEvaluation:
             lasts = [last for *_, last in reach.ends(reach.way.guess, slot, self.before, self.after)]
             if settled.issuperset(lasts):
                 return lasts
-            # Settling one may make it slower than another one that it ruled out.
+            # Evaluating one may make it slower than another one that it ruled out.
             for last in lasts:
                 reach.way.settle(slot, self.before, last)
             settled.update(lasts)

@@ -216,7 +216,7 @@ class BlockStep:
         self.bounds = BlockBounds(self.division, self.reaches, self.own, self.own_forward, self.slack)
         self.lower: Floats = self.bounds.time.min(axis=0) if self.complete else self._alone()
         self.exact = crossings.proving and self.complete and all(reach.exact for reach in self.reaches)
-        """Whether settling finds the best way."""
+        """Whether the evaluation finds the best way."""
         self.guess = self.lower if self.exact else self.lower.copy()
 
     # -- bounds, for all GPU counts at once ---------------------------------------------------------
@@ -286,7 +286,7 @@ class BlockStep:
         moved = self.reaches[0].moved[0, :, after]
         moved = np.where(moved <= self.slack[before, after], moved, np.inf)
         while True:
-            # Settling a way may make it slower than others.
+            # Evaluating a way may make it slower than others.
             times = way.lower[0, before] + moved
             last = int(times.argmin())
             if times[last] == math.inf:
@@ -304,6 +304,6 @@ class BlockStep:
     def front(self, before: int, after: int, cap: float) -> list[PartialPlan]:
         """All ways within ``cap`` seconds that trade forward for backward."""
         self.sharpen()
-        settling = BlockEvaluation(self, before, after)
-        ways = settling.ways(cap - settling.own, thorough=True)
-        return efficient([settling.passage(ways, index) for index in range(len(ways.parts))])
+        evaluation = BlockEvaluation(self, before, after)
+        ways = evaluation.ways(cap - evaluation.own, thorough=True)
+        return efficient([evaluation.passage(ways, index) for index in range(len(ways.parts))])

@@ -66,7 +66,7 @@ def knotted_problems(count):
     while count:
         number += 1
         rng = random.Random(f"knot {number}")
-        problem = random_problem(rng, rng.choice([5, 6]), 4, shape="knots")
+        problem = random_problem(rng, rng.choice([5, 6]), 4, shape="irregular")
         tree = decompose([layer.predecessors for layer in problem.profile.graph.layers])
         if any(isinstance(part, NonSeriesParallel) for part in tree.blocks) and problem.cluster.gpus > 1:
             count -= 1
