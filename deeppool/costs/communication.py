@@ -16,8 +16,8 @@ otherwise. An all-reduce of ``size`` bytes over g GPUs is priced by a pattern, w
 ``best``
     The fastest of the three.
 ``measured``
-    What ``deeppool network`` measured on the cluster's own ranks, by group and size (:mod:`deeppool.cluster.measured_network`
-    says what is taken between and beyond). The default where the cluster has measurements; elsewhere ``ring`` is.
+    Times that ``deeppool network`` measured on the cluster's own ranks, by group and size; for interpolation and
+    extrapolation see :mod:`deeppool.cluster.measured_network`. The default where the cluster has measurements; elsewhere ``ring`` is.
 ``paper``
     DeepPool, section 4.1, for transfers too: the per-GPU payload over the bandwidth, plus one propagation
     delay, with full bisection bandwidth; an all-reduce is one transfer of the gradients.

@@ -9,7 +9,10 @@ profile = dp.profile(example, device="cpu", batch_sizes=[2, 4])
 plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=4)
 """
 # An equal of the foreground: at the lowest priority a busy machine gives the background nothing for minutes.
-PANEL = 'panel = dp.widgets.CollocationPanel(plan, background=example, policy="naive", max_slowdown=0.2, seconds=600)\npanel'
+PANEL = """
+panel = dp.widgets.CollocationPanel(plan, background=example, policy="naive", max_slowdown=0.2, seconds=600)
+panel
+"""
 PROCESSES = (
     "[word for child in __import__('psutil').Process().children(True) for word in child.cmdline() "
     "if 'execution.worker' in word or 'deeppool.collocation' in word]"

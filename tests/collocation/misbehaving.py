@@ -115,7 +115,7 @@ def faulty(fault: Callable[[], None], step: int = 5, once: Path | None = None) -
 
 
 def plain_training(data: Callable[[], Dataset] = dataset) -> dp.TrainingJob:
-    """The training of :func:`plain_loop`: no dropout, whose masks would differ, and no clipping, which rounds otherwise."""
+    """The training of :func:`plain_loop`: without dropout, whose masks differ, and without clipping, which rounds."""
     module = nn.Sequential(*(layer for layer in net() if not isinstance(layer, nn.Dropout)))
     return dataclasses.replace(training(data), model=module, clip_norm=None)
 

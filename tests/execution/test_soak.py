@@ -30,7 +30,7 @@ GONE_SECONDS = 10
 LONG = 100_000
 """Updates that no cycle comes to."""
 PROCESSES_OF_RUN = 9
-    """Launcher, fork server, cleanup watchdog of its folder; of each of two ranks foreground, background, spinner."""
+"""Launcher, fork server, cleanup watchdog of its folder; of each of two ranks foreground, background, spinner."""
 # Who is hit: the launcher as by its terminal, by `kill`, by `kill -9`; one of its children, or one of theirs.
 FAULTS = [
     ("launcher", signal.SIGINT),
