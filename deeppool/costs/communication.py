@@ -16,8 +16,9 @@ otherwise. An all-reduce of ``size`` bytes over g GPUs is priced by a pattern, w
 ``best``
     The fastest of the three.
 ``measured``
-    Times that ``deeppool network`` measured on the cluster's own ranks, by group and size; for interpolation and
-    extrapolation see :mod:`deeppool.cluster.measured_network`. The default where the cluster has measurements; elsewhere ``ring`` is.
+    Times that ``deeppool network`` measured on the cluster's own ranks, by group and size
+    (:mod:`deeppool.cluster.measured_network` interpolates and extrapolates). The default where the cluster has
+    measurements; elsewhere ``ring``.
 ``paper``
     DeepPool, section 4.1, for transfers too: the per-GPU payload over the bandwidth, plus one propagation
     delay, with full bisection bandwidth; an all-reduce is one transfer of the gradients.
