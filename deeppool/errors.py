@@ -20,52 +20,52 @@ line prints it as it is and exits with 1.
 
 
 class DeeppoolError(Exception):
-    """Root of the tree above."""
+    """Base class of all errors of deeppool."""
 
 
 class CaptureError(DeeppoolError):
-    """The model cannot become a static layer graph."""
+    """Raised when the model cannot become a static layer graph."""
 
 
 class ProfileError(DeeppoolError):
-    """Layer times cannot be measured."""
+    """Raised when layer times cannot be measured."""
 
 
 class MissingProfileError(ProfileError):
-    """The profile has no answer for this layer at this per-GPU batch."""
+    """Raised when the profile has no answer for a layer at a per-GPU batch."""
 
 
 class PlanError(DeeppoolError):
-    """No plan can be made of these inputs."""
+    """Raised when no plan exists for the inputs."""
 
 
 class MissingStepsError(DeeppoolError):
-    """The model of steps to accuracy has no answer for this global batch."""
+    """Raised when the model of steps to accuracy has no answer for a global batch."""
 
 
 class DocumentError(DeeppoolError):
-    """A file cannot be read, is not what it should be, or cannot be written."""
+    """Raised when a file cannot be read, is not a valid record, or cannot be written."""
 
 
 class DeviceUnavailableError(DeeppoolError):
-    """The device asked for is not on this machine."""
+    """Raised when the requested device is not on this machine."""
 
 
 class InvalidValueError(DeeppoolError, ValueError):
-    """An argument is out of its bounds."""
+    """Raised when an argument is out of its bounds."""
 
 
 class RunError(DeeppoolError):
-    """A live run cannot start or go on."""
+    """Raised when a live run cannot start or continue."""
 
 
 class RankFailedError(RunError):
-    """One rank died or hung; the others were stopped."""
+    """Raised when one rank died or hung; the others were stopped."""
 
 
 class RankRefusedError(RankFailedError):
-    """One rank failed for a reason that a restart does not change; the others were stopped."""
+    """Raised when one rank failed for a reason that a restart does not change; the others were stopped."""
 
 
 class RunCancelledError(RunError):
-    """A live run was cancelled, and has ended."""
+    """Raised when a live run was cancelled, after it has ended."""

@@ -11,7 +11,7 @@ _SIZES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 
 
 def format_seconds(seconds: float) -> str:
-    """``0.00132`` becomes ``1.32 ms``."""
+    """Formats seconds: ``0.00132`` becomes ``1.32 ms``."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(seconds) >= scale:
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
@@ -19,7 +19,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """``15728640`` becomes ``15.0 MiB``."""
+    """Formats bytes: ``15728640`` becomes ``15.0 MiB``."""
     for scale, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(count) >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -27,7 +27,7 @@ def format_bytes(count: float) -> str:
 
 
 def parse_bytes(text: str) -> float:
-    """``40GB``, decimal as on data sheets, or ``37.5GiB``, binary as drivers show it, in bytes."""
+    """Parses a size, ``40GB`` (decimal, as on data sheets) or ``37.5GiB`` (binary, as in drivers), as bytes."""
     found = re.fullmatch(r"(\d+\.?\d*)\s*([a-z]*)", text.strip().lower())
     if found is None or found[2] not in _SIZES:
         raise InvalidValueError(f"a size of memory is, for example, 40GB or 37.5GiB, got '{text}'")
@@ -35,7 +35,7 @@ def parse_bytes(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """``3h``, ``90m``, ``1h30m`` or ``45s`` in seconds."""
+    """Parses a duration, ``3h``, ``90m``, ``1h30m`` or ``45s``, as seconds."""
     parts = re.findall(r"(\d+\.?\d*)([hms])", text.strip().lower())
     if not parts or "".join(map("".join, parts)) != text.strip().lower() or not any(float(count) for count, _ in parts):
         raise InvalidValueError(f"a span of time is, for example, 3h, 90m or 1h30m, got '{text}'")
@@ -43,7 +43,7 @@ def parse_seconds(text: str) -> float:
 
 
 def format_bit_rate(bytes_per_second: float) -> str:
-    """``1.25e9`` becomes ``10 Gbit/s``."""
+    """Formats a bit rate: ``1.25e9`` bytes per second becomes ``10 Gbit/s``."""
     bits = 8 * bytes_per_second
     for scale, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s")):
         if bits >= scale:
@@ -52,15 +52,15 @@ def format_bit_rate(bytes_per_second: float) -> str:
 
 
 def format_percent(fraction: float) -> str:
-    """``0.0312`` becomes ``+3.1 %``."""
+    """Formats a fraction as percent: ``0.0312`` becomes ``+3.1 %``."""
     return f"{100 * fraction:+.1f} %"
 
 
 def format_tables(*parts: Any, width: int) -> str:
-    """Lines and rich's tables as plain text, one below the other; the same in a terminal, a file and a notebook.
+    """Formats lines and rich's tables as plain text, the same in a terminal, a file and a notebook.
 
     Args:
-        parts: what ``rich.print`` takes.
+        parts: objects accepted by ``rich.print``.
         width: columns of text.
     """
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What every package may use: records as files, timelines, cancellation, and the state of live runs.
+"""Utilities that every package may use: records as files, timelines, cancellation, and the state of live runs.
 
 serialization  versioned JSON records, written atomically and validated when read
 timeline       Span, Timeline

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Condition = Literal["warming up", "learning", "asleep", "awake", "collocated", "background alone"]
-"""What is measured now. ``asleep`` and ``awake`` are the foreground alone, without and with an idle-priority spinner on
-each core; ``learning`` is beside the background as ``collocated`` is, and is not counted."""
+"""Condition that is measured. ``asleep`` and ``awake`` are the foreground alone, without and with an idle-priority
+spinner on each core; ``learning`` runs both jobs as ``collocated`` does, and is not counted."""
 BESIDE: tuple[Condition, ...] = ("learning", "collocated")
 """Conditions in which both jobs run."""
 
@@ -16,14 +16,14 @@ State = Literal["training", "resting", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class BackgroundSample:
-    """State of the background job beside one rank, as it last reported."""
+    """State of the background job on one rank, as it last reported."""
 
     rank: int
     state: State
     reason: str | None
-    """How it ended; None while it runs."""
+    """Exit reason, or None while it runs."""
     time: float
-    """When it reported, on the clock of the samples; twice a second while it trains."""
+    """Time of the report, on the clock of the samples; a training background reports twice a second."""
     steps: int
     """Steps since it started."""
     samples: int
@@ -38,18 +38,19 @@ class LiveSample:
     """Seconds since the run began to measure."""
     condition: Condition
     iteration: int | None
-    """Its number in the run; None: the foreground is idle."""
+    """Number of the iteration in the run, or None if the foreground is idle."""
     seconds: float | None
-    """Duration of the iteration; None: the foreground is idle."""
+    """Duration of the iteration, in seconds, or None if the foreground is idle."""
     bound: float | None
-    """Bound on the foreground's mean slowdown during the iteration: 0.03 is 3 %. None: no background ran beside it, or
-    it was not bounded."""
+    """Bound on the foreground's mean slowdown during the iteration: 0.03 is 3 %. None if no background was collocated,
+    or it was not bounded."""
     share: float | None
-    """Part of the time that rank 0's background was allowed in this iteration; 0 in the foreground alone. None: no
+    """Share of the time that rank 0's background may use in this iteration; 0 in the foreground alone. None if no
     controller limits it."""
     background: tuple[BackgroundSample, ...]
-    """One per rank."""
+    """State of the background of each rank."""
 
 
 OnSample = Callable[[LiveSample], None]
-"""Called in the thread of the run: while it works, the launcher does not notice the next iteration."""
+"""Callback for samples, called in the thread of the run; the launcher does not process the next iteration before it
+returns."""

@@ -13,7 +13,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.units import format_percent, format_seconds
 
 DECIDED_SECONDS = 10.0
-"""Time that a run which has just been started has to check its arguments; no process is started before."""
+"""Seconds within which a run that has just started checks its arguments; no process is started before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,17 @@ class BoundInterval:
     """The part of a run under one bound, where that was changed while it ran."""
 
     bound: float | None
-    """Bound on the foreground's mean slowdown: 0.03 is 3 %; None: none yet."""
+    """Bound on the foreground's mean slowdown, where 0.03 is 3 %, or None before the first bound."""
     since: float
     """Seconds from the start of the measurement to the message to the ranks."""
     iterations: int
     """Collocated iterations that were measured while every rank held the bound."""
     iteration_time: float | None
-    """Their mean; None where there are none."""
+    """Mean time of those iterations, in seconds, or None if there are none."""
     slowdown: float | None
     """Slowdown of that mean over the foreground alone."""
     background_throughput: float | None
-    """Samples per second beside the foreground, over all ranks; None where no time was measured."""
+    """Samples per second while collocated, over all ranks, or None if no time was measured."""
 
     def __str__(self) -> str:
         bound = "no bound" if self.bound is None else f"{100 * self.bound:g} %"
@@ -61,14 +61,14 @@ class RunControl:
 
     @property
     def refusal(self) -> str | None:
-        """Why the bound cannot be changed now; None: it can."""
+        """Reason why the bound cannot be changed now, or None if it can."""
         return self._refusal
 
     def change_bound(self, max_slowdown: float) -> None:
         """Requests another bound, which the ranks hold from one of their next collocated iterations on; for any thread.
 
         Args:
-            max_slowdown: of the foreground, on average: 0.03 is 3 %. The last request counts.
+            max_slowdown: bound on the foreground's mean slowdown: 0.03 is 3 %. The last request counts.
 
         Raises:
             InvalidValueError: the value is no bound, or the run cannot hold one, or is over.
@@ -106,7 +106,7 @@ class RunControl:
 
 
 def refusal(sharing: Sharing | None) -> str | None:
-    """Returns why a run with these mechanisms cannot change its bound; None: it can."""
+    """Returns the reason why a run with these mechanisms cannot change its bound, or None if it can."""
     if sharing is None:
         return "the run has no background job that could slow anything down"
     if not sharing.learns:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MAXIMUM_BYTES = 256 * 2**20
-"""Of a file: several hours of telemetry of a node, or a plan of thousands of layers on a thousand GPUs."""
+"""Maximum size of a file: several hours of telemetry of a node, or a plan of thousands of layers on a thousand GPUs."""
 LARGEST: Mapping[type, float] = {bool: 1, int: 2**63 - 1, float: 1e30}
-"""Magnitude of a number in a file, by its type. Products of some floats stay finite, and integers fit numpy's."""
+"""Maximum magnitude of a number in a file, by its type. Products of some floats stay finite, and integers fit
+numpy's."""
 
 
 class Record(Protocol):
@@ -191,7 +192,7 @@ def _adapter(record_type: type[R]) -> "TypeAdapter[R]":
 
 
 def _describe(detail: "ErrorDetails") -> str:
-    """The first validation error as ``field 'a.b' is 3: input should be …``."""
+    """Formats the first validation error as ``field 'a.b' is 3: input should be …``."""
     field = ".".join(str(part) for part in detail["loc"])
     message = detail["msg"][0].lower() + detail["msg"][1:]
     if detail["type"] == "missing":

@@ -11,10 +11,11 @@ from typing import Literal
 from deeppool.errors import InvalidValueError
 
 Priority = Literal["normal", "nice", "lowest"]
-"""Of the background: the foreground's own; nice 19; the lowest there is (SCHED_IDLE, a low-priority stream)."""
+"""Priority of the background: that of the foreground; nice 19; or the lowest there is (SCHED_IDLE, a low-priority
+stream)."""
 Home = Literal["auto", "process", "thread"]
-"""Where a background runs: in a process of its own, which contains whatever happens to it; in a thread of the rank's
-process, where a GPU can tell its pieces from the foreground's; ``auto``: a thread on a GPU, a process on a CPU."""
+"""Location of a background: a process of its own, which isolates its failures; a thread of the rank's process, where a
+GPU can distinguish its pieces from the foreground's; ``auto``: a thread on a GPU, a process on a CPU."""
 Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
 
 _BOUNDED = {
@@ -26,30 +27,30 @@ _BOUNDED = {
     ),
     "max_slowdown": (math.inf, "how much slower the foreground may become on average, for example 0.03 for 3 %"),
 }
-"""What is less than a bound of each, and what it says."""
+"""Exclusive upper bound of each field, with the texts of the bound and of the field's meaning for the error message."""
 _HOMES = {"process": "in a process of its own", "thread": "in a thread of the rank"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Sharing mechanisms with their limits; None or False: not used."""
+    """Sharing mechanisms with their limits; None or False means that a mechanism is not used."""
 
     priority: Priority = "lowest"
     share: float | None = None
-    """Part of the device that the background may have while the foreground wants it too, in (0, 1): a weight of its
+    """Share of the device that the background may use while the foreground needs it too, in (0, 1): a weight of its
     control group, in place of a priority, on a CPU; a set of SMs on a GPU."""
     gaps_only: bool = False
     """Whether the background starts a piece only while the foreground computes nothing on this device."""
     pieces: int | None = None
-    """Of the background's step, at most so many in flight at once (launch pacing)."""
+    """Maximum number of pieces of the background's step in flight at once (launch pacing)."""
     in_flight: float | None = None
-    """Seconds of work in flight at once, at most; a piece that is longer runs by itself."""
+    """Maximum seconds of work in flight at once; a longer piece runs by itself."""
     feedback: float | None = None
-    """Slowdown of one operator of the foreground from which on the background must not run beside it: 0.1 is 10 %."""
+    """Slowdown of one operator of the foreground from which on the background must not run during it: 0.1 is 10 %."""
     max_slowdown: float | None = None
     """Bound on the foreground's mean slowdown that a controller holds: 0.03 is 3 %."""
     home: Home = "auto"
-    """Of the background; no mechanism of its own."""
+    """Location of the background; not a mechanism."""
 
     def __post_init__(self) -> None:
         if self.home not in ("auto", *_HOMES):
@@ -74,7 +75,7 @@ class Sharing:
 
     @property
     def learns(self) -> bool:
-        """Whether what the background costs is measured, in iterations without it."""
+        """Whether the slowdown that the background causes is measured, in iterations without it."""
         return self.feedback is not None or self.max_slowdown is not None
 
     def __str__(self) -> str:
@@ -93,7 +94,7 @@ POLICIES: dict[Policy, Sharing | None] = {
     "paced": Sharing(pieces=2, in_flight=0.001),
     "feedback": Sharing(pieces=2, in_flight=0.001, feedback=0.1),
 }
-"""Named choices; None: no background."""
+"""Named policies; None means no background."""
 
 
 MEANINGS: dict[Policy, str] = {
@@ -104,11 +105,11 @@ MEANINGS: dict[Policy, str] = {
     "paced": "The lowest priority, and its step in pieces of which only two, or 1 ms, are launched ahead.",
     "feedback": "Paced, and kept away from operators of the foreground that become 10 % slower beside it.",
 }
-"""Each policy in a sentence."""
+"""Description of each policy, one sentence each."""
 
 
 def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) -> Sharing | None:
-    """The mechanisms of a policy, with a bound on the slowdown where one is given; None: no background.
+    """Returns the mechanisms of a policy, with a bound on the slowdown where one is given; None means no background.
 
     Raises:
         InvalidValueError: no such policy, or a bound where there is nothing to bind.
@@ -124,6 +125,6 @@ def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) ->
 
 
 def policy_name(sharing: Sharing | None) -> Policy | Literal["custom"]:
-    """The policy of some mechanisms, whatever bound they hold, and wherever the background runs."""
+    """Returns the name of a policy by its mechanisms, ignoring their bound and the background's location."""
     bare = None if sharing is None else replace(sharing, max_slowdown=None, home="auto")
     return next((name for name, known in POLICIES.items() if known in (sharing, bare)), "custom")

@@ -5,25 +5,25 @@ from typing import ClassVar, Literal
 
 SpanKind = Literal["forward", "backward", "reshard", "sync", "update", "idle", "background"]
 COMPUTING: frozenset[SpanKind] = frozenset({"forward", "backward", "update"})
-"""Kinds in which a rank computes; in the others of its own it mostly waits for other ranks."""
+"""Kinds in which a rank computes; in its other kinds it mostly waits for other ranks."""
 Provenance = Literal["predicted", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One thing that one GPU does without a break."""
+    """Uninterrupted activity of one GPU."""
 
     gpu: int
     kind: SpanKind
     name: str
-    """The layer, stage or job."""
+    """Name of the layer, stage or job."""
     start: float
     """Seconds from the start of the iteration."""
     end: float
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Duration in seconds."""
         return self.end - self.start
 
 
@@ -35,7 +35,7 @@ class Timeline:
 
     title: str
     provenance: Provenance
-    """Where the times come from; a figure never mixes the two without saying so."""
+    """Whether the times are predicted or measured; a figure that mixes the two is labelled as such."""
     gpus: int
     spans: tuple[Span, ...]
 
@@ -45,7 +45,7 @@ class Timeline:
         return max((span.end for span in self.spans), default=0.0)
 
     def busy(self, gpu: int) -> float:
-        """Seconds in which the foreground holds a GPU."""
+        """Returns the seconds in which the foreground occupies a GPU."""
         return sum(span.duration for span in self.spans if span.gpu == gpu and span.kind not in ("idle", "background"))
 
     def __str__(self) -> str:

@@ -12,18 +12,18 @@ MPS_FOLDER = "/tmp/nvidia-mps"
 
 @dataclass(frozen=True, slots=True)
 class GpuAbilities:
-    """Of one GPU; each answer is ``yes``, what it is, or ``no:`` and why."""
+    """Abilities of one GPU; each answer is ``yes``, a description, or ``no:`` and the reason."""
 
     name: str
     cuda_graphs: str
     stream_priorities: str
-    """From the lowest to the highest."""
+    """Range of stream priorities, from the lowest to the highest."""
     green_contexts: str
-    """A share of the multiprocessors for one job (:mod:`deeppool.device.sm_share`)."""
+    """Whether green contexts give one job a share of the multiprocessors (:mod:`deeppool.device.sm_share`)."""
     gpm: str
-    """Performance monitors that tell how many multiprocessors are busy."""
+    """Whether performance monitors (GPM) report how many multiprocessors are busy."""
     mig: str
-    """Whether the GPU is cut into instances, which share nothing."""
+    """Whether the GPU is split into MIG instances, which share nothing."""
 
     def __str__(self) -> str:
         of: dict[str, list[str]] = {}
@@ -39,13 +39,13 @@ class GpuAbilities:
 
 
 def gpu_abilities(nvml: Nvml) -> tuple[GpuAbilities, ...]:
-    """Of all GPUs that the driver shows. Loads torch and initialises CUDA, unless there is none."""
+    """Returns the abilities of all GPUs of the driver. Loads torch and initialises CUDA, unless there is none."""
     seen = _seen_by_torch() if nvml.handles else {}
     return tuple(_abilities(nvml, handle, name, seen) for handle, name in zip(nvml.handles, nvml.names, strict=True))
 
 
 def mps() -> str:
-    """Whether the daemon is there through which processes of several jobs run on a GPU at once."""
+    """Reports whether the MPS daemon runs, through which processes of several jobs share a GPU."""
     control = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_FOLDER)) / "control"
     return f"running ({control})" if control.exists() else f"not running (there is no {control})"
 
@@ -66,7 +66,7 @@ def _abilities(nvml: Nvml, handle: Any, name: str, seen: dict[str, int] | str) -
 
 
 def _seen_by_torch() -> dict[str, int] | str:
-    """UUID → index of the GPUs that torch sees, or why it sees none."""
+    """Returns UUID → index of the GPUs that torch detects, or the reason why it detects none."""
     from deeppool.device.cuda import cuda_problem
     from deeppool.device.find import find_device
 
@@ -78,7 +78,7 @@ def _seen_by_torch() -> dict[str, int] | str:
 
 
 def _of_torch(index: int) -> tuple[str, str]:
-    """Stream priorities and green contexts, by trying them."""
+    """Returns stream priorities and green contexts, tested on the GPU."""
     import torch
 
     from deeppool.device.cuda import CudaDevice

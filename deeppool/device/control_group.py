@@ -17,13 +17,13 @@ ORDINARY_SHARES, LEAST_SHARES = 1024, 2
 ORDINARY_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 100, 1, 10_000
 """``cpu.weight`` of version 2."""
 NICE_STEP = 1.25
-"""The weight of a process over that of one a nice level below."""
+"""Ratio of the weights of two processes that are one nice level apart."""
 LEAVING_SECONDS = 1.0
-"""For processes that were killed to be gone from their group."""
+"""Seconds until killed processes have left their group."""
 
 
 def home() -> Path | None:
-    """Where this process may make groups that weigh on the CPU; None where it may not, or this is not Linux."""
+    """Returns the folder in which this process may create CPU control groups, or None."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -32,7 +32,8 @@ def home() -> Path | None:
                 path = next(path for controllers, path in own.items() if "cpu" in controllers.split(","))
                 return _writable(Path(mount + path))
             if kind == "cgroup2" and "cpu" in (Path(mount) / "cgroup.controllers").read_text().split():
-                # Groups with processes have no children of weight, so the new ones stand beside this process's own.
+                # Groups with processes have no weighted children, so the new ones become siblings of this process's
+                # own.
                 here = Path(mount + own[""])
                 beside = here if here == Path(mount) else here.parent
                 enabled = (beside / "cgroup.subtree_control").read_text().split()
@@ -45,11 +46,11 @@ def _writable(group: Path) -> Path | None:
 
 
 def join(name: str, weight: float) -> bool:
-    """Moves this process, and what it starts, into a group, made if it is not there; False where it may not.
+    """Moves this process and its future children into a group, created if missing; returns False without permission.
 
     Args:
-        name: of the group; begins with the name of the run's private folder, whose keeper removes it.
-        weight: that the group shall have; 1 is what every group has from the start.
+        name: name of the group; begins with the name of the run's private folder, whose cleanup watchdog removes it.
+        weight: relative weight of the group; 1 is the default weight of every group.
     """
     where = home()
     if where is None:
@@ -69,11 +70,11 @@ def join(name: str, weight: float) -> bool:
 
 
 def remove(where: Path | None, run: str) -> None:
-    """Takes down the groups of a run, whose processes have ended.
+    """Removes the groups of a run whose processes have ended.
 
     Args:
-        where: what :func:`home` said.
-        run: how their names begin.
+        where: result of :func:`home`.
+        run: prefix of their names.
     """
     deadline = time.monotonic() + LEAVING_SECONDS
     for group in [] if where is None else where.glob(f"{run}-*"):
@@ -85,12 +86,12 @@ def remove(where: Path | None, run: str) -> None:
 
 
 def join_background(run: str, rank: int, share: float) -> str:
-    """Gives this process, a background, a share of its core against the foreground; says how.
+    """Gives this background process a share of its core against the foreground; returns a description of it.
 
     Args:
         run: name of the private folder.
-        rank: beside which it runs.
-        share: of the core, in (0, 1), while both want it. The foreground's weight is that of any group.
+        rank: foreground rank on the same core.
+        share: share of the core, in (0, 1), while both need it. The foreground has the default weight of a group.
     """
     weight = share / (1 - share)
     if join(f"{run}-{rank}-background", weight):
@@ -101,5 +102,5 @@ def join_background(run: str, rank: int, share: float) -> str:
 
 
 def join_foreground(run: str, rank: int) -> bool:
-    """Moves this process to where the foreground of a rank is, so that weights and priorities count beside it."""
+    """Moves this process into the group of a rank's foreground: weights and priorities apply inside a group."""
     return join(f"{run}-{rank}-foreground", 1.0)

@@ -1,4 +1,4 @@
-"""The CPU as a device: one core is what a GPU is elsewhere."""
+"""CPU device: one core takes the place of one GPU."""
 
 import os
 import platform
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import torch
 
 LOWEST = "SCHED_IDLE"
-"""What :func:`lower_priority` calls the priority that takes no core from anybody."""
+"""Name that :func:`lower_priority` returns for the priority that never preempts another process."""
 
 
 class CpuDevice:
-    """The processor at hand."""
+    """CPU of this machine as a :class:`deeppool.device.protocol.Device`."""
 
     kind = "cpu"
     backend = "gloo"
@@ -34,7 +34,7 @@ class CpuDevice:
         self.count = len(self._cores)
 
     def select(self, index: int) -> None:
-        """One thread on a core of its own, in a process that keeps what it frees; ranks beyond the cores share them."""
+        """Sets one thread on a core of its own and keeps freed memory; ranks beyond the number of cores share them."""
         import torch
 
         keep_memory()
@@ -51,70 +51,70 @@ class CpuDevice:
         return on_cores(self._cores)
 
     def torch_device(self, index: int = 0) -> "torch.device":
-        """The CPU; every rank has the same one."""
+        """Returns the CPU; every rank has the same one."""
         import torch
 
         return torch.device("cpu")
 
     def synchronize(self) -> None:
-        """Operators on a CPU are done when they return."""
+        """Does nothing: operators on a CPU are complete when they return."""
 
     def stamp(self) -> float:
-        """The clock."""
+        """Returns the current time of the clock."""
         return time.perf_counter()
 
     def seconds(self, earlier: float, later: float) -> float:
-        """Their difference."""
+        """Returns the difference of two stamps."""
         return later - earlier
 
     def passed(self, stamp: float) -> bool:
-        """What was given before is done."""
+        """Returns True: earlier work is always complete."""
         return True
 
     def stream(self, priority: StreamPriority) -> "CpuStream":
-        """The calling thread: its priority is the operating system's affair (:func:`lower_priority`)."""
+        """Returns the calling thread as a stream; its priority is the operating system's (:func:`lower_priority`)."""
         return CpuStream(self, priority)
 
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
-        """The works themselves."""
+        """Returns the works unchanged."""
         return works
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:
-        """There is one kind in 32 bits."""
+        """Returns a null context: 32-bit arithmetic has one mode on a CPU."""
         if precision == "tf32":
             raise InvalidValueError("precision tf32 needs an NVIDIA GPU, got device cpu (use fp32, bf16 or fp16)")
         return nullcontext()
 
     def free_memory(self) -> int:
-        """What the operating system would give without swapping."""
+        """Returns the bytes that the operating system would give without swapping."""
         import psutil
 
         return int(psutil.virtual_memory().available)
 
     def memory_use(self) -> None:
-        """The operating system's allocator keeps no such count."""
+        """Returns None: the operating system's allocator keeps no such count."""
 
 
 class CpuStream:
-    """The calling thread."""
+    """Calling thread as a stream."""
 
     def __init__(self, device: CpuDevice, priority: StreamPriority) -> None:
-        """Remembers the two."""
+        """Stores the device and the priority."""
         self._device, self.priority = device, priority
 
     def launch(self, work: Callable[[], None]) -> Launch:
-        """Does the work."""
+        """Performs the work at once."""
         start = self._device.stamp()
         work()
         return Launch(self._device, start, self._device.stamp())
 
     def current(self) -> AbstractContextManager[None]:
-        """It always is."""
+        """Returns a null context: the stream is always current."""
         return nullcontext()
 
 
 def processor_name() -> str:
-    """``model name`` of the first core, or what the platform module says."""
+    """Returns the ``model name`` of the first core, or the name from the platform module."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -125,14 +125,14 @@ def processor_name() -> str:
 
 
 def usable_cores() -> list[int]:
-    """Cores that this process may run on."""
+    """Returns the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def pin_to_core(core: int) -> bool:
-    """Keeps this process on one core; False where the system has no such call."""
+    """Pins this process to one core; returns False where the system has no such call."""
     if not hasattr(os, "sched_setaffinity"):
         return False
     os.sched_setaffinity(0, {core})
@@ -141,7 +141,7 @@ def pin_to_core(core: int) -> bool:
 
 @contextmanager
 def on_cores(cores: Collection[int]) -> Iterator[None]:
-    """Keeps this thread, and those that it starts, on some cores for the block, where the system can."""
+    """Restricts this thread, and those that it starts, to some cores in the block, where the system can."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -154,7 +154,7 @@ def on_cores(cores: Collection[int]) -> Iterator[None]:
 
 
 def cpu_seconds_of(process: int) -> float:
-    """That a process has used so far, with all its threads: to the nanosecond on Linux, else as finely as it is told.
+    """Returns the CPU seconds of a process with all its threads, to the nanosecond on Linux.
 
     Raises:
         ProcessLookupError: there is no such process.
@@ -175,7 +175,7 @@ def cpu_seconds_of(process: int) -> float:
 
 
 def lower_priority(priority: Priority) -> str:
-    """Gives this process a background's priority, and says which it got: the lowest is SCHED_IDLE, else nice 19."""
+    """Lowers this process to a background's priority; returns the granted one, SCHED_IDLE or nice 19."""
     if priority == "lowest" and hasattr(os, "SCHED_IDLE"):
         try:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -16,14 +16,14 @@ WARM_UPS = 3
 
 
 HARDWARE_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""Variable that says how many queues between host and GPU CUDA makes when it is initialised."""
+"""Environment variable with the number of queues between host and GPU that CUDA creates when it is initialised."""
 
 
 @contextmanager
 def all_hardware_queues() -> Iterator[None]:
-    """Has CUDA, where it is initialised in this block, make 32 hardware queues, unless the user chose a number.
+    """Makes CUDA, if it is initialised in this block, create 32 hardware queues, unless the user chose a number.
 
-    With the 8 that CUDA makes by itself, two streams may share one, and the foreground's work then waits behind the
+    With the 8 that CUDA creates by default, two streams may share one, and the foreground's work then waits behind the
     background's. CUDA takes the number from the environment, which is as it was when the block ends.
     """
     chosen = HARDWARE_QUEUES in os.environ
@@ -36,7 +36,7 @@ def all_hardware_queues() -> Iterator[None]:
 
 
 def cuda_problem() -> str | None:
-    """Why CUDA cannot be used here, or None."""
+    """Returns the reason why CUDA cannot be used, or None."""
     import torch
 
     if torch.version.cuda is None:
@@ -47,13 +47,13 @@ def cuda_problem() -> str | None:
 
 
 class CudaDevice:
-    """The first NVIDIA GPU."""
+    """NVIDIA GPUs of this machine as a :class:`deeppool.device.protocol.Device`."""
 
     kind = "cuda"
     backend = "nccl"
 
     def __init__(self) -> None:
-        """Asks the driver for the name, the number of GPUs and their memory."""
+        """Queries the driver for the name, the number of GPUs and their memory."""
         import torch
 
         self.name = torch.cuda.get_device_name(0)
@@ -61,17 +61,17 @@ class CudaDevice:
         self.memory: float | None = float(torch.cuda.get_device_properties(0).total_memory)
 
     def select(self, index: int) -> None:
-        """Work without a device of its own, and :meth:`synchronize`, go to GPU ``index``."""
+        """Makes GPU ``index`` the current device of this process, also for :meth:`synchronize`."""
         import torch
 
         torch.cuda.set_device(index)
 
     def unbound(self) -> AbstractContextManager[None]:
-        """A process that has a GPU of its own runs on any core."""
+        """Returns a null context: a process with its own GPU runs on any core."""
         return nullcontext()
 
     def torch_device(self, index: int = 0) -> "torch.device":
-        """GPU ``index`` of this machine."""
+        """Returns GPU ``index`` of this machine."""
         import torch
 
         return torch.device("cuda", index)
@@ -83,7 +83,7 @@ class CudaDevice:
         torch.cuda.synchronize()
 
     def stamp(self) -> "torch.cuda.Event":
-        """An event on the current stream; inside a capture it becomes a node of the graph."""
+        """Records an event on the current stream; inside a capture it becomes a node of the graph."""
         import torch
 
         event = torch.cuda.Event(enable_timing=True, external=torch.cuda.is_current_stream_capturing())
@@ -91,15 +91,15 @@ class CudaDevice:
         return event
 
     def seconds(self, earlier: "torch.cuda.Event", later: "torch.cuda.Event") -> float:
-        """By the GPU's clock."""
+        """Returns the seconds between two events, by the GPU's clock."""
         return float(earlier.elapsed_time(later)) / 1e3
 
     def passed(self, stamp: "torch.cuda.Event") -> bool:
-        """An event's query. One inside a graph counts from the graph's last replay."""
+        """Queries an event. An event inside a graph refers to the graph's last replay."""
         return bool(stamp.query())
 
     def stream(self, priority: StreamPriority) -> "CudaStream":
-        """One of torch's 32 of that priority on the selected GPU: the 33rd is the first again."""
+        """Returns one of torch's 32 streams of that priority on the selected GPU: the 33rd is the first again."""
         import torch
 
         lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, whatever its types say
@@ -131,7 +131,7 @@ class CudaDevice:
 
     @contextmanager
     def arithmetic(self, precision: Precision) -> Iterator[None]:
-        """torch by itself uses TF32 for convolutions and not for products; fp32 here means neither, tf32 both."""
+        """Sets TF32 for both products and convolutions or for neither; torch alone uses it for convolutions only."""
         import torch
 
         # torch refuses to mix these settings with the older allow_tf32 flags; their types say less than there is.
@@ -146,14 +146,14 @@ class CudaDevice:
                 backend.fp32_precision = setting
 
     def free_memory(self) -> int:
-        """What the driver has, and what torch's allocator holds without using it."""
+        """Returns the driver's free bytes plus those that torch's allocator has reserved and does not use."""
         import torch
 
         free, _ = torch.cuda.mem_get_info()
         return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
     def memory_use(self) -> tuple[int, int]:
-        """By torch's allocator."""
+        """Returns the bytes allocated by torch, now and at the peak."""
         import torch
 
         now, highest = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
@@ -162,10 +162,10 @@ class CudaDevice:
 
 
 class CudaStream:
-    """A stream of torch on one GPU."""
+    """Stream of torch on one GPU."""
 
     def __init__(self, device: CudaDevice, priority: StreamPriority, handle: "torch.cuda.Stream") -> None:
-        """Wraps it."""
+        """Wraps a stream of torch."""
         self._device, self.priority, self.handle = device, priority, handle
 
     def launch(self, work: Callable[[], None]) -> Launch:
@@ -179,7 +179,7 @@ class CudaStream:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What follows the block waits, on the device, for what was given in it."""
+        """Makes the stream current in the block; work after the block waits for it on the device."""
         import torch
 
         surrounding = torch.cuda.current_stream(self.handle.device)
@@ -191,11 +191,11 @@ class CudaStream:
 
 @contextmanager
 def captures_as_current() -> Iterator["torch.cuda.Stream"]:
-    """Graphs captured in the block keep the priority and the multiprocessors of the current stream; gives the stream.
+    """Makes graphs captured in the block keep the priority and SMs of the current stream; yields that stream.
 
     A graph's kernels have the priority of the stream that captured them, not of the one that replays them. torch by
-    itself captures on a stream of priority 0, the lowest, and ``make_graphed_callables`` can be told no other. Two jobs
-    must not capture on the same stream either: the workspace of cuBLAS belongs to it.
+    itself captures on a stream of priority 0, the lowest, and ``make_graphed_callables`` has no parameter for another.
+    Two jobs must not capture on the same stream either: the workspace of cuBLAS belongs to it.
     """
     import torch
 

@@ -7,10 +7,10 @@ from deeppool.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class GpuSheet:
-    """One GPU as its data sheet has it. Products are dense: the sheets' figures "with sparsity" are halved."""
+    """Data sheet of one GPU. Products are dense: the sheets' figures "with sparsity" are halved."""
 
     name: str
-    """What ``find_gpu`` takes."""
+    """Name accepted by :func:`find_gpu`."""
     title: str
     multiprocessors: int
     clock: float
@@ -18,13 +18,13 @@ class GpuSheet:
     fp32: float
     """Operations per second outside the tensor cores; a multiply-add is two."""
     tf32: float
-    """Of fp32 numbers rounded to TF32 in the tensor cores."""
+    """Operations per second on fp32 numbers rounded to TF32 in the tensor cores."""
     half: float
-    """Of bf16 and fp16 in the tensor cores."""
+    """Operations per second on bf16 and fp16 in the tensor cores."""
     bandwidth: float
-    """Bytes per second of its memory."""
+    """Memory bandwidth, in bytes per second."""
     memory: float
-    """Bytes, decimal."""
+    """Memory size, in bytes (decimal)."""
     source: str
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ GPUS = {
 
 
 def find_gpu(name: str) -> GpuSheet:
-    """The data sheet of ``a100-40``, ``a100-80``, ``h100`` or ``h200``.
+    """Returns the data sheet of ``a100-40``, ``a100-80``, ``h100`` or ``h200``.
 
     Raises:
         InvalidValueError: another name.

@@ -16,7 +16,7 @@ PACKAGES = ("deeppool", "torch", "torchvision", "plotly", "ipywidgets", "jupyter
 
 
 def package_versions(*names: str) -> dict[str, str]:
-    """Versions of installed packages; those absent are left out."""
+    """Returns the versions of installed packages; those absent are left out."""
     found = {}
     for name in names:
         try:
@@ -36,20 +36,20 @@ class Environment:
     platform: str
     processor: str
     cores: int
-    """That this process may use."""
+    """Number of cores that this process may use."""
     memory: int
-    """Bytes."""
+    """Memory of the machine, in bytes."""
     gpus: tuple[str, ...]
     gpu_abilities: tuple[GpuAbilities, ...]
-    """In the same order: what each can do for two jobs that share it."""
+    """Abilities of each GPU for two jobs that share it, in the same order."""
     mps: str | None
     """NVIDIA's daemon through which several processes run on a GPU at once; None without a GPU."""
     gpu_problem: str | None
-    """Why there are none."""
+    """Reason why no GPUs are listed."""
     background_priority: str
-    """The lowest that a background job gets here."""
+    """Lowest priority that a background job gets on this machine."""
     control_groups: str | None
-    """Where this process may make some, to give a background a share of a core; None: nowhere."""
+    """Folder in which this process may create control groups, to give a background a share of a core, or None."""
     versions: dict[str, str]
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Looks at this machine; loads torch only to try what a GPU can do, where there is one."""
+    """Describes this machine; loads torch only to test the abilities of GPUs."""
     import os
 
     import psutil

@@ -15,19 +15,19 @@ from contextlib import contextmanager
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _NEVER = -1
 _MOST_MAPPED = 65_536
-"""Blocks: glibc's own bound."""
+"""Maximum number of mapped blocks: glibc's own bound."""
 _LARGEST_THRESHOLD = 32 * 2**20
-"""Bytes: what glibc's own threshold comes to by itself once a block that large was freed."""
+"""Bytes that glibc's own threshold reaches after a block that large was freed."""
 
 
 def keep_memory() -> bool:
-    """From now on this process keeps what it frees; False where the C library has no such call."""
+    """Makes this process keep freed memory from now on; returns False where the C library has no such call."""
     return _set(_MMAP_MAX, 0) and _set(_TRIM_THRESHOLD, _NEVER)
 
 
 @contextmanager
 def memory_kept() -> Iterator[None]:
-    """Keeps it for the block, in a process that does other things, too; then gives back what is free."""
+    """Keeps freed memory in the block, for a process that also does other work; then returns it to the system."""
     kept = keep_memory()
     try:
         yield
@@ -43,5 +43,5 @@ def _set(what: int, value: int) -> bool:
     try:
         return bool(ctypes.CDLL(None).mallopt(what, value))
     except (AttributeError, OSError, TypeError):
-        # Another C library than glibc; or none that can be asked, on Windows.
+        # Not glibc; or, on Windows, a C library without the call.
         return False

@@ -5,14 +5,14 @@ from typing import Any
 
 
 class Nvml:
-    """The library, open until the end of the ``with`` block. All GPUs of the machine, in the driver's order."""
+    """NVML library, open until the end of the ``with`` block. Covers all GPUs of the machine, in the driver's order."""
 
     def __init__(self) -> None:
-        """Opens it, or notes in :attr:`problem` why that is impossible."""
+        """Opens the library, or stores in :attr:`problem` why that is impossible."""
         self.handles: tuple[Any, ...] = ()
         self.problem: str | None = None
         self.api: Any = None
-        """The module ``pynvml``."""
+        """Module ``pynvml``."""
         try:
             import pynvml
         except ImportError:
@@ -30,7 +30,7 @@ class Nvml:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the GPUs."""
+        """Returns the names of the GPUs."""
         return tuple(str(self.api.nvmlDeviceGetName(handle)) for handle in self.handles)
 
     def ask(self, function: str, *arguments: Any) -> Any:
@@ -41,7 +41,7 @@ class Nvml:
             return None
 
     def close(self) -> None:
-        """Any number of times."""
+        """Closes the library; may be called repeatedly."""
         if self.api is not None:
             self.api.nvmlShutdown()
             self.api, self.handles = None, ()

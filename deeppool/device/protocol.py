@@ -10,102 +10,102 @@ if TYPE_CHECKING:
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-"""Of products and convolutions: 32 bits; 32 bits with TF32's short mantissa; 16 bits, under autocast."""
+"""Precision of products and convolutions: 32 bits; 32 bits with TF32's short mantissa; 16 bits, under autocast."""
 AUTOCAST = ("bf16", "fp16")
 StreamPriority = Literal["high", "low"]
-"""Whose waiting blocks a device places first; what runs is never stopped for it."""
+"""Priority of a stream: a device places waiting blocks of high priority first, without preempting running ones."""
 
 
 class Stream(Protocol):
-    """A queue of work of a device: done in order, beside what other streams hold."""
+    """Queue of work of a device: done in order, concurrently with other streams."""
 
     priority: StreamPriority
 
     def launch(self, work: Callable[[], None]) -> "Launch":
-        """Gives the device some work and returns; on a CPU the work is then done."""
+        """Launches work on the device and returns; on a CPU the work is complete by then."""
         ...
 
     def current(self) -> AbstractContextManager[None]:
-        """This thread gives its work to this stream in the block, after what the surrounding stream was given."""
+        """Makes this stream current for this thread in the block; its work follows that of the surrounding stream."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Work that a stream was given."""
+    """Work launched on a stream."""
 
     device: "Device"
     start: Any
     end: Any
-    """Stamps of the device before and behind it."""
+    """Stamps of the device before and after the work."""
 
     def done(self) -> bool:
-        """Asks, and never waits."""
+        """Whether the work is complete; does not wait."""
         return self.device.passed(self.end)
 
     def seconds(self) -> float:
-        """That the device had it for, once it is done."""
+        """Returns the seconds that the work took on the device, once it is complete."""
         return self.device.seconds(self.start, self.end)
 
 
 class Device(Protocol):
-    """A place that runs layers."""
+    """Device that computes layers."""
 
     kind: str
-    """``cpu`` or ``cuda``."""
+    """Kind of the device: ``cpu`` or ``cuda``."""
     name: str
-    """What the maker calls it."""
+    """Name given by the manufacturer."""
     backend: str
-    """Of torch.distributed."""
+    """Backend of torch.distributed."""
     count: int
-    """Ranks that can have one of these to themselves: GPUs of this machine, or cores."""
+    """Number of ranks that can have a device exclusively: GPUs of this machine, or cores."""
     memory: float | None
-    """Bytes of each; None where they share it with everything else on the machine."""
+    """Bytes of memory of each device, or None where it is shared with the whole machine."""
 
     def select(self, index: int) -> None:
-        """Makes one of them this process's own."""
+        """Selects the device of this process by its index."""
         ...
 
     def unbound(self) -> AbstractContextManager[None]:
-        """Threads that start meanwhile are not bound to what was selected, as those of a process group should not."""
+        """Lifts the binding to the selected device for threads started in the block, as those of a process group."""
         ...
 
     def torch_device(self, index: int = 0) -> "torch.device":
-        """For tensors."""
+        """Returns the torch device for tensors."""
         ...
 
     def synchronize(self) -> None:
-        """Returns when all work given to the device is done."""
+        """Waits until all work launched on the device is complete."""
         ...
 
     def stamp(self) -> Any:
-        """A point between what was given to the device before and what follows; read by :meth:`seconds`."""
+        """Records a point between earlier and later work on the device; read by :meth:`seconds`."""
         ...
 
     def seconds(self, earlier: Any, later: Any) -> float:
-        """Between two stamps, once the device is done."""
+        """Returns the seconds between two stamps, once the device has reached them."""
         ...
 
     def passed(self, stamp: Any) -> bool:
-        """Whether the device has got to a stamp; asks, and never waits."""
+        """Whether the device has reached a stamp; does not wait."""
         ...
 
     def stream(self, priority: StreamPriority) -> Stream:
-        """A new one, for the device that was selected."""
+        """Creates a stream on the selected device."""
         ...
 
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
-        """Each work as something that repeats without launching its kernels one by one: a CUDA graph.
+        """Makes each work repeatable without launching its kernels one by one: a CUDA graph.
 
         It keeps the priority of the stream that is current now, whatever stream repeats it. Stamps made inside are
         made anew by each repetition. All works are run in order some times first, then captured in that order. They
         share their memory, so what one frees is overwritten when another runs: one call per job. The CPU launches
-        nothing, and gives the works themselves.
+        launches nothing, and returns the works unchanged.
         """
         ...
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:
-        """While it is open, products and convolutions in 32 bits do, or do not, use TF32; torch.export then refuses.
+        """Sets whether 32-bit products and convolutions use TF32 while it is open; torch.export then refuses.
 
         Raises:
             InvalidValueError: the device has no such arithmetic.
@@ -113,9 +113,9 @@ class Device(Protocol):
         ...
 
     def free_memory(self) -> int:
-        """Bytes that a new tensor may take."""
+        """Returns the bytes available for new tensors."""
         ...
 
     def memory_use(self) -> tuple[int, int] | None:
-        """Bytes held now and at the highest point since the last call; None where the device does not count."""
+        """Returns the bytes held now and at the peak since the last call, or None where the device does not count."""
         ...

@@ -1,4 +1,4 @@
-"""A part of a GPU's multiprocessors for one job, by a green context: its work stays on them, others may use them too.
+"""A share of a GPU's multiprocessors for one job, by a green context: its work stays on them, others may use them too.
 
 The foreground's work is in the primary context and runs on all multiprocessors, so this bounds a background without
 taking anything from the foreground. Kernels of a graph keep the multiprocessors of the stream that captured them: a
@@ -14,20 +14,20 @@ from deeppool.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class SmShare:
-    """What was asked for, or the next best."""
+    """Share of a GPU's multiprocessors as requested, or the fallback."""
 
     stream: Stream
-    """On the multiprocessors, at the lowest priority; where there is a problem, on all of them."""
+    """Stream on the multiprocessors, at the lowest priority; on all of them if there is a problem."""
     multiprocessors: int | None
-    """Asked for; the driver rounds up to groups that it can give, of 8 on Hopper. None: all."""
+    """Number of multiprocessors requested; the driver rounds up to its groups, of 8 on Hopper. None means all."""
     problem: str | None
-    """Why the stream has all of them."""
+    """Reason why the stream has all multiprocessors, or None."""
     context: Any = None
-    """Of the stream, which lives no longer than this."""
+    """Green context, which must live as long as the stream."""
 
 
 def sm_share(device: Device, share: float) -> SmShare:
-    """A stream on so much of the selected GPU.
+    """Creates a stream on a share of the selected GPU's multiprocessors.
 
     Raises:
         InvalidValueError: the share is not inside (0, 1).

@@ -1,4 +1,4 @@
-"""Records of runs and trainings, and what can be done with files of records.
+"""Records of runs and trainings, and functions for files of records.
 
 run_record           RunRecord: a foreground alone and beside a background
 training_record      TrainingRecord: a training, update by update

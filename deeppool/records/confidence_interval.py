@@ -11,9 +11,9 @@ from collections.abc import Callable
 from statistics import fmean
 
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""Standard errors to either side that hold the true value in 19 of 20 cases: Student's t, from 1 degree of freedom."""
+"""Half width of a 95 % interval in standard errors: Student's t, from 1 degree of freedom."""
 _NORMAL = 2.0
-"""The same for more, within 6 %."""
+"""Half width of a 95 % interval in standard errors for more degrees of freedom, accurate to 6 %."""
 
 
 def confidence_half_width(without: Callable[[range], float | None], rounds: int, together: int = 1) -> float | None:
@@ -42,5 +42,5 @@ def confidence_half_width(without: Callable[[range], float | None], rounds: int,
 
 
 def format_interval(half_width: float | None) -> str:
-    """Formats what follows a percentage: `` ± 1.3``; empty where the half width is unknown."""
+    """Formats a half width for use after a percentage: `` ± 1.3``, or empty if unknown."""
     return "" if half_width is None else f" ± {100 * half_width:.1f}"

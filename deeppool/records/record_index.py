@@ -15,26 +15,27 @@ from deeppool.errors import DocumentError
 from deeppool.records.files import KINDS
 
 HEAD, TAIL = 4096, 64
-"""Bytes: the format and the model stand at the start of a file; a whole one ends with a brace."""
+"""Bytes read from the start and the end: the format and the model are at the start; a complete file ends with a
+brace."""
 _FORMAT = re.compile(r'\{\s*"format"\s*:\s*"deeppool/([\w-]+)"')
 _MODEL = re.compile(r'"model"\s*:\s*("(?:[^"\\\n]|\\.)*")')
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a folder."""
+    """Index entry of one file in a folder."""
 
     path: Path
     saved: datetime.datetime
-    """Local time."""
+    """Modification time, local."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     kind: str | None
-    """A key of :data:`deeppool.records.files.KINDS`; None: not one of ours."""
+    """Key of :data:`deeppool.records.files.KINDS`, or None if the file is not a record of deeppool."""
     model: str | None
     """Model of the record, where it stands at the start of the file."""
     problem: str | None
-    """Why it cannot be a record of this deeppool; None: it may be one."""
+    """Reason why the file cannot be a record of this version, or None."""
 
     def __str__(self) -> str:
         what = self.problem if self.problem is not None else " of ".join(filter(None, [self.kind, self.model]))

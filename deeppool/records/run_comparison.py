@@ -11,30 +11,30 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Unit = Literal["s", "samples/s", "share", "1"]
-"""Seconds; samples per second; a fraction that reads as percent; a number by itself."""
+"""Unit of a figure: seconds; samples per second; a fraction printed as percent; a dimensionless number."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """One figure of both runs."""
+    """Change of one figure between two runs."""
 
     name: str
     unit: Unit
     before: float | None
-    """None: this run has no such figure."""
+    """Value in the earlier run, or None if it has no such figure."""
     after: float | None
     noise: float | None
-    """Difference that noise explains 19 times of 20, in the figure's unit, from what differs between the rounds of each
-    run. None: unknown."""
+    """95 % bound on a difference that noise alone explains, in the figure's unit, from the variation between the rounds
+    of each run. None if unknown."""
 
     @property
     def change(self) -> float | None:
-        """After less before."""
+        """Returns the later value minus the earlier one."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
     def verdict(self) -> Literal["beyond noise", "within noise", "noise unknown", "in one run only", "equal"]:
-        """The change in words, with what noise explains."""
+        """Returns a description of the change relative to the noise."""
         if self.change is None:
             return "in one run only"
         if self.change == 0:
@@ -92,7 +92,7 @@ def compare_runs(before: RunRecord, after: RunRecord) -> RunComparison:
 
 
 def format_value(value: float | None, unit: Unit) -> str:
-    """A figure with its unit; a dash where there is none."""
+    """Formats a figure with its unit; a dash stands for None."""
     if value is None:
         return "–"
     if unit == "s":
@@ -101,7 +101,7 @@ def format_value(value: float | None, unit: Unit) -> str:
 
 
 def format_change(change: FigureChange) -> str:
-    """Times and throughputs in percent of before; shares in points."""
+    """Formats a change: times and throughputs in percent of the earlier value, shares in points."""
     if change.change is None or change.before is None:
         return "–"
     if change.unit == "share":

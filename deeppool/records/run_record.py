@@ -1,4 +1,4 @@
-"""What a live run of a foreground and a background measured: one :class:`RunRecord`.
+"""Record of a live run of a foreground and a background: :class:`RunRecord`.
 
 The foreground has the guarantee; the background fills what the foreground leaves idle.
 """
@@ -15,18 +15,18 @@ from deeppool.units import format_percent, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class TimeSummary:
-    """Seconds, over the iterations of a phase."""
+    """Summary of the iteration times of a phase, in seconds."""
 
     p50: float
     p99: float
     mean: float
     count: int
     margin: float | None = None
-    """Half of the 95 % interval of the mean, by how it differs between rounds; None: they are not known."""
+    """Half width of the 95 % interval of the mean, from the variation between rounds, or None if unknown."""
 
 
 def summarise(times: list[float]) -> TimeSummary:
-    """Median, 99th percentile (linear between ranks) and mean."""
+    """Summarises times by their median, 99th percentile (linear between ranks) and mean."""
     ordered = sorted(times)
     if not ordered:
         raise ValueError("no times to summarise")
@@ -46,84 +46,86 @@ class Phase:
 
     iteration_time: TimeSummary
     throughput: float
-    """Samples per second."""
+    """Throughput in samples per second."""
     idle_share: tuple[float, ...]
-    """Per rank, the share of the phase in which it used no CPU."""
+    """Share of the phase in which each rank used no CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForegroundResult:
-    """A foreground job, beside the background and alone."""
+    """Results of the foreground job, collocated and alone."""
 
     iteration_time: TimeSummary
     throughput: float
-    """Samples per second."""
+    """Throughput while collocated, in samples per second."""
     idle_share: tuple[float, ...]
-    """Per rank, the share of the collocated phase in which the foreground used no CPU."""
+    """Share of the collocated phase in which each rank's foreground used no CPU."""
     alone: Phase
-    """No background; an idle-priority spinner keeps each core awake, which is the honest baseline."""
+    """Phase without background; an idle-priority spinner keeps each core awake: the baseline of the slowdown."""
     alone_asleep: Phase | None
-    """No background and no spinner: cores sleep in the gaps and wake up slowly."""
+    """Phase without background and spinner, or None: cores sleep in the gaps and wake up slowly."""
     slowdown: float
-    """Mean iteration time over that of ``alone``, minus 1: 0.03 is 3 % slower."""
+    """Mean iteration time relative to that of ``alone``, minus 1: 0.03 is 3 % slower."""
     first_loss: float | None
     """Mean over the first measured iterations; None where it is no number."""
     last_loss: float | None
     slowdown_margin: float | None = None
-    """Half of its 95 % interval, by how it differs between rounds; None: unknown, or there is no background."""
+    """Half width of the slowdown's 95 % interval, from the variation between rounds; None if unknown or without
+    background."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundResult:
-    """The background job of every rank, taken together."""
+    """Combined results of the background jobs of all ranks."""
 
     model: str
     batch: int
     priority: str
-    """That the operating system granted, and the GPU where there is one."""
+    """Priority granted by the operating system, and by the GPU where there is one."""
     throughput: float
-    """Samples per second beside the foreground, over all ranks."""
+    """Throughput while collocated, in samples per second over all ranks."""
     alone_throughput: float
-    """Samples per second with the cores to itself."""
+    """Throughput with exclusive cores, in samples per second."""
     harvest: float
-    """throughput / alone_throughput."""
+    """Fraction of the background's throughput that is kept: throughput / alone_throughput."""
     harvest_of_idle: float
-    """harvest over the mean share of time that the foreground leaves idle when alone; 1 takes it all."""
+    """Harvest divided by the mean share of time that the foreground leaves idle when alone; 1 uses all of it."""
     first_loss: float | None
-    """Of the first step; None where there was none, or it is no number."""
+    """Loss of the first step, or None where there was none, or it is not a number."""
     last_loss: float | None
     ended: str
-    """``stopped``, or how it died; a background's end never ends the foreground."""
+    """Exit reason: ``stopped``, or how it died; a background's end never ends the foreground."""
     home: str = "process"
-    """Where it ran: ``process`` or ``process, under MPS``, which is its own; ``thread of the rank``, which ends with
-    the rank's process, and that with whatever breaks the device's context."""
+    """Location of the background: ``process`` or ``process, under MPS`` for a process of its own; ``thread of the
+    rank``, which ends with the rank's process, and fails with the device's context."""
     harvest_margin: float | None = None
-    """Half of its 95 % interval, by how it differs between rounds; None: unknown."""
+    """Half width of the harvest's 95 % interval, from the variation between rounds, or None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class GovernorResult:
-    """Estimates and decisions of one rank's controller while the rank ran beside its background.
+    """Estimates and decisions of one rank's controller while the rank was collocated.
 
     Its own estimate, from iterations without background among those with one, stands beside the measured slowdown,
     which compares whole phases; the baseline of both is a core that is kept awake.
     """
 
     slowdown: float | None
-    """Collocated against alone: 0.03 is 3 %; None where too few iterations were measured, or none had to be."""
+    """Slowdown, collocated against alone: 0.03 is 3 %; None where too few iterations were measured, or none were
+    required."""
     error: float | None
-    """Its standard error."""
+    """Standard error of the slowdown, or None."""
     alone: int
-    """Iterations alone that it rests on."""
+    """Number of iterations alone behind the estimate."""
     collocated: int
-    """Iterations beside the background that it rests on."""
+    """Number of collocated iterations behind the estimate."""
     share: float
-    """Part of the time that the background was allowed in the end; 1: all."""
+    """Final share of the time that the background was allowed to use; 1 means all."""
     banned: tuple[str, ...]
-    """Operators beside which nothing might run in the end."""
+    """Operators during which the background was finally not allowed to run."""
 
     def __str__(self) -> str:
-        # Two standard errors, as all that follows a ± here.
+        # Two standard errors, as for every ± in the records.
         found = (
             "slowdown unknown"
             if self.slowdown is None or self.error is None
@@ -134,13 +136,13 @@ class GovernorResult:
 
 
 def governor_lines(governors: tuple[GovernorResult, ...]) -> list[str]:
-    """One for each rank, as records print them."""
+    """Formats a line for each rank, as records print them."""
     return [f"governor     rank {rank}: {found}" for rank, found in enumerate(governors)]
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """One stage of the plan: consecutive layers on the same GPUs. Seconds of one iteration, medians."""
+    """Times of one stage of the plan, consecutive layers on the same GPUs: medians in seconds per iteration."""
 
     name: str
     gpus: tuple[int, ...]
@@ -150,11 +152,11 @@ class StageTimes:
     reshard: float
     sync: float
     predicted: float
-    """The plan's time of its layers."""
+    """Time of its layers in the plan."""
 
 
 def format_losses(first: float | None, last: float | None) -> str:
-    """From where to where it went; None is no number."""
+    """Formats the first and last loss; None is not a number."""
     return " → ".join("no number" if loss is None else f"{loss:.3f}" for loss in (first, last))
 
 
@@ -166,7 +168,7 @@ class RunRecord:
 
     model: str
     plan_iteration_time: float
-    """Predicted."""
+    """Predicted iteration time, in seconds."""
     global_batch: int
     ranks: int
     cores: int
@@ -181,24 +183,24 @@ class RunRecord:
     timeline: Timeline
     """One measured iteration beside the background."""
     plan_timeline: Timeline
-    """The plan's prediction of it."""
+    """Timeline predicted by the plan."""
     notes: tuple[str, ...]
     """Caveats: how BatchNorm and dropout behaved, cores shared by ranks."""
     date: str
     versions: dict[str, str]
     sharing: Sharing | None = None
-    """The mechanisms of the policy, and the bound that was asked for; None: no background, or an older record."""
+    """Mechanisms of the policy, and the requested bound; None means no background, or an older record."""
     governors: tuple[GovernorResult, ...] = ()
-    """Per rank, where feedback or a bound was asked for."""
+    """Result of each rank's controller, where feedback or a bound was requested."""
     emulated_rank: int | None = None
-    """The one rank that ran, where all others were emulated; None: all of them ran."""
+    """Only rank that ran, if all others were emulated, or None if all of them ran."""
     bounds: tuple[BoundInterval, ...] = ()
-    """Each bound that was held, where it was changed while the run went on: ``sharing``, ``foreground``, ``background``
-    and ``governors`` are of the last one under which anything was measured."""
+    """Intervals of each bound, if it was changed during the run: ``sharing``, ``foreground``, ``background`` and
+    ``governors`` are of the last one under which anything was measured."""
 
     @property
     def where(self) -> str:
-        """Which ranks ran on what."""
+        """Returns which ranks ran on which device."""
         if self.emulated_rank is not None:
             return f"emulated: rank {self.emulated_rank} of {self.ranks}, transfers modelled, on {self.device_name}"
         return f"{self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend})"

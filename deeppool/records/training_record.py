@@ -10,31 +10,31 @@ from deeppool.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class BackgroundOutcome:
-    """Record of one background job beside a training."""
+    """Outcome of one background job of a training."""
 
     name: str
     """Name of its model."""
     rank: int | None
-    """Rank that it ran beside; None: it never started."""
+    """Rank that it was collocated with, or None if it never started."""
     priority: str | None
-    """That the operating system granted, and the GPU where there is one."""
+    """Priority granted by the operating system, and by the GPU where there is one, or None."""
     steps: int
-    """Updates that it had made when it ended, those before a checkpoint included; a job that was killed, or died, has
-    told of them twice a second."""
+    """Updates at its end, those before a checkpoint included; a job reports them twice a second, so the count of a
+    killed or dead job is that of its last report."""
     samples: int
-    """That it trained on in this run, by the same account, those of repeated steps included."""
+    """Samples trained on in this run, counted in the same way, those of repeated steps included."""
     throughput: float
-    """Samples per second, from its first sign of life to its last one."""
+    """Samples per second, from its first report to its last one."""
     first_loss: float | None
-    """Of its first step in this run; None where there was none, or it is no number."""
+    """Loss of its first step in this run, or None where there was none, or it is not a number."""
     last_loss: float | None
     checkpoint: str | None
-    """The last one."""
+    """Last checkpoint, or None."""
     restarts: int
     faults: tuple[str, ...]
-    """Each crash, hang, or loss that is no number."""
+    """Description of each crash, hang, or loss that is not a number."""
     ended: str
-    """``finished``, ``stopped with the foreground``, ``evicted: …``, ``waiting``, or its last fault."""
+    """Exit reason: ``finished``, ``stopped with the foreground``, ``evicted: …``, ``waiting``, or its last fault."""
 
     def __str__(self) -> str:
         if self.rank is None:
@@ -50,21 +50,21 @@ class BackgroundOutcome:
 
 
 def format_loss(loss: float | None) -> str:
-    """Four digits, or that it overflowed."""
+    """Formats a loss with four digits, or reports that it overflowed."""
     return "overflowed" if loss is None else f"{loss:.4f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """One update."""
+    """Metrics of one update."""
 
     update: int
     loss: float | None
-    """Mean over all samples of the update; None where fp16 overflowed, and the update was left out."""
+    """Mean loss over all samples of the update, or None where fp16 overflowed, and the update was skipped."""
     seconds: float
     samples_per_second: float
     learning_rate: float | None
-    """Of the first parameter group."""
+    """Learning rate of the first parameter group, or None."""
 
     def __str__(self) -> str:
         return (
@@ -82,35 +82,35 @@ class TrainingRecord:
     model: str
     global_batch: int
     accumulation: int
-    """Global batches that went into an update."""
+    """Global batches per update."""
     ranks: int
     cores: int
     """Cores that the ranks shared; with fewer cores than ranks the times predict nothing."""
     device: str
     device_name: str
     plan_iteration_time: float
-    """Predicted, of one global batch."""
+    """Predicted time of one global batch, in seconds."""
     iteration_time: TimeSummary
-    """Measured, of one update; the first one of each start left out."""
+    """Measured time of one update; the first one of each start is left out."""
     metrics: tuple[Metrics, ...]
-    """Of the updates that this call made."""
+    """Metrics of the updates made in this call."""
     resumed_from: str | None
     checkpoint: str | None
-    """The last one."""
+    """Last checkpoint, or None."""
     restarts: int
     stages: tuple[StageTimes, ...]
-    """Of the last plan, per global batch."""
+    """Stage times of the last plan, per global batch."""
     proposal: str | None
-    """What the measured times made of the plan, where the training was asked to look."""
+    """Change of plan proposed from the measured times, where replanning was requested, or None."""
     switched: bool
-    """Whether it went on with the proposed plan."""
+    """Whether the training continued with the proposed plan."""
     timeline: Timeline
-    """The last update."""
+    """Timeline of the last update."""
     date: str
     versions: dict[str, str]
     background: tuple[BackgroundOutcome, ...] = ()
     governors: tuple[GovernorResult, ...] = ()
-    """Per rank, where feedback or a bound on the slowdown was asked for."""
+    """Result of each rank's controller, where feedback or a bound on the slowdown was requested."""
 
     def __str__(self) -> str:
         first, last = self.metrics[0], self.metrics[-1]
