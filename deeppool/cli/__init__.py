@@ -4,8 +4,8 @@ With ``--json``, a command prints exactly one JSON object to standard output; pr
 standard error. Exit codes: 0 for success, 1 for an error or interrupt, reported in one line, 2 for bad usage.
 
 A module per command, or per group of commands: cluster, diff, estimate, explain, interference, network, nightly,
-notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile), replan, running, runs (run), scaling,
-simulate, training (train); and what they share:
+notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile), replan, running, run, scaling, simulate,
+train; and what they share:
 
 inputs      reads profiles and plans
 options     options of several commands
@@ -32,11 +32,11 @@ from deeppool.cli.notebooks import evaluate, lab
 from deeppool.cli.plans import frontier, plan
 from deeppool.cli.profiles import env, profile
 from deeppool.cli.replan import replan
+from deeppool.cli.run import run
 from deeppool.cli.running import running
-from deeppool.cli.runs import run
 from deeppool.cli.scaling import scaling
 from deeppool.cli.simulate import simulate
-from deeppool.cli.training import train
+from deeppool.cli.train import train
 from deeppool.errors import DeeppoolError
 
 INTERRUPTED = 130

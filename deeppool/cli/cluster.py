@@ -8,7 +8,7 @@ import typer
 from deeppool.cli.inputs import read_plan
 from deeppool.cli.options import AsJson, ShapeOption, shape
 from deeppool.cli.output import show
-from deeppool.cli.training import find_job
+from deeppool.cli.train import find_job
 
 cluster = typer.Typer(
     no_args_is_help=True,

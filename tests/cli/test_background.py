@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import deeppool as dp
 from deeppool.cli import app
-from deeppool.cli.training import find_background
+from deeppool.cli.train import find_background
 from deeppool.training.training_job import TrainingJob
 from tests.figures.records import two_layer_plan
 

@@ -19,7 +19,7 @@ from deeppool.cli.options import (
 )
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
-from deeppool.cli.training import find_own
+from deeppool.cli.train import find_own
 from deeppool.errors import InvalidValueError, RunError
 
 if TYPE_CHECKING:
