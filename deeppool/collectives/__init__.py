@@ -1,4 +1,4 @@
-"""Who sends what to whom: schedules as data, priced by ``costs``, performed by ``execution``.
+"""Transfers between GPUs: schedules as data, priced by ``costs``, performed by ``execution``.
 
 layout    Layout: which samples of a global batch lie on which GPU
 reshard   the transfers from one layout to another

@@ -52,7 +52,7 @@ def busiest_samples(source: Layout, destination: Layout) -> int:
 
 @lru_cache(maxsize=4096)
 def busiest_samples_of_first(source: int, destination: int, batch: int) -> int:
-    """As :func:`busiest_samples`, from the first ``source`` GPUs to the first ``destination``."""
+    """Returns what :func:`busiest_samples` does, from the first ``source`` GPUs to the first ``destination``."""
     if source == destination:
         return 0
     had, wants = _bounds(source, batch), _bounds(destination, batch)

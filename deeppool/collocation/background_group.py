@@ -1,6 +1,6 @@
 """Background jobs in processes of their own, one beside each rank: started, switched between training and resting.
 
-A background job that dies is recorded and left out; the foreground continues.
+A background job whose process ends is recorded and left out; the foreground continues.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class BackgroundReport:
     steps: int = 0
     samples: int = 0
     ended: str | None = None
-    """How the job died; None while it lives."""
+    """Why the job ended; None while it runs."""
 
 
 class HelperProcesses:
@@ -152,7 +152,7 @@ class BackgroundGroup(HelperProcesses):
         self._send("train", reports_progress=self._reports_progress)
 
     def poll(self) -> None:
-        """Reads the progress reports that have arrived, and removes jobs that have died."""
+        """Reads the progress reports that have arrived, and removes jobs whose processes have ended."""
         for rank, process in list(self._processes.items()):
             with contextlib.suppress(queue.Empty):
                 while True:

@@ -24,11 +24,11 @@ class BackgroundSetup:
 
     job: BackgroundJob
     sharing: Sharing
-    """How it shares a device with a rank."""
+    """Mechanisms by which it shares a device with a rank."""
     placement: str
     """:data:`THREAD`, :data:`PROCESS` or :data:`PROCESS_UNDER_MPS`."""
     placement_reason: str | None = None
-    """Why it is not where the device's default would put it; None: it is there."""
+    """Reason for a placement other than the device's default; None: it is the default."""
 
 
 def place_background(sharing: Sharing, device: str, job: BackgroundJob) -> tuple[str, str | None]:

@@ -18,7 +18,7 @@ from deeppool.device.cpu import lower_priority, pin_to_core
 from deeppool.processes.managed_process import CommandChannel, Message
 
 WORST_OOM_SCORE = "1000"
-"""When memory runs out the kernel ends a background before it ends a rank."""
+"""OOM score by which the kernel ends a background before a rank when memory runs out."""
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ class BackgroundWorker:
             return split_model(captured, self.batch, self._trainer, self._device, limit)
 
     def enable_pacing(self, priority: str) -> None:
-        """From now on each piece waits until the foreground admits it; ``priority`` is the granted one."""
+        """Makes each piece wait until the foreground admits it; ``priority`` is the granted one."""
         if self._paced:
             # Polling on a GPU would only use up a core.
             self.trainer.watcher = PacedLauncher(

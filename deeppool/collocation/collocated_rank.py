@@ -1,8 +1,8 @@
 """The process of a rank with a background job in it: the rank's commands, and three more.
 
-``start_background``, once, with what the job trains, answered with its first loss; ``begin``: it trains beside whatever
-the rank does; ``rest``, answered with what it got done. A job that cannot be created, or fails, is reported and left
-out: the rank continues.
+``start_background``, once, with what the job trains, answered with its first loss; ``begin``: it trains beside the
+rank's own work; ``rest``, answered with the work that it did. A job that cannot be created, or fails, is reported and
+left out: the rank continues.
 """
 
 import time

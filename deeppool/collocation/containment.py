@@ -100,7 +100,7 @@ class ResourceWatch:
     """CPU seconds that it had used at its last progress."""
     _cpu: float = 0.0
     _active_at: float | None = None
-    """When it was last runnable or used CPU time."""
+    """Time at which it was last runnable or used CPU time."""
 
     def record_progress(self, now: float, cpu: float, slowest: float) -> None:
         """Records a progress report; ``cpu`` are the CPU seconds that it had used then."""

@@ -61,7 +61,7 @@ class ForegroundPhases:
 
     @property
     def doing(self) -> Operator | None:
-        """The operator that the device runs now; None: none."""
+        """Operator that the device runs now, or None."""
         with self._lock:
             self._collect()
             if self._open and self._device.passed(self._open[0].start):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class JobHistory:
-    """What a background job has done so far, in all its processes."""
+    """Record of what a background job has done so far, in all its processes."""
 
     job: BackgroundJob
     rank: int | None = None
@@ -66,9 +66,9 @@ class JobProcess:
     """Samples that it has reported."""
     failure: Message | None = None
     stop_reason: str | None = None
-    """Why it was asked to stop."""
+    """Reason for which it was asked to stop."""
     deadline: float = 0.0
-    """When it is killed if it has not stopped."""
+    """Time at which it is killed if it has not stopped."""
     descendants: "set[psutil.Process]" = field(default_factory=set)
     """Processes that it started, directly or not, including those that left its process group."""
 

@@ -37,7 +37,7 @@ class BackgroundJob:
     memory: float | str | None = None
     """Memory budget of its processes, in bytes or as ``2GB``; above it the job writes a checkpoint and is stopped."""
     restarts: int = 0
-    """How often to start the job again after it crashed or hung."""
+    """Restarts of the job after it crashed or hung."""
 
     def __post_init__(self) -> None:
         if isinstance(self.job, Job):
@@ -116,9 +116,9 @@ def save_background_job(job: BackgroundJob, folder: Path) -> dict[str, Any]:
 
 
 JobLists = Sequence[BackgroundJob] | Mapping[int, Sequence[BackgroundJob]]
-"""Jobs for whichever rank is free, in order; or for each rank the jobs that it runs one after another."""
+"""Jobs for the next free rank, in order; or for each rank the jobs that it runs one after another."""
 Background = str | Job | BackgroundJob | JobLists
-"""The same; or a model, by name or as a job, trained on synthetic data beside every rank."""
+"""Jobs; or a model, by name or as a job, trained on synthetic data beside every rank."""
 
 
 def job_lists(background: Background, plan: Plan) -> JobLists:

@@ -3,10 +3,10 @@
 A step of the background is a list of pieces. On a CPU one is in flight at a time and holds the device for its CPU time.
 A GPU runs behind its host: pieces are in flight until the device has passed their stamps, which also time them.
 
-A delayed piece waits in one of two ways. At the lowest priority it polls: that delays nobody, and a core that sleeps in
-its gaps would make the foreground slower than one that is kept active. At any other priority each poll takes the core
-from the foreground (two thousand a second made it 12 to 31 % slower), so it sleeps, longer each time, until the
-foreground notifies it of new limits or of a wait of its own.
+A delayed piece waits in one of two ways. At the lowest priority it polls: that delays no other process, and a core that
+sleeps in its gaps would make the foreground slower than one that is kept active. At any other priority each poll takes
+the core from the foreground (two thousand a second made it 12 to 31 % slower), so it sleeps, longer each time, until
+the foreground notifies it of new limits or of a wait of its own.
 """
 
 import time
@@ -42,7 +42,7 @@ class PacedLauncher:
         used: Callable[[], float] = time.thread_time,
         sleep: Callable[[float], bool] | None = None,
     ) -> None:
-        """Nothing has run yet.
+        """Starts without pieces in flight.
 
         Args:
             sharing: the mechanisms of the gate.
@@ -52,7 +52,7 @@ class PacedLauncher:
             device: a device that runs behind its host; None: a piece is done when its launch returns.
             clock: current time in seconds.
             used: CPU seconds of this thread.
-            sleep: waits for so many seconds or until the foreground notifies, and returns whether it did. Default: the
+            sleep: waits for some seconds or until the foreground notifies, and returns whether it did. Default: the
                 page's.
         """
         self._gate = Gate(sharing)

@@ -41,7 +41,7 @@ class LaunchedPiece:
     expected: float
     """Seconds that it holds the device, alone."""
     prepare: Callable[[], None] | None = None
-    """Work of the host before it asks the gate; may be called again, and does not hold the device."""
+    """Work of the host before it polls the gate; may be called again, and does not hold the device."""
 
 
 def time_pieces(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -> tuple[LaunchedPiece, ...]:
@@ -61,7 +61,7 @@ class PieceLauncher:
     """Launches pieces on a stream when a gate admits them. Used by one thread at a time."""
 
     def __init__(self, stream: Stream, gate: Gate, foreground: ForegroundState) -> None:
-        """Nothing is in flight.
+        """Starts without pieces in flight.
 
         Args:
             stream: runs the pieces, at low priority.

@@ -39,7 +39,7 @@ DESCENDANT_TICKS = 10
 STOP_SECONDS = 10.0
 """Time for the last checkpoint of a job that was asked to stop."""
 SHORT_STOP_SECONDS = 2.0
-"""The same where the job writes none, or the training has failed."""
+"""Time to stop for a job that writes no checkpoint, or after the training has failed."""
 STOPPED = "stopped with the foreground"
 
 _LOG = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._supervise, daemon=True)
 
     def foreground_lost(self) -> None:
-        """Clears the limits of ranks that have died: until new ranks start, the jobs run freely."""
+        """Clears the limits of ranks that have ended: until new ranks start, the jobs run freely."""
         for rank in self._processes:
             page = SharedPage(self.folder, rank)
             page.clear()
@@ -209,7 +209,7 @@ class Supervisor:
             self._fault(rank, process, why, restartable=False)
 
     def _on_exit(self, rank: int, process: JobProcess) -> None:
-        """Handles a process that has died."""
+        """Handles a process that has ended."""
         failure = process.failure
         reason = process.handle.exit_reason() if failure is None else failure["text"]
         if process.stop_reason is not None:
@@ -249,7 +249,7 @@ class Supervisor:
     # -- the end --------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Asks all jobs to stop, and waits for their last checkpoints."""
+        """Requests all jobs to stop, and waits for their last checkpoints."""
         for rank, process in self._running():
             if process.stop_reason is None:
                 self._request_stop(rank, process, STOPPED)

@@ -1,6 +1,6 @@
-"""What a layer costs on some GPUs: computing, moving samples, synchronising gradients.
+"""Costs of a layer on some GPUs: computing, moving samples, synchronising gradients.
 
 communication   network models: seconds to reshard and to all-reduce
 amplification   GPU-seconds against one GPU
-table           every price that the search needs, as arrays
+table           every cost that the search needs, as arrays
 """

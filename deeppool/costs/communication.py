@@ -36,11 +36,11 @@ from deeppool.errors import InvalidValueError
 
 Locality = Literal[0, 1, 2]
 SAME_START: Locality = 0
-"""A set of GPUs that starts where the other one does."""
+"""Locality of a set of GPUs that starts where the other one does."""
 SAME_NODE: Locality = 1
-"""One that starts elsewhere in the same node, and ends in it."""
+"""Locality of one that starts elsewhere in the same node, and ends in it."""
 CROSS_NODE: Locality = 2
-"""One that starts or ends in another node."""
+"""Locality of one that starts or ends in another node."""
 NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "measured", "paper"]
 
 
@@ -121,7 +121,7 @@ class Network:
         return link.latency, busiest_samples(source, destination) / link.bandwidth
 
     def terms_between(self, source: int, destination: int, batch: int, place: Locality) -> tuple[float, float]:
-        """As :meth:`reshard_terms`, from so many neighbouring GPUs to so many.
+        """Returns what :meth:`reshard_terms` does, from some adjacent GPUs to others.
 
         Args:
             source: GPUs that the samples leave.

@@ -30,9 +30,9 @@ class CostTable:
     forward: Floats
     """(L, K) seconds at per-GPU batch ceil(global_batch / g)."""
     backward: Floats
-    """(L, K)."""
+    """(L, K) seconds of the backward."""
     sync: Floats
-    """(L, K) all-reduce of the layer's gradients."""
+    """(L, K) seconds of the all-reduce of the layer's gradients."""
     extrapolated: NDArray[np.bool_]
     """(L, K) the profile was continued above its largest batch."""
     reshard_latency: Floats
@@ -58,7 +58,7 @@ class CostTable:
 
 
 def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> CostTable:
-    """Asks the profile once per distinct layer, and the network once per distinct size, for every price.
+    """Queries the profile once per distinct layer, and the network once per distinct size, for every cost.
 
     Raises:
         MissingProfileError: the profile cannot answer for a per-GPU batch.
@@ -83,7 +83,7 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
 
 
 def reprice(costs: CostTable, profile: Profile, layers: Sequence[int]) -> CostTable:
-    """The table after the times of some layers changed; what they move and synchronise costs what it did.
+    """Updates a cost table after the times of some layers changed; transfers and all-reduces keep their costs.
 
     Args:
         costs: prices of another profile of the same graph.

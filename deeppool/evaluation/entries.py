@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from deeppool.errors import InvalidValueError
 
 Basis = Literal["measured", "emulated", "simulated", "estimated", "predicted"]
-"""Where a number comes from.
+"""Source of a number:
 
 measured    by a clock, on the evaluation's device
 emulated    by a clock, with one rank real and the others modelled

@@ -26,7 +26,7 @@ SUMMARY_TAG = "summary"
 """Cells with this tag print the notebook's summary."""
 
 # Figures stay data: JupyterLab draws them, reports are made of them, and plotly's script of five megabytes stays out
-# of every notebook. Widgets are shown without controls, as nobody is there to use them.
+# of every notebook. Widgets are shown without controls, as there is no user.
 KERNEL_ENVIRONMENT = {"PLOTLY_RENDERER": "plotly_mimetype", "DEEPPOOL_STATIC": "1"}
 """Environment variables of the kernels."""
 

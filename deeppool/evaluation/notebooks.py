@@ -27,7 +27,7 @@ class Notebook:
     """Name on the command line."""
     path: Path
     title: str
-    """Its first heading."""
+    """First heading of the notebook."""
     measures: bool
     """Whether it measures time and therefore runs alone: ``"measures": true`` under ``deeppool`` in its metadata."""
     parameters: tuple[str, ...]

@@ -128,7 +128,7 @@ class _NotebookProcesses:
         with self.lock, (scratch / "stderr").open("w") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "deeppool.evaluation.execution", scratch, json.dumps(task.to_json())],
-                # Stays open: its end tells the notebook's process that this one is gone.
+                # Stays open: its end signals the notebook's process that this one has ended.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

@@ -58,7 +58,7 @@ class FailedCheck:
 
     @property
     def history(self) -> str:
-        """When the check last held, as text."""
+        """Returns when the check last held, as text."""
         return f"last held {self.held}" if self.held else "never held"
 
 

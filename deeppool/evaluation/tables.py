@@ -50,7 +50,7 @@ def as_text(heading: str, numbers: Sequence[Number], checks: Sequence[Check]) ->
 
 
 def as_html(heading: str, numbers: Sequence[Number], checks: Sequence[Check]) -> str:
-    """The same as :func:`as_text`, as HTML."""
+    """Formats the contents of :func:`as_text` as HTML."""
     return html_templates().get_template("evaluation.html").render(heading=heading, rows=html_rows(numbers, checks))
 
 

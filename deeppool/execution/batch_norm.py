@@ -1,6 +1,6 @@
 """BatchNorm over all shards of a batch.
 
-Each rank tells the others the count, mean and sum of squared deviations of its shard; the statistics of all
+Each rank sends the others the count, mean and sum of squared deviations of its shard; the statistics of all
 follow from these exactly (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample
 variance", The American Statistician 37, 1983). torch's own SyncBatchNorm does the same on CUDA only.
 """
@@ -49,7 +49,7 @@ class _Normalise(torch.autograd.Function):
 
 
 class BatchNormOfGroup(nn.Module):
-    """Stands in for one BatchNorm operator in training."""
+    """Replaces one BatchNorm operator in training."""
 
     def __init__(self, momentum: float, eps: float, group: Group) -> None:
         """Takes the operator's constants and the ranks that hold shards of its batch."""
@@ -64,7 +64,7 @@ class BatchNormOfGroup(nn.Module):
         running_mean: torch.Tensor | None,
         running_var: torch.Tensor | None,
     ) -> torch.Tensor:
-        """As ``torch.nn.functional.batch_norm`` in training, over the samples of all ranks."""
+        """Normalises as ``torch.nn.functional.batch_norm`` does in training, over the samples of all ranks."""
         # Sums over a batch need more than 16 bits, as in torch's own kernels.
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         normal, mean, variance, total = _Normalise.apply(wide, self.eps, self.group)  # type: ignore[no-untyped-call]
@@ -97,5 +97,5 @@ def synchronise_batch_norm(segment: Segment, group: Group) -> None:
 
 
 def _column(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Per channel, shaped to broadcast over (samples, channels, …)."""
+    """Reshapes values per channel to broadcast over (samples, channels, …)."""
     return values.reshape(1, -1, *[1] * (like.dim() - 2))

@@ -3,7 +3,7 @@
     step-000120/
         rank-0.pt          parameters, buffers and optimizer state that rank 0 is the first owner of, by name
         rank-1.pt
-        checkpoint.json    what training it is and how far it came
+        checkpoint.json    the training, and its progress
 
 The ranks write into a folder of another name, which is renamed when all of it is on disk: a folder called
 ``step-…`` is whole, whatever happened while it was written. Files are read without unpickling code.
@@ -27,7 +27,7 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What training a folder belongs to, and how far it came."""
+    """Record of a checkpoint: the training that it belongs to, and its progress."""
 
     KIND: ClassVar[str] = "checkpoint"
 
@@ -46,7 +46,7 @@ class Checkpoint:
 
 
 def begin(folder: Path, updates: int) -> Path:
-    """Makes the folder that the ranks write into; what interrupted attempts left there goes.
+    """Makes the folder that the ranks write into, and removes what interrupted attempts left there.
 
     Raises:
         DocumentError: it cannot be made.
@@ -62,16 +62,16 @@ def begin(folder: Path, updates: int) -> Path:
 
 
 def discard_partial(folder: Path) -> None:
-    """Removes what is no whole checkpoint; no rank may be writing."""
+    """Removes incomplete checkpoints; no rank may be writing."""
     for partial in folder.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def save_shard(trainer: Trainer, folder: Path) -> None:
-    """One rank's part.
+    """Writes this rank's part of a checkpoint.
 
     Raises:
-        RunError: a parameter is no number any more, so that nothing could go on from it.
+        RunError: a parameter is NaN or infinite, so that training could not resume from it.
         DocumentError: it cannot be written.
     """
     for name in trainer.first_owned:
@@ -87,7 +87,7 @@ def save_shard(trainer: Trainer, folder: Path) -> None:
             torch.save(_shard(trainer), stream)
             stream.flush()
             os.fsync(stream.fileno())
-    # torch tells a full disk as a RuntimeError.
+    # torch reports a full disk as a RuntimeError.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DocumentError(
@@ -96,7 +96,7 @@ def save_shard(trainer: Trainer, folder: Path) -> None:
 
 
 def seal(partial: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Makes a folder to which every rank has written a checkpoint; of the older ones ``keep`` - 1 stay."""
+    """Completes a checkpoint that every rank has written, and deletes all but the newest ``keep``."""
     serialization.write(checkpoint, partial / RECORD)
     whole = partial.with_name(partial.name.removesuffix(PARTIAL))
     if whole.exists():
@@ -111,12 +111,12 @@ def seal(partial: Path, checkpoint: Checkpoint, keep: int) -> Path:
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint of a folder that came furthest."""
+    """Returns the checkpoint of a folder with the most updates."""
     return max(_checkpoints(folder), default=None)
 
 
 def read(folder: Path) -> Checkpoint:
-    """The record of a checkpoint.
+    """Reads the record of a checkpoint.
 
     Raises:
         DocumentError: the folder is none.
@@ -125,7 +125,7 @@ def read(folder: Path) -> Checkpoint:
 
 
 def load(trainer: Trainer, folder: Path) -> None:
-    """Brings a rank to the state of a checkpoint, whatever plan and number of ranks wrote it.
+    """Restores a rank to the state of a checkpoint, whatever plan and number of ranks wrote it.
 
     Raises:
         DocumentError: a file is damaged, or holds another model's state.
@@ -151,7 +151,7 @@ def load(trainer: Trainer, folder: Path) -> None:
 
 
 def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """All parameters and buffers of a checkpoint, for ``model.load_state_dict``.
+    """Returns all parameters and buffers of a checkpoint, for ``model.load_state_dict``.
 
     Args:
         checkpoint: its folder, as a training's record names it: ``record.checkpoint``.
@@ -165,7 +165,7 @@ def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """Returns the checkpoints of a folder, oldest first."""
     return sorted(path for path in folder.glob("step-*") if (path / RECORD).is_file() and path.suffix != PARTIAL)
 
 
@@ -190,7 +190,7 @@ def _shard(trainer: Trainer) -> dict[str, Any]:
 
 
 def _load_optimizer(trainer: Trainer, shards: list[dict[str, Any]]) -> None:
-    """Each parameter's state, and of its group what the user chose and a schedule changed."""
+    """Restores the optimizer's state of each parameter, and the group options that the user or a schedule set."""
     optimizer = trainer.update.optimizer
     assert optimizer is not None
     states = {name: state for shard in shards for name, state in shard["optimizer"].items()}

@@ -25,11 +25,11 @@ class CheckpointFolder:
     global_batch: int
 
     def latest(self) -> Path | None:
-        """The checkpoint with the most updates."""
+        """Returns the checkpoint with the most updates."""
         return None if self.path is None else checkpoint.latest(self.path)
 
     def status(self) -> str:
-        """Says in an error message what the training can resume from."""
+        """Returns the part of an error message that says what the training can resume from."""
         found = self.latest()
         return f"; the last checkpoint is {found}" if found else "; there is no checkpoint"
 

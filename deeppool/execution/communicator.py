@@ -117,22 +117,22 @@ class ProcessGroup(_WithoutReplay):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
     def group(self, ranks: Sequence[int]) -> "_SubGroup":
-        """As :meth:`Communicator.group`."""
+        """Creates a group; see :meth:`Communicator.group`."""
         return _SubGroup(ranks)
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
-        """As :meth:`Communicator.exchange`; posts receives first: gloo queues a receiver's readiness behind payload."""
+        """Starts transfers; posts receives first, as gloo queues a receiver's readiness behind payload."""
         operations = [dist.P2POp(dist.irecv, tensor, source) for tensor, source in receiving]
         operations += [dist.P2POp(dist.isend, tensor, destination) for tensor, destination in sending]
         # NCCL returns one work for the whole batch.
         return list(dist.batch_isend_irecv(operations)) if operations else []
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        """As :meth:`Communicator.all_reduce`."""
+        """Starts an all-reduce; see :meth:`Communicator.all_reduce`."""
         return _sum(tensor, None)
 
     def barrier(self) -> None:
-        """As :meth:`Communicator.barrier`."""
+        """Waits for all ranks; see :meth:`Communicator.barrier`."""
         dist.barrier()
 
     def close(self) -> None:

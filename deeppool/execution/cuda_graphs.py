@@ -50,7 +50,7 @@ def stage_forwards(
     precision: Precision,
     accumulation: int,
 ) -> list[Forward]:
-    """What runs each stage on this rank: a graph where there can be one, the segment itself elsewhere.
+    """Returns what runs each stage on this rank: a CUDA graph where there can be one, the segment itself elsewhere.
 
     Args:
         segments: of all stages, in the order in which they run.
@@ -69,7 +69,7 @@ def stage_forwards(
         if batch and not any(isinstance(module, UNCAPTURABLE) for module in segment.module.modules())
     }
     samples = tuple(_samples(segments[index], batches[index], types, device) for index in captured)
-    # Warming up and capturing run the layers, and BatchNorm would remember samples that are none.
+    # Warming up and capturing run the layers, and BatchNorm's statistics would include samples that are none.
     buffers = {buffer: buffer.clone() for stage in captured.values() for buffer in stage.buffers()}
     # For all of the process. torch keeps the last stage's last warm-up, so that gradients go by the stream of that one:
     # backward has the caller's stream wait for it, but warns.
@@ -86,7 +86,7 @@ def stage_forwards(
 def _samples(
     segment: Segment, batch: int, types: Mapping[fx.Node, torch.dtype], device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Zeros in the shapes of a stage's inputs; those that get a gradient in a run ask for one here too."""
+    """Returns zeros in the shapes of a stage's inputs; those that get a gradient in a run require one here too."""
     found = []
     for node in segment.inputs:
         value = node.meta["val"]

@@ -1,9 +1,9 @@
 """Emulation of all ranks but one: the one that exists waits as long as it would for the others.
 
 Its own stages run as in any training. Data from other ranks is available at once, with finite but meaningless values;
-what would take time is a wait until the plan's schedule says so (:mod:`deeppool.execution.replay_schedule`), in which
-neither the device nor the core is used. Not modelled: the memory bandwidth and multiprocessors that transfers use, the
-others' update, their jitter, and collectives inside a stage (synchronised BatchNorm).
+what would take time is a wait until the time in the plan's schedule (:mod:`deeppool.execution.replay_schedule`), in
+which neither the device nor the core is used. Not modelled: the memory bandwidth and multiprocessors that transfers
+use, the others' update, their jitter, and collectives inside a stage (synchronised BatchNorm).
 """
 
 import time
@@ -82,7 +82,7 @@ class EmulatedCommunicator:
         self._noise: dict[torch.dtype, torch.Tensor] = {}
 
     def group(self, ranks: Sequence[int]) -> Group:
-        """As :meth:`Communicator.group`."""
+        """Creates an emulated group; see :meth:`Communicator.group`."""
         return _EmulatedGroup(self, len(ranks))
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:

@@ -1,8 +1,8 @@
-"""What a rank tells of the exception that ends it: of what kind it is, where it was, and what to do.
+"""Describes the exception that ends a rank: its kind, the activity and line that it ended, and what to do.
 
 ``refusal``     one of deeppool's own errors: trying again changes nothing
 ``memory``      an allocation failed
-``connection``  another rank was not there: most often the victim of that rank's end
+``connection``  another rank was unreachable, most often because that rank failed
 ``loader``      a process that loads data was lost
 ``error``       anything else, most often of the user's own code
 """
@@ -21,7 +21,7 @@ from deeppool.processes.managed_process import CommandChannel
 from deeppool.units import format_bytes
 
 RENDEZVOUS = "meeting the other ranks"
-"""What a rank does that joins the process group."""
+"""Activity of a rank that joins the process group."""
 
 _NO_MEMORY = re.compile(
     r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|Unable to allocate", re.IGNORECASE
@@ -36,30 +36,30 @@ _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 def report_failure(commands: CommandChannel, error: BaseException, doing: str) -> dict[str, Any]:
-    """Answers ``failed``, and returns what it told.
+    """Sends a ``failed`` answer to the launcher, and returns its content.
 
     Args:
         commands: of the launcher.
-        error: that ends this process.
-        doing: what it was at.
+        error: exception that ends this process.
+        doing: activity of the process.
     """
     try:
         told = describe_failure(error, doing)
         commands.answer("failed", **told)
     except RuntimeError as second:
-        # torch raises one wherever this process is when it hears of a loader's end: most often while it reads the
-        # samples that do not come, but here too.
+        # torch raises one wherever this process is when a loader's end is signalled: most often while it waits for
+        # samples, but here too.
         told = describe_failure(second, doing)
         commands.answer("failed", **told)
     return told
 
 
 def describe_failure(error: BaseException, doing: str) -> dict[str, Any]:
-    """The content of a ``failed`` answer.
+    """Returns the content of a ``failed`` answer.
 
     Args:
-        error: that ends the rank.
-        doing: what the rank was at.
+        error: exception that ends the rank.
+        doing: activity of the rank.
     """
     kind = _kind(error, doing)
     if kind == "refusal":
@@ -96,15 +96,15 @@ def _kind(error: BaseException, doing: str) -> str:
 
 
 def _while_samples_came(error: BaseException) -> bool:
-    """From a loader: errors of the data's own are raised elsewhere, once they have come."""
+    """Whether an error comes from a data loader's process; errors of the dataset's own are raised elsewhere."""
     return any(frame.f_code.co_name == "_try_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _loader_text(error: BaseException) -> str:
-    """How a loader ended, in one sentence, whichever of torch's ways noticed it first.
+    """Describes in one sentence how a loader's process ended, whichever of torch's ways detected it first.
 
-    One is told by the kernel, and knows the signal or the exit code. Another finds the process gone, and knows
-    neither, unless it was woken by the first. The third finds the process ending, and knows no more than that.
+    One is a signal from the kernel, with the signal or exit code. Another finds the process gone, and has neither
+    unless the first one woke it. The third finds the process ending, and has no more than that.
     """
     told: list[re.Match[str]] = []
     step: BaseException | None = error
@@ -113,17 +113,17 @@ def _loader_text(error: BaseException) -> str:
             told.append(found)
         step = step.__cause__ or step.__context__
     if not told:
-        return f"it went away while it handed over samples ({_last_line(error)})"
+        return f"it ended while it sent samples ({_last_line(error)})"
     known = next((found for found in told if found["signal"] or found["code"]), told[0])
     if known["signal"]:
         reason = f"was killed by a signal ({known['signal']})"
     else:
-        reason = f"ended with exit code {known['code']}" if known["code"] else "ended, and told nobody how"
+        reason = f"ended with exit code {known['code']}" if known["code"] else "ended without an exit code"
     return f"process{'es' * (',' in known['pids'])} {known['pids']} {reason}"
 
 
 def _memory_text(error: BaseException) -> str:
-    """How much was asked for, and how much there is."""
+    """Describes how much memory was requested, and how much there is."""
     import psutil
 
     asked = _ASKED.search(str(error))
@@ -142,7 +142,7 @@ def _memory_text(error: BaseException) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """What happened, without the traceback that a loader's process puts into its message."""
+    """Returns the error's message, without the traceback that a loader's process puts into it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[-1] if lines else ""
     name = type(error).__name__
@@ -150,7 +150,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _last_user_line(error: BaseException) -> str:
-    """The last line of the user's own that was under way."""
+    """Returns the last line of user code in the traceback."""
     steps = traceback.extract_tb(error.__traceback__)
     found = [step for step in steps if not is_library(step.filename)]
     return f", at {found[-1].filename}:{found[-1].lineno} in {found[-1].name}" if found else ""

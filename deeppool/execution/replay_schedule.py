@@ -1,12 +1,12 @@
-"""When one rank of a plan may go on, while all others take the times that the plan predicts.
+"""Earliest times at which one rank of a plan may start its work, while all others take the predicted times.
 
-The plan's schedule knows sums and maxima only, so each of its times is the latest of a few earlier ones, each with a
+The plan's schedule has sums and maxima only, so each of its times is the latest of a few earlier ones, each with a
 number of seconds after it (max-plus algebra: Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity", 1992).
 Here the earlier ones are what happens on one rank: the start of the iteration, and the ends of what it computed.
-They are found once; in an iteration a look at each is a handful of additions.
+They are found once; in an iteration each costs a handful of additions.
 
 Ranks that compute a stage together with this one keep step with it: their shards are as large. So if this rank's own
-stages take exactly the predicted time, so does the iteration; and what slows them slows it as the plan's schedule says.
+stages take exactly the predicted time, so does the iteration; and what slows them slows it by the plan's schedule.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,43 +26,43 @@ Event = tuple[SpanKind, int]
 START: Event = ("idle", 0)
 """The start of the iteration."""
 EventTime = Mapping[Event, float]
-"""The latest of some events, each and so many seconds."""
+"""Latest of some events, each plus a number of seconds."""
 
 
 class TransferTimes(NamedTuple):
-    """When this rank may begin something."""
+    """Times at which this rank may start something."""
 
     start: EventTime
-    """The others have begun it too: transfers start."""
+    """Start of the transfers, once the other ranks have reached it too."""
     end: EventTime
-    """Transfers have ended."""
+    """End of the transfers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySchedule:
-    """Of one rank in one iteration."""
+    """Schedule of one rank in one iteration."""
 
     computations: Mapping[Event, TransferTimes]
-    """Of its stages' forwards and backwards, in its order."""
+    """Start times of its stages' forwards and backwards, in its order."""
     all_reduces: Mapping[int, TransferTimes]
-    """Per stage whose gradients it sums up with others: ``transfer_end`` is when they are there."""
+    """Per stage whose gradients it sums with others; ``end`` is when they are complete."""
     end: EventTime
-    """Of the iteration, for all ranks."""
+    """End of the iteration, for all ranks."""
 
 
 def replay_schedule(plan: Plan, stages: Sequence[Stage], rank: int) -> ReplaySchedule:
-    """The turns of a rank.
+    """Returns the replay schedule of a rank.
 
     Args:
         plan: what all ranks run.
-        stages: the plan's.
-        rank: whose turns.
+        stages: stages of the plan.
+        rank: the rank to schedule.
     """
     return _ScheduleBuilder(plan, stages, rank).build()
 
 
 class _ScheduleBuilder:
-    """Through the plan's schedule, forward and backward, as ``planning.schedule`` goes."""
+    """Walks through the plan's schedule, forward and backward, as :mod:`deeppool.planning.evaluate.schedule` does."""
 
     def __init__(self, plan: Plan, stages: Sequence[Stage], rank: int) -> None:
         self._plan, self._rank = plan, rank
@@ -112,7 +112,7 @@ class _ScheduleBuilder:
         return turn
 
     def _all_reduce(self, stage: int, layers: Sequence[LayerAssignment], began: EventTime) -> EventTime:
-        """Of a stage's layers, in the order of their backwards; when the last one has ended."""
+        """Adds the all-reduces of a stage's layers, in the order of their backwards; returns the last end."""
         gpus, overlap = layers[0].gpus, self._plan.overlap_sync
         done = list(accumulate(layer.backward for layer in layers))
         moved = list(accumulate((layer.reshard / 2 for layer in layers), initial=0.0))
@@ -129,7 +129,7 @@ class _ScheduleBuilder:
         return free
 
     def _steps(self, order: Order) -> "Iterator[list[int] | tuple[Order, ...]]":
-        """Layers of one stage together, and lanes."""
+        """Yields the layers of one stage together, and branches that run side by side."""
         for _, group in groupby(order, lambda step: self._stage[step] if isinstance(step, int) else step):
             steps = list(group)
             layers = [step for step in steps if isinstance(step, int)]
@@ -137,12 +137,12 @@ class _ScheduleBuilder:
 
 
 def after(moment: EventTime, seconds: float) -> EventTime:
-    """So much later."""
+    """Returns a time some seconds later."""
     return {event: delay + seconds for event, delay in moment.items()}
 
 
 def latest(moments: Iterable[EventTime]) -> EventTime:
-    """When all of them have come."""
+    """Returns the latest of some times."""
     found: dict[Event, float] = {}
     for moment in moments:
         for event, delay in moment.items():

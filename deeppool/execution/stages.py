@@ -19,7 +19,7 @@ class Stage:
 
 
 def stages_of(plan: Plan) -> tuple[Stage, ...]:
-    """Stages in the order in which every rank meets them: that of the plan's schedule, lane by lane.
+    """Returns the stages in the order in which every rank meets them: that of the plan's schedule, branch by branch.
 
     A stage ends where lanes begin or meet: one that went on would keep a lane waiting for the others.
     """

@@ -43,13 +43,13 @@ RawSpan = tuple[SpanKind, int, str, float, float]
 
 
 class Watcher(Protocol):
-    """Is told of each part of an iteration: on a foreground it takes note, in a background it may hold it back."""
+    """Protocol of an observer of the parts of an iteration; in a background it may delay them."""
 
     def begin(self, kind: SpanKind, stage: int) -> None:
-        """The part is about to begin."""
+        """Marks the start of a part; may delay it."""
 
     def end(self) -> None:
-        """It has ended."""
+        """Marks the end of the part."""
 
 
 class Trainer:
@@ -65,7 +65,7 @@ class Trainer:
         *,
         overlap_sync: bool = False,
     ) -> None:
-        """Every rank must make one, in the same order with other users of its peers.
+        """Creates groups and optimizer; every rank calls it, in the same order with other users of its communicator.
 
         Args:
             captured: the model, and its loss.
@@ -112,7 +112,7 @@ class Trainer:
         self.state = {name: names[name] for name, ranks in owners.items() if rank in ranks}
         """Parameters and buffers that this rank computes with, by name."""
         self.first_owned = [name for name, ranks in owners.items() if ranks[0] == rank]
-        """Those that it writes into checkpoints; rank 0 also what nobody computes with or nobody trains."""
+        """Names of those that it writes into checkpoints; on rank 0 also those that no rank computes with or trains."""
         if rank == 0:
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
@@ -120,7 +120,7 @@ class Trainer:
         self.update = Update(parameters, self._owners, communicator, training, self._device, scaled=precision == "fp16")
 
     def iterate(self, batches: Sequence[Batch]) -> float:
-        """As many forwards and backwards as go into an update, and the update.
+        """Runs the forwards and backwards of one update, and the update.
 
         Returns this rank's part of the mean loss over the global batches.
         """
@@ -137,11 +137,11 @@ class Trainer:
         return loss
 
     def close(self) -> None:
-        """Leaves the groups; every rank does, in the same order with other users of its peers."""
+        """Closes the groups; every rank calls it, in the same order with other users of its communicator."""
         self._sync.close()
 
     def gradients(self, batches: Sequence[Batch]) -> float:
-        """Forwards and backwards; returns as :meth:`iterate` does.
+        """Runs the forwards and backwards of one update; returns as :meth:`iterate` does.
 
         Leaves the mean gradients over all samples, times the loss's scale, on the parameters that this rank owns.
         """
@@ -176,7 +176,7 @@ class Trainer:
         return loss
 
     def _inputs(self, index: int, flow: Flow, batch: Batch) -> list[torch.Tensor]:
-        """Of a stage that this rank runs, as leaves of autograd."""
+        """Returns the inputs of a stage that this rank runs, as leaves of autograd."""
         found = flow.inputs(index)
         nodes = self.segments[index].inputs
         if len(found) < len(nodes):
@@ -254,7 +254,7 @@ class Trainer:
 
 
 def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
-    """Per parameter the ranks that compute with it: of all stages that use it, where it is tied."""
+    """Returns, per parameter, the ranks that compute with it; for a tied one, those of all stages that use it."""
     owners: dict[str, set[int]] = {}
     for stage in stages:
         for layer in stage.layers:
@@ -264,7 +264,7 @@ def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple
 
 
 def _buffer_owners(segments: Sequence[Segment], stages: Sequence[Stage], names: set[str]) -> dict[str, tuple[int, ...]]:
-    """Per buffer, and parameter that is not trained, the ranks that compute with it."""
+    """Returns, per buffer and per parameter that is not trained, the ranks that compute with it."""
     owners: dict[str, set[int]] = {}
     for segment, stage in zip(segments, stages, strict=True):
         for node in segment.module.graph.nodes:
@@ -276,7 +276,7 @@ def _buffer_owners(segments: Sequence[Segment], stages: Sequence[Stage], names: 
 def _shared(
     captured: CapturedModel, stages: Sequence[Stage], owners: dict[str, tuple[int, ...]]
 ) -> list[list[SharedParameters]]:
-    """Per stage, the parameters whose gradients are complete once its backward is done, grouped by their ranks."""
+    """Groups by ranks, per stage, the parameters whose gradients are complete once its backward is done."""
     parameters = dict(captured.program.named_parameters())
     first: dict[str, int] = {}
     for index, stage in enumerate(stages):

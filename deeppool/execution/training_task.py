@@ -1,6 +1,6 @@
-"""What a process trains: the model as it is captured, the rule of its updates, and where its samples come from.
+"""Task of a training process: the captured model, the rule of its updates, and the source of its samples.
 
-A rank of a foreground sees the model as its plan does; a background job, which has no plan, as the job says.
+A rank of a foreground captures the model as its plan does; a background job, which has no plan, as its job specifies.
 """
 
 import tempfile
@@ -29,16 +29,16 @@ SOCKET_PATH, LOADER_PATH = 108, 40
 
 @dataclass(frozen=True, slots=True)
 class TrainingTask:
-    """What a process trains."""
+    """Task of a training process."""
 
     captured: CapturedModel
     training: Training
     samples: Callable[[int, range], tuple[torch.Tensor, ...]]
-    """Of an iteration: each input, and the targets."""
+    """Samples of an iteration: each input, and the targets."""
 
 
 def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> TrainingTask:
-    """The user's training.
+    """Returns the task of a user's training job.
 
     Args:
         job: as the user gave it.
@@ -58,7 +58,7 @@ def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | No
 
 
 def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> TrainingTask:
-    """SGD on a task that any classifier can learn.
+    """Returns the task of SGD on synthetic data that any classifier can learn.
 
     Args:
         job: its batch is over all ranks.
@@ -85,13 +85,13 @@ def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | Non
 
 
 def place_sockets_in(folder: Path) -> None:
-    """What this process's loaders of data leave on disk goes with the run's folder, also if they are killed."""
+    """Places the sockets of this process's data loaders in the run's folder, so that they are removed with it."""
     if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
         tempfile.tempdir = str(folder)
 
 
 def _inputs(model: "torch.nn.Module | str", shapes: Shapes | None, dtypes: Dtypes | None = None) -> tuple[Input, ...]:
-    """A named model has its own, unless the job says otherwise."""
+    """Returns the inputs of a named model, unless the job specifies others."""
     if isinstance(model, str):
         return resolve(find_workload(model).inputs, model, shapes, dtypes)
     return resolve((), type(model).__name__, shapes, dtypes)

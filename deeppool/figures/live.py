@@ -98,7 +98,7 @@ def throughput(samples: Sequence[LiveSample]) -> list[tuple[float, float | None]
 
 
 def _latest(samples: Sequence[LiveSample]) -> list[LiveSample]:
-    """Collocated iterations since the last change of the bound."""
+    """Returns the collocated iterations since the last change of the bound."""
     beside = [one for one in samples if one.condition == "collocated" and one.seconds is not None]
     return list(takewhile(lambda one: one.bound == beside[-1].bound, reversed(beside)))
 
@@ -191,13 +191,13 @@ def _headings(samples: Sequence[LiveSample], level: float | None) -> list[str]:
 
 
 def _high(times: Sequence[float], level: float | None) -> float:
-    """What the axis must show."""
+    """Returns the upper end of the time axis."""
     ordered = sorted(times)
     return max(ordered[int(0.95 * (len(ordered) - 1))] if ordered else 0.0, level or 0.0)
 
 
 def _span(samples: Sequence[LiveSample]) -> list[float]:
-    """Of the time that is shown; a second at least, so that the axis does not jump at the start."""
+    """Returns the visible range of time; a second at least, so that the axis does not jump at the start."""
     if not samples:
         return [0.0, 1.0]
     return [samples[0].time, max(samples[-1].time, samples[0].time + 1.0)]

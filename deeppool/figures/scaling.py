@@ -23,7 +23,7 @@ from deeppool.units import format_bit_rate, format_seconds
 
 _COLOURS: dict[Strategy, str] = {"weak": theme.ORANGE, "strong": theme.BLUE, "batch-optimal": theme.GREEN}
 _WIDTHS: dict[Strategy, float] = {"batch-optimal": 4, "strong": 2, "weak": 2}
-"""In drawing order: the line of batch-optimal scaling is wide, so that a line on top of it remains visible."""
+"""Line widths in drawing order: that of batch-optimal scaling is wide, so that a line on top of it remains visible."""
 _DASHES: dict[Parallelism, str] = {"data-parallel": "dash", "burst-parallel": "solid"}
 _STEPS = 80
 """Characters of the steps' name and source that fit beside the rest of the subtitle."""
@@ -33,9 +33,9 @@ _TICKS = 6
 Place = Callable[[ScalingPoint], float]
 Panel = Literal["speed-up", "batch", "network"]
 PANELS: tuple[Panel, ...] = get_args(Panel)
-"""DeepPool's figures 1, 2 and 3."""
+"""Panels, which are DeepPool's figures 1, 2 and 3."""
 _SHARES: dict[Panel, float] = {"speed-up": 0.42, "batch": 0.26, "network": 0.32}
-"""Of the width."""
+"""Shares of the width."""
 
 
 def scaling(
@@ -49,7 +49,7 @@ def scaling(
     """Draws speed-up over GPUs, the best per-GPU batch at each GPU count, and speed-up over network speed.
 
     DeepPool's figures 1, 2 and 3 side by side: colours are ways to scale, dashes are data parallelism, open marks
-    lean on layer times above the profile's largest batch. A line ends where the study has no points.
+    use layer times above the profile's largest batch. A line ends where the study has no points.
 
     Args:
         study: what to draw.

@@ -110,11 +110,11 @@ def apply_theme(figure: go.Figure, **options: Any) -> go.Figure:
 def theme_layout(
     *, title: str, subtitle: str = "", plot_height: int, heading_height: int, dark: bool
 ) -> dict[str, object]:
-    """The same as properties of a layout, for figures that are drawn while a slider moves.
+    """Returns what :func:`apply_theme` applies as properties of a layout, for figures drawn while a slider moves.
 
     Args:
         title: escaped already.
-        subtitle: escaped; where provenance stands.
+        subtitle: escaped; contains the provenance.
         plot_height: pixels of all panels and what is between them.
         heading_height: pixels that the first panel's own heading needs above it.
         dark: for a dark page.

@@ -93,12 +93,12 @@ class VisibleRange:
 
     @property
     def width(self) -> float:
-        """Seconds."""
+        """Width in seconds."""
         return self.end - self.start
 
     @property
     def axis_range(self) -> list[float]:
-        """In units."""
+        """Start and end in the axis's unit."""
         return [self.unit.of(self.start), self.unit.of(self.end)]
 
     def part_of(self, row: Row, kinds: Collection[SpanKind] | None) -> Row:

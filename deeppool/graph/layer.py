@@ -9,7 +9,7 @@ from deeppool.units import format_bytes
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 MAXIMUM_LAYERS = 10_000
-"""Of a graph: more than any model has, operator by operator; a file with more would keep the planner busy for hours."""
+"""Most layers of a graph: more than any model has by operator; a larger file would occupy the planner for hours."""
 Granularity = Literal["operator", "module", "block"]
 """Size of a layer: an operator, a module with what follows it, or a block of modules; see ``grouping``."""
 
@@ -23,7 +23,7 @@ class Input:
     shape: tuple[int, ...]
     """Shape of one sample, without the batch."""
     dtype: Dtype = "float32"
-    """Integers are indices: tokens of a vocabulary, whose size the model knows."""
+    """Dtype; integers are indices, such as tokens of a vocabulary, whose size the model determines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Layer:
     name: str
     """Path of the module that computes it, or of the enclosing module and the operator."""
     operators: tuple[str, ...]
-    """In execution order, for example ``("conv2d", "batch_norm", "relu")``."""
+    """Operators in execution order, for example ``("conv2d", "batch_norm", "relu")``."""
     predecessors: tuple[int, ...]
     """Indices of the layers whose activations it reads, ascending; none for the first layer."""
     input_bytes: tuple[int, ...]
@@ -47,7 +47,7 @@ class Layer:
     activation_bytes: int | None = None
     """Bytes per sample that the forward saves for the backward; None: captured by a version that did not record it."""
     autocast_activation_bytes: int | None = None
-    """The same under autocast to bf16 or fp16."""
+    """Bytes per sample that the forward saves under autocast to bf16 or fp16."""
 
     def __str__(self) -> str:
         return f"{self.name} ({' + '.join(self.operators)}), {format_bytes(self.parameter_bytes)} of parameters"

@@ -33,12 +33,12 @@ class Series:
     blocks: tuple["ParallelBlock | NonSeriesParallel | None", ...]
     """``blocks[k]`` lies before ``layers[k]``: None for an edge. The first one hangs on the fork outside."""
     tail: "ParallelBlock | None" = None
-    """After the last layer: branches that end at the join outside."""
+    """Branches after the last layer, which end at the join outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelBlock:
-    """What lies between a fork and its join."""
+    """Branches between a fork and its join."""
 
     branches: tuple[Series, ...]
     direct: bool

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 WHOLE_ITERATION = "the whole iteration"
-"""Stands among the names of layers where a limit on the iteration is exceeded."""
+"""Name used in place of a layer's where a limit on the iteration is exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class AlternativeCost:
     iteration_time_change: float
     """Seconds against the plan; positive is slower. Includes the transfers to layers that read this one."""
     amplification: float
-    """Of the layer, on that many GPUs."""
+    """Amplification of the layer on that many GPUs."""
     over_limit: tuple[str, ...]
     """Layers that would exceed the amplification limit: this one, or those that read it."""
 
@@ -28,7 +28,7 @@ class LayerAssignment:
     """Layers that it reads, by their index in the plan."""
     gpu_count: int
     gpus: tuple[int, ...]
-    """Each computes ceil(global_batch / gpu_count) samples of the global batch, or one less."""
+    """GPUs that compute it, each ceil(global_batch / gpu_count) samples of the global batch or one less."""
     time: float
     """reshard + forward + backward + sync."""
     amplification: float

@@ -19,7 +19,7 @@ LimitScope = Literal["layer", "iteration"]
 GpuCounts = Literal["powers", "all"]
 Search = Literal["exact", "published"]
 TOLERANCE = 1e-6
-"""Of totals, relative to what the layers sum up to."""
+"""Tolerance of the plan's totals, relative to the sums over its layers."""
 ROUNDING = 1e-12
 """Seconds that rounding may add where times are nearly zero."""
 
@@ -34,7 +34,7 @@ class PublishedClaim:
 
     iteration_time: float
     gpus: int
-    """GPUs in use at once: a branch beside others has a set of its own, as large as its largest layer."""
+    """GPUs in use at once: a branch that runs with others has a set of its own, as large as its largest layer."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Plan:
 
     model: str
     input_shape: tuple[int, ...]
-    """Of one sample of the first input, without the batch."""
+    """Shape of one sample of the first input, without the batch."""
     parameter_bytes: int
     graph_fingerprint: str
     profile_fingerprint: str
@@ -53,7 +53,7 @@ class Plan:
     device_name: str
     precision: Precision
     provenance: Literal["measured", "estimated"]
-    """Of the layer times that it uses; network times are always computed from the cluster's links."""
+    """Source of the layer times in use; network times are always computed from the cluster's links."""
     extrapolated_layers: tuple[str, ...]
     """Layers whose time, on their GPUs or on one, lies above the profile's largest batch."""
     cluster: Cluster
@@ -63,7 +63,7 @@ class Plan:
     gpus: int
     global_batch: int
     amplification_limit: float | None
-    """None: no limit."""
+    """Limit of the request; None: no limit."""
     limit_scope: LimitScope
     layers: tuple[LayerAssignment, ...]
     iteration_time: float
@@ -80,9 +80,9 @@ class Plan:
     over_limit: tuple[str, ...] = ()
     """Layers that exceed the limit; always empty for the exact search."""
     claim: PublishedClaim | None = None
-    """Set by the published search."""
+    """Prediction of the published search for its own plan; None for the exact search."""
     optimizer: Optimizer = "momentum"
-    """Whose state ``memory`` counts."""
+    """Optimizer whose state ``memory`` counts."""
     memory: tuple[MemoryUse, ...] = ()
     """Per group of GPUs with equal contents, the fullest first; empty if the profile lacks activation sizes."""
     overlap_sync: bool = False
@@ -91,7 +91,7 @@ class Plan:
     inputs: tuple[Input, ...] = ()
     """All inputs of the model; one of float32 and ``input_shape`` unless given."""
     granularity: Granularity = "module"
-    """What a layer is: a run captures the model in the same way."""
+    """Granularity of the layers: a run captures the model in the same way."""
     caveats: tuple[str, ...] = ()
     """Uncertainties of the layer times in use, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
     origin: Any = field(default=None, compare=False, repr=False)
@@ -129,7 +129,9 @@ class Plan:
         return decompose([layer.predecessors for layer in self.layers])
 
     def check_totals(self) -> None:
-        """Compares the totals with the layers, as the reader of files does: an edited plan would mislead in silence.
+        """Compares the totals with the layers, as the reader of files does.
+
+        An edited plan would otherwise give wrong results without an error.
 
         Raises:
             InvalidValueError: a total is not what the layers sum up to.

@@ -5,7 +5,7 @@ store            log of an interrupted measurement, and resuming from it
 comparison       layers whose times differ between two profiles by more than noise
 iteration_check  sum of the layers against the whole iteration, and the extrapolation error
 shipped          profiles that come with deeppool, by name
-measure          dp.profile: a captured model on the device at hand
+measure          dp.profile: a captured model on this machine's device
 estimate         dp.estimate: a model and a GPU's data sheet, without the GPU
 network          dp.measure_network: links and all-reduces between ranks
 """

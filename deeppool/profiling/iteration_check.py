@@ -8,7 +8,7 @@ from deeppool.units import format_bytes, format_percent, format_seconds
 EAGER_BOUND = 0.08
 """Largest accepted relative deviation of the sum of the layers from the whole iteration, run eagerly."""
 GRAPHS_BOUND = 0.05
-"""The same under CUDA graphs, where launches from the host add no time."""
+"""Largest accepted relative deviation under CUDA graphs, where launches from the host add no time."""
 
 
 def bound(graphs: bool) -> float:

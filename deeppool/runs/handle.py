@@ -130,7 +130,7 @@ class RunHandle(Generic[Result]):
 
     @property
     def bound_refusal(self) -> str | None:
-        """Why :meth:`change_bound` would be refused; None: it would not."""
+        """Reason why :meth:`change_bound` would be refused; None: it would not."""
         return self._run_control.refusal
 
     def change_bound(self, max_slowdown: float) -> None:

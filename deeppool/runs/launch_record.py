@@ -99,7 +99,7 @@ def _background(
     losses = [*(loss for bound in results.bounds for loss in bound.work.losses), *by_itself.losses]
     throughput = job.batch * collocated.steps / collocated.seconds
     alone_throughput = job.batch * by_itself.steps / by_itself.seconds
-    # A job that died early did nothing alone; the foreground's results are valid all the same.
+    # A job that ended early did nothing alone; the foreground's results are valid all the same.
     harvest = throughput / alone_throughput if alone_throughput else 0.0
     idle = sum(alone.idle_share) / len(alone.idle_share)
     return BackgroundResult(

@@ -19,7 +19,7 @@ from deeppool.runs.training_state import ReplanTrigger, TrainingProgress, Traini
 CHUNK = 50
 """Updates per command to the ranks, unless a checkpoint is due earlier."""
 SHORT_CHUNK = 5
-"""The same until the first background job trains: from the next command on the ranks control it."""
+"""Updates per command until the first background job trains: the ranks control it from the next command on."""
 
 
 class RestartLoop:

@@ -140,7 +140,7 @@ def train(
 def _sharing(
     background: Background | None, policy: Policy | Sharing | None, max_slowdown: float | None
 ) -> Sharing | None:
-    """How background jobs share devices with the ranks; None: there are none."""
+    """Returns how background jobs share devices with the ranks; None: there are none."""
     if background is None:
         if max_slowdown is not None or policy not in (None, "none"):
             raise InvalidValueError("policy and max_slowdown are about a background job (give background=)")

@@ -19,7 +19,7 @@ from deeppool.training.training_job import TrainingJob
 
 @dataclass(frozen=True, slots=True)
 class ReplanTrigger:
-    """When to plan again, from which profile, and who accepts the new plan."""
+    """Condition under which to plan again, the profile to plan from, and the callback that accepts the new plan."""
 
     after: int
     profile: Profile
@@ -28,7 +28,7 @@ class ReplanTrigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """What a training was asked to do, and where it runs."""
+    """Request of a training, and where it runs."""
 
     job: TrainingJob
     steps: int

@@ -19,4 +19,4 @@ class BackgroundLimits(NamedTuple):
 
 
 FREE = BackgroundLimits(open=True, share=1.0, banned=frozenset())
-"""No restriction."""
+"""Limits without any restriction."""

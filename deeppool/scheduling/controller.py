@@ -37,8 +37,10 @@ TRIAL_ERRORS = 2.5
 RETRIAL_ERRORS = 2.0
 """Standard errors by which a restricted background must exceed the bound to be tried again."""
 SUDDEN_COUNT, SUDDEN_DEVIATIONS = 4, 2.0
-"""Or so many consecutive iterations, each so many standard deviations above the bound; of iterations alone or
-collocated, whichever vary more, as a few may agree by chance."""
+"""Consecutive iterations, and the standard deviations by which each exceeds the bound, that also lead to a trial.
+
+The larger deviation counts, of iterations alone or collocated, as a few may agree by chance.
+"""
 INEFFECTIVE, CONTRADICTIONS = 2.0, 2
 """Multiple of the bound, and count: a slowdown that a trial did not attribute to the background, but that vanished in
 that many baselines without it."""

@@ -54,7 +54,7 @@ class _History:
     slowed_time: float | None = None
     """Collocated seconds that caused the last ban."""
     exempt_until: int = 0
-    """No ban before this iteration, because the last one did not help."""
+    """Iteration before which it is not banned again, because the last ban did not help."""
     length: int = FIRST_BAN
     """Length of the next ban."""
 

@@ -30,7 +30,7 @@ DENSE = 24
 SPARSE = 288
 """Later iterations of which one block is alone: 1.4 %."""
 CLOSE = 48
-"""The same while the controller needs baselines."""
+"""Iterations of which one block is alone while the controller needs baselines."""
 
 
 def is_alone(iteration: int, *, closely: bool = False) -> bool:

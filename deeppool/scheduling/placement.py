@@ -1,4 +1,4 @@
-"""Decides which waiting job starts now, and on which GPUs.
+"""Chooses the waiting jobs that start now, and their GPUs.
 
 A GPU runs one foreground and one background job at a time. Each role has its own first-come, first-served queue
 without overtaking, so a large job never waits for later ones, and GPUs may stay free for it meanwhile. The two queues

@@ -54,7 +54,7 @@ class Baseline:
 
     KEPT = 9
     SHIFTED = 2
-    """If so many latest times differ clearly from the earlier ones, those are dropped."""
+    """Number of latest times that, if they differ clearly from the earlier ones, replace them."""
     LEAST_NOISE = 0.01
     """Relative noise that is assumed at least."""
 

@@ -20,7 +20,7 @@ CACHE_SIZE = 48
 """Maximum cached results of each kind; a frontier for a thousand GPUs holds about a thousand plans."""
 
 View = Literal["frontier", "shared"]
-"""What a plan is compared with: all efficient plans, or ways to share the cluster with a background job."""
+"""Comparison of a plan with all efficient plans, or with ways to share the cluster with a background job."""
 
 Answer = TypeVar("Answer")
 

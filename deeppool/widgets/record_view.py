@@ -24,7 +24,7 @@ class RecordView:
     """The figure and text that present one or two records."""
 
     figure: go.Figure | None
-    """None if there is no figure for this kind of record."""
+    """Figure of the record; None if there is none for its kind."""
     text: str
     """Lines for a fixed-width font."""
     comparison: Comparison | None = None

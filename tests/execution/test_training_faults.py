@@ -158,8 +158,8 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
             functools.partial(send_to_itself, signal.SIGKILL),
             1,
             # A loader reads ahead, so the rank may be anywhere.
-            r"rank 1 lost a process that loads its data in .*: (process \d+ (was killed by a signal \(Killed\)|ended, "
-            r"and told nobody how)|it went away while it handed over samples) .*fewer loader_workers need less",
+            r"rank 1 lost a process that loads its data in .*: (process \d+ (was killed by a signal \(Killed\)|ended "
+            r"without an exit code)|it ended while it sent samples) .*fewer loader_workers need less",
             id="loader killed",
         ),
         pytest.param(

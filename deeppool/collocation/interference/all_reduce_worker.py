@@ -1,7 +1,7 @@
-"""A process that all-reduces with others, again and again, as ranks of a training do between their layers.
+"""A process that repeats all-reduces with others, as ranks of a training do between their layers.
 
 ``setup`` (once) has its number, how many there are, the file in which they meet, and the bytes. The other commands and
-answers are those of ``kernel_worker``: a run lasts until one of them is told to rest, and ends for all of them at once.
+answers are those of ``kernel_worker``: a run lasts until one process receives ``rest``, and ends for all at once.
 """
 
 import os
@@ -18,11 +18,11 @@ from deeppool.processes.managed_process import CommandChannel
 
 ELEMENT_BYTES = 4
 TIMEOUT = timedelta(seconds=120)
-"""With the others; who started them notices a death much sooner."""
+"""Limit of an all-reduce with the others; the process that started them detects a failure much sooner."""
 
 
 def main() -> None:
-    """Obeys until it is told to exit."""
+    """Executes commands until ``exit``."""
     commands = CommandChannel()
     setup = commands.next()
     device = CpuDevice()

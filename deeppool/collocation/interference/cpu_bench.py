@@ -44,16 +44,16 @@ class CpuBench:
 
     @property
     def arrangements(self) -> list[str]:
-        """Their names."""
+        """Names of the arrangements."""
         return list(self._backgrounds)
 
     def alone(self, kernel: int, seconds: float) -> float:
-        """Kernels a second of the foreground, or of a background: they are the same."""
+        """Kernels per second of the foreground, or of a background: they are equal."""
         (done,) = run([self._foreground], kernel, seconds)
         return float(done["count"] / done["seconds"])
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
-        """Kernels a second of both."""
+        """Kernels per second of both."""
         child = self._backgrounds[arrangement]
         with running([child], background) as (beside,):
             (done,) = run([self._foreground], foreground, seconds, beside=child)
@@ -75,7 +75,7 @@ class CpuBench:
 def run(
     children: Sequence[ManagedProcess], kernel: int, seconds: float, *, beside: ManagedProcess | None = None
 ) -> list[Message]:
-    """Runs of some workers at once, so many seconds long: what each has done, and the process beside it meanwhile."""
+    """Runs some workers at once for some seconds; returns the answer of each and of the process beside it."""
     for child in children:
         child.send("run", kernel=kernel, seconds=seconds, beside=None if beside is None else beside.process.pid)
     return [receive(child, RUN_SECONDS) for child in children]
@@ -83,7 +83,7 @@ def run(
 
 @contextlib.contextmanager
 def running(children: Sequence[ManagedProcess], kernel: int) -> Iterator[list[Message]]:
-    """Workers that run meanwhile; afterwards told what each has done."""
+    """Keeps workers running during the block; afterwards the list holds the answer of each."""
     done: list[Message] = [{} for _ in children]
     for child in children:
         child.send("run", kernel=kernel, seconds=None, beside=None)
@@ -105,7 +105,7 @@ def _start(
     kinds: Sequence[KernelSpec],
     sizes: list[int] | None,
 ) -> tuple[ManagedProcess, list[int]]:
-    """A worker, and the sizes of its kernels: those given, so that all run the same, or those that it found."""
+    """Starts a worker; returns it and the sizes of its kernels, those given or those that it found."""
     child = ending.enter_context(
         ManagedProcess("deeppool.collocation.interference.kernel_worker", name, fork_server=fork_server())
     )
@@ -114,10 +114,10 @@ def _start(
 
 
 def select_arrangements(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Those wanted, in the order of those known.
+    """Returns the requested arrangements, in the order of those supported.
 
     Raises:
-        InvalidValueError: one is not known, or none is wanted.
+        InvalidValueError: one is not supported, or none is requested.
     """
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:

@@ -1,6 +1,6 @@
 """Pairs of kernels on a GPU: two streams of one process, of equal priority or the background's lower.
 
-Never run: no GPU was at hand when this was written.
+Never run on a GPU so far.
 """
 
 import time
@@ -20,13 +20,13 @@ class StreamJob:
     """One kernel after another on one stream, a few launches ahead of the device."""
 
     def __init__(self, run: Callable[[], object], stream: torch.cuda.Stream) -> None:
-        """Nothing is launched yet."""
+        """Launches nothing yet."""
         self._run, self._stream = run, stream
         self._queued: deque[torch.cuda.Event] = deque()
         self.count = 0
 
     def feed(self) -> None:
-        """Counts what has ended, and launches as many."""
+        """Counts the launches that have ended, and replaces them."""
         while self._queued and self._queued[0].query():
             self._queued.popleft()
             self.count += 1
@@ -67,11 +67,11 @@ class CudaBench:
         torch.cuda.synchronize()
 
     def alone(self, kernel: int, seconds: float) -> float:
-        """Kernels a second."""
+        """Kernels per second."""
         return self._measure([StreamJob(self._foreground[kernel], self._streams["foreground"])], seconds)[0]
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
-        """Kernels a second of both."""
+        """Kernels per second of both."""
         jobs = [
             StreamJob(self._foreground[foreground], self._streams["foreground"]),
             StreamJob(self._background[background], self._streams[arrangement]),
@@ -100,4 +100,4 @@ class CudaBench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was launched has ended after every measurement."""
+        """Does nothing: every measurement waits for what it launched."""

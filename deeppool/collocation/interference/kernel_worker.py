@@ -17,7 +17,7 @@ from deeppool.processes.managed_process import CommandChannel
 
 
 def main() -> None:
-    """Obeys until it is told to exit."""
+    """Executes commands until ``exit``."""
     commands = CommandChannel()
     setup = commands.next()
     pin_to_core(setup["core"])
@@ -35,12 +35,12 @@ def main() -> None:
 def serve(
     commands: CommandChannel, kernels: Sequence[Callable[[], object]], *, over: Callable[[], bool] | None = None
 ) -> None:
-    """Runs what it is told to, until it is told to exit.
+    """Executes commands until ``exit``.
 
     Args:
-        commands: where it is told.
+        commands: channel of the commands.
         kernels: by number.
-        over: asked after each kernel whether the run ends; unless given, it does with the next command.
+        over: called after each kernel; returns whether the run ends. Default: it ends with the next command.
     """
     over = over or commands.pending
     while (message := commands.next())["command"] != "exit":

@@ -1,4 +1,4 @@
-"""Synthetic kernels beside one another on this machine → :class:`Interference`."""
+"""Measures synthetic kernels beside one another on this machine → :class:`Interference`."""
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Arrangement, Interference
 
 PAIRS_IN_A_WAIT = 20
-"""A background's training does few steps in short waits, so each length, and transfers, are measured as long as so
-many pairs."""
+"""Multiple of a pair's seconds for which each length of wait, and transfers, are measured, as a background's training
+does few steps in short waits."""
 
 
 @registered
@@ -39,7 +39,7 @@ def measure_interference(
     rounds: int = 3,
     on_progress: Progress | None = None,
 ) -> Interference:
-    """Every kernel alone and beside every other, as DeepPool's figure 12 has it.
+    """Measures every kernel alone and beside every other, as in DeepPool's figure 12.
 
     On a CPU the foreground is a process on the first core; the background is another one, on the same core at each
     priority, or on a second core. On a GPU both are streams of one process. Nothing else may run meanwhile.
@@ -104,7 +104,7 @@ def measure_interference(
 
 
 def _progress_of_parts(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:
-    """For each part of the measurement, which takes about so long, who is told of the share of it that is done."""
+    """Returns, per part of the measurement with its expected seconds, a callback for the share of it that is done."""
     told: dict[str, Callable[[float], None]] = {}
     since, whole = 0.0, sum(parts.values())
     for what, length in parts.items():

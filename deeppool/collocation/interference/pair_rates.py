@@ -1,4 +1,4 @@
-"""All pairs of kernels in turn, several times, so that a machine that grows slower does so for all of them."""
+"""Measures all pairs of kernels in turn, several times, so that a machine that becomes slower affects all of them."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -13,29 +13,29 @@ class PairBench(Protocol):
 
     @property
     def arrangements(self) -> Sequence[str]:
-        """Their names."""
+        """Names of the arrangements."""
         ...
 
     def alone(self, kernel: int, seconds: float) -> float:
-        """Kernels a second of the foreground."""
+        """Kernels per second of the foreground."""
         ...
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
-        """Kernels a second of both."""
+        """Kernels per second of both."""
         ...
 
 
 def measure_rates(
     bench: PairBench, classes: int, seconds: float, rounds: int, report: Callable[[float], None]
 ) -> NDArray[np.float64]:
-    """Medians over the rounds, in each of which a rate is taken against the median alone.
+    """Returns medians over the rounds, in each of which a rate is relative to the median alone.
 
     Args:
         bench: that runs the kernels.
         classes: of kernels.
         seconds: of each pair in each round.
         rounds: how often.
-        report: told the share that is done.
+        report: called with the share that is done.
 
     Returns:
         Rates as parts of alone: arrangement x (foreground, background) x class of the foreground x of the background.

@@ -17,9 +17,9 @@ from deeppool.errors import InvalidValueError
 SUM_INTENSITY = 1 / 12
 """FLOP per byte of c = a + b in 32 bits."""
 MATRICES = {"cpu": (16, 128), "cuda": (16, 128, 1024)}
-"""Rows of the square matrices; N rows make N / 6 FLOP per byte."""
+"""Rows of the square matrices; N rows give N / 6 FLOP per byte."""
 DURATIONS = {"cpu": (2e-4, 2e-3, 2e-2), "cuda": (2e-5, 2e-4, 2e-3)}
-"""Seconds."""
+"""Seconds of a kernel."""
 _EXAMPLE = {"matrices": "16, 128", "durations": "0.0002, 0.002"}
 BUFFER = {"cpu": 2**25, "cuda": 2**28}
 """Numbers in each of three buffers: more than a cache holds."""
@@ -27,21 +27,21 @@ BUFFER = {"cpu": 2**25, "cuda": 2**28}
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """A kernel to be made: a sum, or products of matrices with so many rows."""
+    """A kernel to be made: a sum, or products of matrices of some size."""
 
     rows: int | None
     seconds: float
 
     @property
     def intensity(self) -> float:
-        """FLOP per byte, if each number is read or written once."""
+        """FLOP per byte, where each number is read or written once."""
         return SUM_INTENSITY if self.rows is None else self.rows / 6
 
 
 def kernel_specs(
     device: str, matrices: Sequence[int] | None = None, durations: Sequence[float] | None = None
 ) -> list[KernelSpec]:
-    """All classes, in the order of an Interference record.
+    """Returns all classes, in the order of an Interference record.
 
     Args:
         device: ``cpu`` or ``cuda``.
@@ -62,12 +62,12 @@ def kernel_specs(
 
 
 def buffers(device: str) -> list[torch.Tensor]:
-    """Two to read and one to write, for all kernels of a process."""
+    """Returns two buffers to read and one to write, for all kernels of a process."""
     return [torch.rand(BUFFER[device], device=device) for _ in range(3)]
 
 
 def calibrate(kind: KernelSpec, held: list[torch.Tensor], synchronize: Callable[[], None]) -> int:
-    """Numbers to add, or matrices to multiply, that take about as long as the kind says."""
+    """Returns how many numbers to add, or matrices to multiply, take about the duration of the class."""
     unit = 1 if kind.rows is None else kind.rows**2
     most = held[0].numel() // unit
     count = 4096 if kind.rows is None else 1
@@ -81,7 +81,7 @@ def calibrate(kind: KernelSpec, held: list[torch.Tensor], synchronize: Callable[
 
 
 def launcher(kind: KernelSpec, held: list[torch.Tensor], count: int) -> Callable[[], object]:
-    """Runs the kernel, each time on other parts of the buffers."""
+    """Returns a function that runs the kernel, each time on other parts of the buffers."""
     shape = (count,) if kind.rows is None else (count, kind.rows, kind.rows)
     size = count if kind.rows is None else count * kind.rows**2
     parts = [[one[start : start + size].view(shape) for one in held] for start in _starts(held[0].numel(), size)]
@@ -95,12 +95,12 @@ def launcher(kind: KernelSpec, held: list[torch.Tensor], count: int) -> Callable
 
 
 def _starts(length: int, size: int) -> range:
-    """Of at most 64 parts that lie apart."""
+    """Returns the starts of at most 64 parts that do not overlap."""
     return range(0, length - size + 1, max(size, length // 64))
 
 
 def _time(run: Callable[[], object], synchronize: Callable[[], None]) -> float:
-    """Median of seven batches, each long enough to time, without what waiting for the device costs."""
+    """Returns the median of seven batches, each long enough to time, without the cost of waiting for the device."""
     run()
     synchronize()
     times = []

@@ -1,7 +1,7 @@
-"""A process that trains a model on one core; one that rests now and then waits, as if for another rank.
+"""A process that trains a model on one core, and may wait after some layers, as if for another rank.
 
 ``setup`` (once) has the model, its batch and, for each of its runs, the seconds of a wait and of the work before it.
-The other commands and answers are those of ``kernel_worker``: a run is told by its number, and counts steps.
+The other commands and answers are those of ``kernel_worker``: a run is given by its number, and counts steps.
 """
 
 import time
@@ -22,7 +22,7 @@ WARMUP_STEPS = 3
 
 
 def main() -> None:
-    """Obeys until it is told to exit."""
+    """Executes commands until ``exit``."""
     commands = CommandChannel()
     setup = commands.next()
     pin_to_core(setup["core"])
@@ -43,21 +43,21 @@ def _step(rest: "PeriodicSleep", wait: float, work: float, step: Callable[[], No
 
 
 class PeriodicSleep:
-    """Called after a layer: waits if there was enough work since the last time."""
+    """Hook of a module that waits after a layer, if there was enough work since the last wait."""
 
     def __init__(self) -> None:
-        """Never, until it is told how long."""
+        """Starts without waits."""
         self.wait, self.work, self._last = 0.0, 0.0, time.perf_counter()
 
     def __call__(self, *_: object) -> None:
-        """A hook of a module."""
+        """Waits where a wait is due."""
         if self.wait and time.perf_counter() - self._last > self.work:
             time.sleep(self.wait)
             self._last = time.perf_counter()
 
 
 def training(name: str, batch: int, rest: Callable[..., None]) -> Callable[[], None]:
-    """One step of a model of torchvision, which calls ``rest`` before and after its convolutions."""
+    """Returns a function for one step of a torchvision model that calls ``rest`` before and after convolutions."""
     build, _ = torchvision_model(name)
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)

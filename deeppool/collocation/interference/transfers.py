@@ -1,7 +1,7 @@
-"""What a background at the lowest priority gets done inside transfers, while their ranks wait for what the others send.
+"""Measures the work of a background at the lowest priority inside transfers, while their ranks wait for data.
 
 Two ranks all-reduce, each with a ResNet-18 in training on its core. Their waits are short, but a background loses less
-in them than in waits of a training, we infer because what moves leaves it more of the caches.
+in them than in waits of a training, presumably because transfers leave it more of the caches.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from deeppool.processes.rank_group import private_folder
 
 RANKS = 2
 BYTES = 2**24
-"""Of an all-reduce; a background got 88 % of a quarter of a megabyte, 76 of 256 (``benchmarks/interference``)."""
+"""Bytes of an all-reduce; a background got 88 % of a quarter of a megabyte, 76 of 256 (``benchmarks/interference``)."""
 
 
 def measure_transfers(seconds: float, rounds: int, report: Callable[[float], None]) -> float:
-    """Backgrounds alone, then beside ranks, several times. Needs a core for each rank.
+    """Measures backgrounds alone, then beside ranks, several times; needs a core for each rank.
 
     Args:
         seconds: that the backgrounds train beside the ranks in each round, and half as long alone.
         rounds: whose median counts.
-        report: told the share that is done.
+        report: called with the share that is done.
 
     Returns:
         Steps that the backgrounds did in the time in which the ranks used no CPU, as a part of those that they do in as

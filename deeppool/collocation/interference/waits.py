@@ -1,7 +1,7 @@
-"""What a background at the lowest priority gets done while a foreground on its core waits, by the length of a wait.
+"""Measures the work of a background at the lowest priority while a foreground on its core waits, by length of wait.
 
 A ResNet-50 trains and rests after some layers, for as long as a wait is; a ResNet-18 trains beside it. A background
-that comes in for a moment has lost its caches to the foreground, and begins late.
+that runs only briefly has lost its caches to the foreground, and starts late.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 
 WAITS = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 2e-2)
-"""Seconds."""
+"""Seconds of a wait."""
 WORK, MOST_WORK = 5, 5e-2
-"""Before a wait: so many times its length, but no more seconds."""
+"""Work before a wait: multiple of its length, and most seconds."""
 FOREGROUND, BACKGROUND = ("resnet50", 8), ("resnet18", 4)
 
 
 def check_waits(waits: Sequence[float]) -> tuple[float, ...]:
-    """Ascending, each once.
+    """Returns the waits in ascending order, each once.
 
     Raises:
         InvalidValueError: a wait that is not positive.
@@ -36,13 +36,13 @@ def check_waits(waits: Sequence[float]) -> tuple[float, ...]:
 def measure_waits(
     waits: Sequence[float], seconds: float, rounds: int, report: Callable[[float], None]
 ) -> tuple[float, ...]:
-    """Every length in turn, several times, each after the background alone.
+    """Measures every length in turn, several times, each after the background alone.
 
     Args:
         waits: seconds.
         seconds: that the background trains beside each length in each round, and half as long alone.
         rounds: whose median counts.
-        report: told the share that is done.
+        report: called with the share that is done.
 
     Returns:
         Per length the steps that the background did in the time in which the foreground used no CPU, as a part of
@@ -73,7 +73,7 @@ def _harvest_of_idle(foreground: ManagedProcess, background: ManagedProcess, res
 
 
 def start_background(ending: contextlib.ExitStack, core: int) -> ManagedProcess:
-    """A training at the lowest priority, which does not rest by itself."""
+    """Starts a training at the lowest priority, which does not rest by itself."""
     return _start(ending, "training at the lowest priority", core, *BACKGROUND, "lowest", [(0.0, 0.0)])
 
 

@@ -14,7 +14,7 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
     """Draws burst-parallel plans with collocation and static partitions, a panel for each foreground.
 
     Args:
-        shared: what ``dp.share`` found; predictions, and the subtitle says what they lean on.
+        shared: what ``dp.share`` found; predictions, and the subtitle states what they are based on.
         dark: for a dark page.
 
     Raises:

@@ -16,7 +16,7 @@ RANGES: dict[Any, Callable[[tuple[Any, ...]], tuple[Any, Any, int]]] = {
     aten.gather.default: lambda args: (args[2], args[0], args[1]),
     aten.index_select.default: lambda args: (args[2], args[0], args[1]),
 }
-"""For indexing operators: the indices, the indexed tensor and the dimension."""
+"""Functions from an indexing operator's arguments to the indices, the indexed tensor and the dimension."""
 UNKNOWN = 2
 """Number of values of integers that index nothing, such as masks."""
 

@@ -133,7 +133,7 @@ def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
     """Saves a model object for the processes of this run; returns the reference for :func:`load_model`.
 
     It is pickled with its code, which includes models defined in a notebook. ``folder`` must be private to this
-    process: whoever can write to it can run code.
+    process: write access to it allows running code.
     """
     import cloudpickle
 

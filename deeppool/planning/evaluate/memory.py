@@ -40,7 +40,7 @@ class LayerMemory:
     batch: int
     """Samples of its shard there."""
     parameters: int
-    """With gradients and optimizer state; tied parameters count for the first layer that uses them."""
+    """Bytes of parameters, gradients and optimizer state; tied parameters count for the first layer that uses them."""
     activations: int
     received: int
     total: int
@@ -55,13 +55,13 @@ class MemoryUse:
 
     gpus: tuple[int, ...]
     parameters: int
-    """With their 16-bit copies under autocast."""
+    """Bytes of parameters with gradients and optimizer state, and of their 16-bit copies under autocast."""
     gradients: int
     optimizer_state: int
     activations: int
-    """Kept by the forward for the backward."""
+    """Bytes of activations that the forward keeps for the backward."""
     received: int
-    """Copies of inputs from layers on other GPU sets."""
+    """Bytes of copies of inputs from layers on other GPU sets."""
     total: int
     heaviest: tuple[LayerMemory, ...]
     """The largest layers, descending."""

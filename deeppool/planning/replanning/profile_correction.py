@@ -26,7 +26,7 @@ from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
 
 NOISE = 0.03
-"""Relative. Rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
+"""Relative noise: rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
 
 MeasuredTimes = RunRecord | TrainingRecord | Mapping[str, tuple[float, float]]
 """Record of a run or training of the plan; or forward and backward seconds by layer, at the plan's per-GPU batches."""
@@ -38,7 +38,7 @@ class MeasuredTime:
 
     layers: tuple[int, ...]
     batch: int
-    """Per GPU."""
+    """Samples per GPU."""
     forward: float
     backward: float
 
@@ -49,7 +49,7 @@ class Correction:
 
     layers: tuple[str, ...]
     batch: int
-    """Per GPU, at which they ran."""
+    """Samples per GPU at which they ran."""
     profiled: float
     """Seconds of forward and backward."""
     measured: float
@@ -74,7 +74,7 @@ class CorrectedProfile:
     """A profile corrected by a run."""
 
     profile: Profile
-    """Its ``method`` names the corrections and the run."""
+    """Corrected profile; its ``method`` names the corrections and the run."""
     corrections: tuple[Correction, ...]
     layers: tuple[int, ...]
     """Layers whose times changed: those that were corrected, and those of equal signature."""

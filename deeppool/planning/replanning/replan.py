@@ -1,7 +1,7 @@
 """``dp.replan``: the best plan for measured times of a run, and its gain over the plan that ran.
 
 The measured times correct the profile (see ``profile_correction``), the old plan is costed again with the corrected
-times, and the search runs again with the options of the old plan. With the costs of the old profile at hand, only
+times, and the search runs again with the options of the old plan. With the costs of the old profile, only
 layers whose times changed are costed again.
 """
 
@@ -41,7 +41,7 @@ HYSTERESIS = 0.05
 
 @dataclass(frozen=True)
 class Replan:
-    """A plan at the times of a run, beside the best plan at these times."""
+    """A plan at the measured times of a run, and the best plan at these times."""
 
     KIND: ClassVar[str] = "replan"
 
@@ -68,7 +68,7 @@ class Replan:
     search_time: float
     """Seconds of correction, costs and search."""
     changes: PlanDiff
-    """From ``before`` to ``after``."""
+    """Differences from ``before`` to ``after``."""
     profile: Profile
     """The corrected profile."""
 

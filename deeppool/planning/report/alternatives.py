@@ -20,7 +20,7 @@ class CountCost(AlternativeCost):
     """Cost of one GPU count of a layer, the plan's own count included."""
 
     chosen: bool
-    """Whether it is the plan's."""
+    """Whether it is the plan's own count."""
     time: float
     """Seconds of the layer in one iteration: reshard + forward + backward + sync."""
 
@@ -33,7 +33,7 @@ class LayerAlternatives:
     gpu_count: int
     counts: tuple[CountCost, ...]
     reason: str
-    """What speaks against the next smaller and the next larger count."""
+    """Reasons against the next smaller and the next larger count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,13 @@ class LayerChange:
     before: PlacedLayer
     after: PlacedLayer
     change: float
-    """Of the layer's time: compute + reshard + sync."""
+    """Change of the layer's time: compute + reshard + sync."""
     compute: float
-    """Of forward and backward: another per-GPU batch, or other layer times."""
+    """Change of forward and backward, by another per-GPU batch or other layer times."""
     reshard: float
-    """Of transfers of its inputs and their gradients: this layer or one that it reads has other GPUs."""
+    """Change of the transfers of its inputs and their gradients: this layer or one that it reads has other GPUs."""
     sync: float
-    """Of the all-reduce of its gradients."""
+    """Change of the all-reduce of its gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def _arrow(before: str, after: str) -> str:
 
 
 def _gpus(gpus: Iterable[int]) -> str:
-    """How many GPUs, and which unless they are the first ones: ``4``, ``4 (4-7)``, ``2 (0,3)``."""
+    """Returns the number of GPUs, and which unless they are the first ones: ``4``, ``4 (4-7)``, ``2 (0,3)``."""
     found = list(gpus)
     first, last = found[0], found[-1]
     if found == list(range(len(found))):

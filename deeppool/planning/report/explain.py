@@ -31,7 +31,7 @@ def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple
 
 
 def _gpus_text(layer: LayerAssignment) -> str:
-    """``4``, or ``4 (8–11)`` where a branch beside others has GPUs of its own."""
+    """Returns ``4``, or ``4 (8–11)`` where a branch has GPUs of its own."""
     first, last = layer.gpus[0], layer.gpus[-1]
     where = f" ({first})" if first == last else f" ({first}–{last})"
     return f"{layer.gpu_count}{where if first else ''}"

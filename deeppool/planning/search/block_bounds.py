@@ -22,7 +22,7 @@ from deeppool.planning.search.branch_bounds import BranchBounds
 from deeppool.planning.search.gpu_partition import PartitionSet
 
 NEVER = 1e30
-"""Seconds, for what the limit forbids, where arithmetic needs a number."""
+"""Seconds that stand for what the limit forbids, where arithmetic needs a finite number."""
 
 
 class BlockBounds:
@@ -55,7 +55,7 @@ class BlockBounds:
         """Whether ``time`` knows both bounds."""
 
     def sharpen(self) -> None:
-        """Takes the second bound too, and keeps the larger ones."""
+        """Computes the second bound too, and keeps the larger ones."""
         self.sharp = True
         self.time = np.maximum(self.time, self._passes.sum(axis=1))
 
@@ -67,7 +67,7 @@ class BlockBounds:
 
     @cached_property
     def _passes(self) -> Floats:
-        """(arrangement, 2, fork, join) the same in each."""
+        """(arrangement, 2, fork, join) seconds of both passes that no way can beat, in each arrangement."""
         # Transfers count half in either pass.
         half = self._least[:, :, None, None, :] / 2
         excess = np.minimum([reach.passes for reach in self._reaches], NEVER) - half
@@ -84,5 +84,5 @@ class BlockBounds:
 
 
 def _padded(values: Floats) -> Floats:
-    """The same with zeros behind."""
+    """Returns the values with a row of zeros appended."""
     return np.concatenate([values, np.zeros((1, *values.shape[1:]))])

@@ -36,7 +36,7 @@ class BlockEvaluation:
         self._stairs: dict[int, list[tuple[float, float, None]]] = {}
 
     def best(self) -> PartialPlan:
-        """The best lanes, and what none can beat."""
+        """Returns the best lanes, with what none can beat."""
         best, cap = NO_LABELS, math.inf
         for thorough in (False, True):
             for index in self.order:
@@ -59,7 +59,7 @@ class BlockEvaluation:
         return self.passage(best, 0)._replace(lower=min(cap, float(lower)) + self.own)
 
     def _is_ruled_out(self, index: int, cap: float, thorough: bool) -> bool:
-        """Whether no way in an arrangement is within the cap, by better bounds where those at hand do not say so."""
+        """Whether no way in an arrangement is within the cap, with better bounds where these do not decide."""
         crossing = self.crossing
         if self.bounds[index] < cap and thorough and not crossing.bounds.sharp:
             crossing.sharpen()

@@ -18,7 +18,7 @@ class BranchBounds:
 
     way: PathTable
     layers: int
-    """To add to the layers of ``way``."""
+    """Offset to add to the layers of ``way``."""
     moved: Floats
     """(S, last, join) seconds from the branch's last layer; inf where that is not permitted."""
     tail: "tuple[BatchedStep, int] | None"
@@ -37,7 +37,7 @@ class BranchBounds:
 
     @property
     def exact(self) -> bool:
-        """Whether there is no region in it."""
+        """Whether the branch contains no region."""
         return self.way.lower is self.way.guess and (self.tail is None or self.tail[0].lower is self.tail[0].guess)
 
     def ends(self, times: Floats, slot: int, before: int, after: int) -> list[tuple[float, float, int]]:

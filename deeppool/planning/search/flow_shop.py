@@ -122,7 +122,7 @@ def _before(
 
 
 def _undominated(options: Integers, seconds: Floats, lag: Floats, count: int) -> Integers:
-    """Of ways with the same options, those that no other one beats in both numbers."""
+    """Returns the indices of the ways that no other way with the same options beats in both numbers."""
     key = options @ count ** np.arange(options.shape[1])
     order = np.lexsort((lag, seconds, key))
     found = [order[:0]]

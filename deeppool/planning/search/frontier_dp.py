@@ -29,7 +29,7 @@ from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.shortest_path import Choice, ExhaustedError
 
 TOP = 0.35
-"""Of the ratio, for the series of the whole model."""
+"""Share of the ratio by which the series of the whole model is thinned."""
 MOST_KEPT = 3_000
 """Most labels of the series of the whole model, where none is rounded."""
 
@@ -45,7 +45,7 @@ class GroupLabels:
     """(K,) seconds that the join pays at least to fetch their results."""
 
     def elsewhere(self, start: int) -> "GroupLabels":
-        """The same on other GPUs."""
+        """Returns the same labels on other GPUs."""
         return replace(self, menu=self.menu.elsewhere(0, start))
 
 
@@ -53,7 +53,7 @@ class LabelSolver:
     """Computes the labels of the parts of one model; equal parts share them."""
 
     def __init__(self, prices: LimitedCosts, ratio: float, most: float) -> None:
-        """Begins with none.
+        """Starts without labels.
 
         Args:
             prices: without a limit.
@@ -75,10 +75,10 @@ class LabelSolver:
         *,
         beside: bool = False,
     ) -> LabelSet:
-        """From a layer of a series to the next one, that one included.
+        """Returns the labels of the step from a layer of a series to the next one, that one included.
 
         Args:
-            block: what lies between them.
+            block: branches or region between them.
             fork: the layer before.
             layer: the next one.
             slot: GPUs to use, seen from the fork's.
@@ -98,7 +98,7 @@ class LabelSolver:
         return menu.elsewhere(first - there)
 
     def series(self, first: LabelSet, second: LabelSet) -> LabelSet:
-        """One after another, where nothing runs beside them: of ways with the same last count the efficient ones."""
+        """Returns the efficient ways through two parts in sequence, of ways with the same last count."""
         counts = len(self.counts)
         second = efficient(second, counts, self.ratio)
         self._spend(count_pairs(first.after, second.before))
@@ -109,11 +109,11 @@ class LabelSolver:
         return kept
 
     def ended(self, menu: LabelSet) -> LabelSet:
-        """The efficient ways, whatever their last count."""
+        """Returns the efficient ways, whatever their last count."""
         return efficient(replace(menu, after=np.zeros_like(menu.after)), len(self.counts))
 
     def efficient(self, menu: LabelSet, beside: bool) -> LabelSet:
-        """Rows that matter."""
+        """Returns the rows that matter."""
         if self.ratio or not beside:
             return efficient(menu, len(self.counts), self.ratio)
         return efficient_in_passes(menu, len(self.counts))
@@ -139,13 +139,13 @@ class LabelSolver:
         return self.efficient(one_after_another(first, second, *pairs(first.after, second.before)), beside)
 
     def _together(self, first: LabelSet, second: LabelSet, beside: bool) -> LabelSet:
-        """Both, one after the other, between the same ends."""
+        """Returns both parts one after the other, between the same ends."""
         keys = self._ends(first), self._ends(second)
         self._spend(count_pairs(*keys))
         return self.efficient(one_after_another(first, second, *pairs(*keys)), beside)
 
     def _parallel(self, first: GroupLabels, second: GroupLabels, beside: bool) -> GroupLabels:
-        """Both at the same time, between the same ends."""
+        """Returns both parts at the same time, between the same ends."""
         keys = self._ends(first.menu), self._ends(second.menu)
         self._spend(count_pairs(*keys))
         left, right = pairs(*keys)
@@ -293,7 +293,7 @@ class LabelSolver:
         return self._then(ways, rest, beside)
 
     def _region(self, region: NonSeriesParallel, fork: int, join: int, slot: GroupShape) -> LabelSet:
-        """The region's layers all on one GPU count, whichever."""
+        """Returns labels of the region's layers, all on one GPU count."""
         rows = 1 if fork == INPUT else len(self.counts)
         wide = int((self.counts <= slot[0]).sum())
         before, option, after = (x.ravel() for x in np.indices((rows, wide, wide)))

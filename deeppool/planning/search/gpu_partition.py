@@ -19,7 +19,7 @@ from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Loca
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
 
 MAX_BRANCHES = 5
-"""Of blocks with more branches not every partition is tried (with 5 there are 52 groupings)."""
+"""Most branches of which every partition is tried; five have 52 groupings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class GpuGroup:
     start: int
     """First GPU, from the start of the block's GPUs."""
     place: Locality
-    """Of its GPUs, relative to those of the block's fork and join."""
+    """Locality of its GPUs, relative to those of the block's fork and join."""
 
 
 Partition = tuple[GpuGroup, ...]
@@ -46,7 +46,7 @@ class PartitionSet:
     """All partitions of some GPUs among branches that no other partition dominates, ready for NumPy."""
 
     arrangements: tuple[Partition, ...]
-    """In sequence first."""
+    """Partitions, the one in sequence first."""
     slots: tuple[GroupShape, ...]
     lanes: tuple[tuple[tuple[int, ...], int], ...]
     """Distinct groups: their branches, and which of ``slots`` they are."""
@@ -104,7 +104,7 @@ def is_complete(branches: int) -> bool:
 
 
 GpuSet = tuple[int, ...] | range
-"""Ascending."""
+"""GPUs in ascending order."""
 Gpus = Sequence[GpuSet]
 """Per layer of a graph the GPUs that compute it."""
 
@@ -199,7 +199,7 @@ def _descending(widths: Sequence[int], lanes: int, room: int) -> Iterator[tuple[
 
 
 def _widened(chosen: tuple[int, ...], wider: dict[int, int]) -> Iterator[tuple[int, ...]]:
-    """The same widths with one of them a step wider, or several equal ones."""
+    """Yields the widths with one of them a step wider, or several equal ones."""
     for position, width in enumerate(chosen):
         if width in wider and (position == 0 or chosen[position - 1] >= wider[width]):
             yield (*chosen[:position], wider[width], *chosen[position + 1 :])

@@ -26,7 +26,7 @@ class LabelBundle:
     lower: Floats
     """Seconds that no ways with the same ends can beat, forward and backward."""
     settled: NDArray[np.bool_]
-    """Whether the branches' own times are what they are, and no bounds."""
+    """Whether the times of the branches are exact rather than bounds."""
     parts: list[Parts]
 
     @property
@@ -73,7 +73,7 @@ class LabelBundle:
         return self.keep(np.array(kept))
 
     def elsewhere(self, layers: int, start: int) -> "LabelBundle":
-        """The same ways through an equal part of the model, on other GPUs."""
+        """Returns the same ways for an equal part of the model, on other GPUs."""
         return replace(
             self, parts=[tuple((passage, a + layers, b + start) for passage, a, b in way) for way in self.parts]
         )

@@ -52,7 +52,7 @@ class LabelSet:
 
     @property
     def exact(self) -> bool:
-        """Whether no way was left out but what another one beats."""
+        """Whether only dominated ways were left out."""
         return bool((self.lower >= self.time * (1 - 1e-12)).all())
 
     def keep(self, rows: Integers) -> "LabelSet":
@@ -70,7 +70,7 @@ class LabelSet:
         )
 
     def elsewhere(self, layers: int, start: int = 0) -> "LabelSet":
-        """The same through an equal part of the model, or on other GPUs."""
+        """Returns the same labels for an equal part of the model, or on other GPUs."""
         if not layers and not start:
             return self
         trace = self.trace
@@ -108,7 +108,7 @@ def pairs(first: Integers, second: Integers) -> tuple[Integers, Integers]:
 
 
 def count_pairs(first: Integers, second: Integers) -> int:
-    """How many pairs have equal keys."""
+    """Returns the number of pairs with equal keys."""
     most = 1 + max(int(first.max(initial=0)), int(second.max(initial=0)))
     return int(np.bincount(first, minlength=most).astype(float) @ np.bincount(second, minlength=most))
 
@@ -156,7 +156,7 @@ def efficient(menu: LabelSet, counts: int, ratio: float = 0.0) -> LabelSet:
 
 
 def _thinned(menu: LabelSet, key: Integers, ratio: float) -> LabelSet:
-    """Of the ways in each cell of seconds the one with the least work, which stands for the others."""
+    """Keeps, in each cell of seconds, the way with the least work, which stands for the others."""
     cell = _cells(menu.lower, key, ratio)
     least, low = np.full(cell.max() + 1, np.inf), np.full(cell.max() + 1, np.inf)
     np.minimum.at(least, cell, menu.work)
@@ -231,7 +231,7 @@ def side_by_side(first: LabelSet, second: LabelSet, left: Integers, right: Integ
 
 
 def both(first: LabelSet, second: LabelSet, left: Integers, right: Integers) -> Trace:
-    """Of a row, the choices of its pair."""
+    """Returns a trace whose rows have the choices of both rows of a pair."""
 
     def trace(row: int) -> Iterator[Choice]:
         yield from first.trace(int(left[row]))

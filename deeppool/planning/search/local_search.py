@@ -50,11 +50,11 @@ class LocalSearch:
 
     @property
     def passes(self) -> Floats:
-        """Nothing is known of the passes by themselves."""
+        """(2, fork, join) zeros: there is no bound of a single pass."""
         return np.zeros((2, *self.lower.shape))
 
     def settle(self, before: int, after: int) -> PartialPlan:
-        """A good way, and how far from the bound it is."""
+        """Returns a good way, with its distance from the bound."""
         if (before, after) not in self._settled:
             self._settled[before, after] = found = self._settle(before, after)
             self.guess[before, after] = found.time
@@ -62,7 +62,7 @@ class LocalSearch:
         return self._settled[before, after]
 
     def front(self, before: int, after: int, cap: float) -> list[PartialPlan]:
-        """The way that :meth:`settle` finds."""
+        """Returns the way that :meth:`settle` finds."""
         found = self.settle(before, after)
         return [found] if found.lower <= cap else []
 

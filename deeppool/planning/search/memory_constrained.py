@@ -39,11 +39,11 @@ from deeppool.planning.search.search import SearchResult, search
 from deeppool.units import format_bytes
 
 MOST_STEPS = 60
-"""Of the search for lambda, which takes about ten."""
+"""Most steps of the search for lambda, which takes about ten."""
 MOST_REPETITIONS = 8
-"""Of the search, each with less memory for copies of resharded inputs."""
+"""Most repetitions of the search, each with less memory for copies of resharded inputs."""
 SPREADS = (0.05, 0.3)
-"""Of prices over the layers; a plan that leaves a run of equal blocks in the middle pays transfers for it."""
+"""Relative spread of the prices over the layers; a plan that splits a run of equal blocks pays transfers for it."""
 
 
 def search_memory_constrained(
@@ -97,7 +97,7 @@ class _Relaxation:
     bound: float = -math.inf
     """Seconds that no plan within the limit can beat and fit."""
     impossible: bool = False
-    """Certainly no plan within the limit fits."""
+    """Whether certainly no plan within the limit fits."""
 
 
 class _Problem:

@@ -35,9 +35,9 @@ from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.planning.search.search import SearchResult
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Of the seconds of all-reduces, for candidates."""
+"""Shares of the seconds of all-reduces that candidates count."""
 BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
-"""For lower bounds, beside 0; the last one for networks so slow that little else counts."""
+"""Shares for lower bounds, in addition to 0; the last one for networks so slow that little else counts."""
 
 
 def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:

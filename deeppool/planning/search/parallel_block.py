@@ -74,8 +74,8 @@ class BlockSolver:
                 return passage._replace(lower=min(passage.time, float(way.lower.min())))
 
     def way(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> tuple[PathTable, int]:
-        """The ways through a branch up to its tail, in each slot, and what to add to their layers."""
-        # Layers of a tail are read outside, which their shape does not tell: two layers in a row may be a branch
+        """Returns the ways through a branch up to its tail, in each slot, and the offset to add to their layers."""
+        # Layers of a tail are read outside, which their shape does not show: two layers in a row may be a branch
         # as well as a layer and its tail.
         layers = sorted(layers_of(replace(series, tail=None)))
         key = self.prices.shape(layers), slots
@@ -92,7 +92,7 @@ class BlockSolver:
         slots: tuple[GroupShape, ...],
         exits: tuple[Locality, ...] | None = None,
     ) -> tuple["BatchedStep", int]:
-        """What lies between a fork and its join, seen as a step, and what to add to its layers.
+        """Returns the step between a fork and its join, and the offset to add to its layers.
 
         Args:
             block: branches or a region.
@@ -139,7 +139,7 @@ class BlockSolver:
 
 
 class BatchedStep:
-    """Crossings or regions that differ in their GPUs only, as one step."""
+    """Blocks or regions that differ in their GPUs only, as one step."""
 
     def __init__(self, parts: Sequence["BlockStep | LocalSearch"]) -> None:
         """Takes one part for each slot."""
@@ -147,7 +147,7 @@ class BatchedStep:
         self.lower: Floats = np.stack([part.lower for part in parts])
         exact = all(part.lower is part.guess for part in parts)
         self.guess: Floats = self.lower if exact else np.stack([part.guess for part in parts])
-        # What a part learns later shows here.
+        # Later updates of a part show here.
         for part, lower, guess in zip(parts, self.lower, self.guess, strict=True):
             part.lower, part.guess = lower, guess
 

@@ -11,7 +11,7 @@ For comparison with the exact search (see ``search``) on the same costs. What th
   Algorithm 1 on every branch and its step into the joining layer; the branch that takes longest is critical,
   each other one runs beside it on a new set of GPUs if "communication overheads to move samples to and from"
   that set do not "increase the total training time or overshoot the amplification limit", else after it on
-  the same GPUs. Nobody adds up the sets, so the GPU budget may break.
+  the same GPUs. The sets are not added up, so the GPU budget may break.
 
 Where the paper leaves a choice, the reading here, and where it comes from:
 
@@ -91,7 +91,7 @@ class _Edge:
     arrival: Floats
     """Seconds of it that are transfers into the layer after it, and so part of that layer's T."""
     fetch: Floats
-    """As in a table."""
+    """Seconds that the samples take longer on their way to a new set of GPUs, as in :class:`_Table`."""
     trace: _Trace
 
 

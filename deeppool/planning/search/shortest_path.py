@@ -29,7 +29,7 @@ class PartialPlan(NamedTuple):
     time: float
     """Seconds, forward and backward."""
     forward: float
-    """Of them, seconds in the forward pass; the backward pass takes the rest."""
+    """Seconds in the forward pass; the backward pass takes the rest of ``time``."""
     lower: float
     """Seconds that no way with the same ends can beat; equal to ``time`` where this is the best one."""
     parts: tuple["Choice | tuple[PartialPlan, int, int]", ...]
@@ -63,12 +63,12 @@ def efficient(ways: list[PartialPlan]) -> list[PartialPlan]:
 
 
 class Step(Protocol):
-    """From one layer of a series to the next one, that one included; S sets of GPUs, or 1 for all of them."""
+    """Protocol of the step from a layer of a series to the next one, included; S sets of GPUs, or 1 for all of them."""
 
     lower: Floats
     """(S, before, after) seconds that no way can beat; inf where the limit permits none."""
     guess: Floats
-    """(S, before, after) seconds to reckon with: ``lower``, but for steps that are not settled exactly."""
+    """(S, before, after) estimated seconds: ``lower``, but for steps that are not evaluated exactly."""
 
     @property
     def passes(self) -> Floats:
@@ -76,10 +76,10 @@ class Step(Protocol):
 
     @property
     def version(self) -> int:
-        """Grows whenever a price changes."""
+        """Counter that grows whenever a price changes."""
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
-        """The best way, with its real price."""
+        """Returns the best way, with its exact price."""
 
     def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
         """All ways within ``cap`` seconds that trade forward for backward."""
@@ -91,7 +91,7 @@ class Edge:
     version = 0
 
     def __init__(self, prices: LimitedCosts, source: int, layer: int, places: Sequence[Locality]) -> None:
-        """Takes where the layer's GPUs are, seen from the source's: per set of GPUs, or once for all of them."""
+        """Takes the locality of the layer's GPUs relative to the source's: per set of GPUs, or once for all of them."""
         edges = [prices.edge(source, layer, place) for place in places]
         self.layer = layer
         self.lower: Floats = edges[0][0][None] if len(edges) == 1 else np.stack([edge[0] for edge in edges])
@@ -100,7 +100,7 @@ class Edge:
 
     @functools.cached_property
     def passes(self) -> Floats:
-        """What each pass takes of the transfer and the layer."""
+        """(S, 2, before, after) seconds of the transfer and the layer in each pass."""
         forward = np.stack(self._forward)
         never = np.where(np.isfinite(self.lower), 0.0, np.inf)
         return np.stack([forward + never, self.lower - forward], axis=1)

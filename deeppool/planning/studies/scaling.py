@@ -46,7 +46,7 @@ GLOBAL_BATCH = 256
 """Global batch of strong scaling, per-GPU batch of weak scaling: DeepPool, figures 1 and 3."""
 
 Progress = Callable[[str, float], None]
-"""Receives what is being planned and the fraction that is done."""
+"""Callback with a description of what is being planned and the fraction done."""
 UNKNOWN = (MissingProfileError, MissingStepsError, PlanError)
 """Errors that make one point missing instead of failing the study."""
 
@@ -142,7 +142,7 @@ def full_bisection(gpus: int, bandwidth: float, latency: float = LATENCY) -> Clu
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is trained, and the limits of its scaling."""
+    """Workload of a study, and the limits of its scaling."""
 
     profile: Profile
     compute: Callable[[int], float]

@@ -31,17 +31,17 @@ class ScalingPoint:
     """ceil(global_batch / gpus)."""
     iteration_time: float
     steps: int
-    """To the target accuracy, at this global batch."""
+    """Steps to the target accuracy at this global batch."""
     time_to_accuracy: float
     """Seconds: steps x iteration_time."""
     speedup: float
-    """Of the time to accuracy, over one GPU with the global batch that suits one GPU best."""
+    """Speed-up of the time to accuracy over one GPU with the global batch that suits one GPU best."""
     gpu_seconds: float
-    """Held by the training until the target accuracy; a burst-parallel iteration gives back GPUs within it."""
+    """GPU-seconds held until the target accuracy; a burst-parallel iteration gives back GPUs within it."""
     extrapolated: bool
     """Whether a layer time that it uses lies above the profile's largest batch."""
     optimality: str
-    """Of the plan of one iteration: ``exact``, or ``bound x``. Always ``exact`` for data parallelism."""
+    """Optimality of the plan of one iteration: ``exact``, or ``bound x``. Always ``exact`` for data parallelism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +66,22 @@ class ScalingStudy:
     device_name: str
     precision: Precision
     provenance: Literal["measured", "estimated"]
-    """Of the layer times; network times are always computed, and the steps come from ``steps_source``."""
+    """Source of the layer times; network times are always computed, and the steps come from ``steps_source``."""
     profile_batch_sizes: tuple[int, ...]
     steps_name: str
     steps_source: str
     network_model: NetworkModel
     latency: float
-    """Of every link, seconds."""
+    """Latency of every link, seconds."""
     gpu_counts: tuple[int, ...]
     bandwidths: tuple[float, ...]
     """Bytes per second, ascending."""
     global_batch: int
-    """Of strong scaling."""
+    """Global batch of strong scaling, samples."""
     per_gpu_batch: int
-    """Of weak scaling."""
+    """Per-GPU batch of weak scaling, samples."""
     amplification_limit: float | None
-    """Of the burst-parallel plans, per layer; None: no limit."""
+    """Amplification limit of the burst-parallel plans, per layer; None: no limit."""
     single_gpu_batch: int
     """The global batch with which one GPU reaches the accuracy soonest."""
     single_gpu_time: float

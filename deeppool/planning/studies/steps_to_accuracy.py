@@ -77,7 +77,7 @@ class CriticalBatch:
 
 @dataclass(frozen=True, slots=True)
 class FixedSamples:
-    """The same number of samples at every batch up to the largest one that the source reached: perfect scaling."""
+    """Perfect scaling: an equal number of samples at every batch up to the largest one that the source reached."""
 
     KIND: ClassVar[str] = "fixed-samples"
 
@@ -85,7 +85,7 @@ class FixedSamples:
     source: str
     samples: int
     largest_batch: int
-    """Up to which the source reached the target with these samples."""
+    """Largest batch at which the source reached the target with these samples."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.largest_batch < 1:

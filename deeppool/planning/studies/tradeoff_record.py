@@ -34,23 +34,23 @@ class OperatingPoint:
     """One way to share the cluster, with the predicted speed-up and throughputs."""
 
     strategy: Strategy
-    """Of the foreground."""
+    """Strategy of the foreground."""
     gpus: int
     """GPUs of the foreground's plan. The others train the background."""
     collocated: bool
     """Whether the background also uses the idle time of the foreground's GPUs; else the cluster is partitioned."""
     iteration_time: float
-    """Of the foreground, like the next three fields."""
+    """Seconds of an iteration of the foreground, to which the next three fields belong too."""
     gpu_seconds: float
     amplification: float
     """gpu_seconds / single-GPU iteration time."""
     speedup: float
-    """Over one GPU at the same global batch."""
+    """Speed-up of the foreground over one GPU at the same global batch."""
     foreground_throughput: float
     """Samples per second, like the next two fields."""
     background_throughput: float
     throughput: float
-    """Of the cluster: foreground plus background."""
+    """Throughput of the cluster, foreground plus background."""
 
     @property
     def amplification_limit(self) -> float:
@@ -69,7 +69,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionComparison:
-    """A static partition beside collocation, as DeepPool's section 7.1 compares them."""
+    """A static partition compared with collocation, as in DeepPool's section 7.1."""
 
     partition: OperatingPoint
     fastest: OperatingPoint
@@ -120,14 +120,14 @@ class SharedCluster:
     """Fraction of the idle time between the foreground's layers that the background uses; 1: no interference."""
     device_name: str
     provenance: Literal["measured", "estimated"]
-    """Estimated if one of the two profiles is."""
+    """Source of the profiles: estimated if one of the two is."""
     extrapolated_gpu_counts: tuple[int, ...]
     """GPU counts whose per-GPU batch lies above the profile's largest; with 1 among them, so is every speed-up."""
     single_gpu_iteration_time: float
     points: tuple[OperatingPoint, ...]
     """Burst parallel with collocation, fastest first; each slower one has more background throughput."""
     data_parallel_partitions: tuple[OperatingPoint, ...]
-    """By GPU count, the last one on all GPUs; there collocation adds nothing, as no GPU is ever idle."""
+    """Partitions by GPU count, the last one on all GPUs; there collocation adds nothing, as no GPU is ever idle."""
     burst_parallel_partitions: tuple[OperatingPoint, ...]
     """The fastest plan on each GPU count."""
     optimality: str

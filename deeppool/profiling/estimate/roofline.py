@@ -54,7 +54,7 @@ class Efficiency:
     weights: float
     """Fraction of the memory bandwidth for converting the layout of a convolution's weights."""
     pointwise_weights: float
-    """The same for convolutions of size 1."""
+    """Fraction of the memory bandwidth for converting the layout of weights of size-1 convolutions."""
 
     def seconds(self, columns: "Columns", gpu: GpuSheet, *, tf32: bool = True) -> Array:
         """Returns the seconds of each kernel.

@@ -1,4 +1,4 @@
-"""Layer times on the device at hand.
+"""Layer times on this machine's device.
 
 profile           dp.profile: a captured model to a Profile
 bench             repeated iterations of a model on a device

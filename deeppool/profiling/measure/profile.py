@@ -1,4 +1,4 @@
-"""Measurement of a captured model's layer times on the device at hand.
+"""Measurement of a captured model's layer times on this machine's device.
 
 Iterations with a time stamp between layers (``iteration``) alternate with iterations without stamps, whose time the
 layers must add up to: ``sampling`` decides how often, ``iteration_check`` holds the bound. On CUDA both kinds are

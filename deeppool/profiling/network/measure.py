@@ -62,7 +62,7 @@ def measure_network(
         sizes: message sizes in bytes, multiples of four.
         seconds: time limit over all patterns, without start-up.
         name: name of the cluster.
-        on_progress: receives what is being measured and the completed fraction.
+        on_progress: called with a description of what is being measured and the completed fraction.
 
     Raises:
         DeviceUnavailableError: NCCL was asked for where there is no GPU.

@@ -44,7 +44,7 @@ ELEMENT_BYTES = 4
 STOP = -1
 
 Progress = Callable[[str, float], None]
-"""Receives what is being measured and the completed fraction."""
+"""Callback with a description of what is being measured and the completed fraction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from deeppool.processes.managed_process import CommandChannel
 from deeppool.profiling.network.patterns import RankContext, measure_patterns
 
 RENDEZVOUS_TIMEOUT = 120.0
-"""Seconds, in addition to the measurement's, that a rank waits for the others; the launcher detects a death sooner."""
+"""Seconds that a rank waits for the others after the measurement's; the launcher detects a failure sooner."""
 
 
 def main() -> None:

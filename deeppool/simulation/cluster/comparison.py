@@ -30,7 +30,7 @@ class StrategyResult:
     speedup: float | None
     """Geometric mean over the same foregrounds, relative to one GPU."""
     foreground_throughput: float
-    """Samples per second over the makespan; background_throughput too."""
+    """Samples per second over the makespan, as is background_throughput."""
     background_throughput: float
     utilisation: float
 
@@ -66,7 +66,7 @@ class ClusterComparison:
     cluster: Cluster
     interference: str
     provenance: Literal["measured", "estimated"]
-    """Of the layer times."""
+    """Source of the layer times."""
     results: tuple[StrategyResult, ...]
 
     def __str__(self) -> str:

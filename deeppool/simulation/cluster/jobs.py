@@ -28,7 +28,7 @@ class _SimulatedJob:
 
     @property
     def columns(self) -> Gpus:
-        """Its GPUs, as an index into arrays over all GPUs."""
+        """GPUs of the job, as an index into arrays over all GPUs."""
         return np.array(self.gpus, dtype=np.intp)
 
     def _outcome(self, iterations: float, single_gpu_iteration_time: float | None) -> JobOutcome:

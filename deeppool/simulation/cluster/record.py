@@ -90,7 +90,7 @@ class GpuGroup:
 
     gpus: tuple[int, ...]
     stints: tuple[Interval, ...]
-    """Contiguous, from the start of the trace to the end of the simulation."""
+    """Contiguous intervals, from the start of the trace to the end of the simulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class ClusterStep:
     """Samples per second over all jobs."""
     background_throughput: float
     held: float
-    """Mean number of GPUs; the next two too."""
+    """Mean number of GPUs, as are the next two."""
     harvested: float
     idle: float
     queued: int
@@ -137,7 +137,7 @@ class ClusterSimulation:
     foreground_gpus: int | None
     """Size of the foreground part of a partition."""
     sharing: Sharing | None
-    """How backgrounds share the GPUs; None where no interference was modelled."""
+    """Mechanisms by which backgrounds share the GPUs; None where no interference was modelled."""
     interference: str
     """Device and date of the measurement, or a statement that none was modelled."""
     conditions: Conditions | None
@@ -147,7 +147,7 @@ class ClusterSimulation:
     """Seconds from the start of the trace to the last finish, or to ``until``."""
     gpu_seconds: GpuSeconds
     jobs: tuple[JobOutcome, ...]
-    """In the trace's order."""
+    """Outcomes of the jobs, in the trace's order."""
     steps: tuple[ClusterStep, ...]
     groups: tuple[GpuGroup, ...]
 

@@ -18,8 +18,7 @@ class IdleHarvest:
     harvest: tuple[float, ...]
     """Work done in such a wait, as a fraction of the work done alone."""
     in_transfers: float = 1.0
-    """The same fraction for the short waits inside transfers and all-reduces; 1 where it was not measured, which takes
-    two cores."""
+    """Harvest of the short waits inside transfers and all-reduces; 1 where not measured, which takes two cores."""
 
     def __post_init__(self) -> None:
         if not self.seconds or min(self.seconds) <= 0 or any(after <= one for one, after in pairwise(self.seconds)):

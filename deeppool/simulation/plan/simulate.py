@@ -1,6 +1,6 @@
 """Simulation of a plan on a virtual clock: per-GPU activity, and the idle time left for a background job.
 
-Layers start when the plan's schedule says (``deeppool.planning.evaluate.schedule``), so the iteration takes exactly
+Layers start by the plan's schedule (``deeppool.planning.evaluate.schedule``), so the iteration takes exactly
 the plan's iteration time. A GPU has one span at a time: of an all-reduce that overlaps the backward pass only the
 intervals in which its GPU would otherwise wait are spans. They belong to the foreground, whose kernels run there. A
 CPU core waits during part of a transfer; where a measured network gives that part, it counts as idle although it lies

@@ -98,7 +98,7 @@ class _PassState:
     gpus: GpuSet | None
     """GPUs of the previous step, which continue independently; None: the next step waits for all of them."""
     ends: Times
-    """When each of them finished it."""
+    """Times at which each of them finished it."""
 
 
 class _IterationSimulation:
@@ -120,7 +120,7 @@ class _IterationSimulation:
         return latest
 
     def _begin(self, index: int, state: _PassState, *, moves: bool) -> Times:
-        """When each GPU of a layer can start it."""
+        """Times at which each GPU of a layer can start it."""
         gpus = self.plan.layers[index].gpus
         if state.gpus == gpus and not moves:
             return state.ends
