@@ -1,4 +1,4 @@
-"""One rank of a plan with branches side by side, among real ranks or emulated ones: see test_emulated.py."""
+"""One rank of a plan with concurrent branches, among real or emulated ranks: see test_emulated_rank.py."""
 
 import dataclasses
 import json

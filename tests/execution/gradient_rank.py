@@ -45,7 +45,7 @@ def vgg16() -> nn.Module:
 
 
 MODELS = {"branches": (Branches, 6), "blocks": (Blocks, 8), "vgg16": (vgg16, 32)}
-"""How to build each, and the size of its images."""
+"""Model name → (builder, size of its images)."""
 
 
 def make_model(name: str, dtype: torch.dtype) -> nn.Module:

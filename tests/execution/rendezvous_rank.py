@@ -17,10 +17,10 @@ from deeppool.training.training_job import Training
 BATCH = 4
 
 
-def wait_for(folder: str, me: str, other: str, step: str, patience: float) -> None:
+def wait_for(folder: str, me: str, other: str, step: str, timeout: float) -> None:
     """Returns once both branches are in the same step; gives up after some seconds."""
     Path(folder, f"{me}-{step}").touch()
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while not Path(folder, f"{other}-{step}").exists():
         if time.monotonic() > deadline:
             raise RuntimeError(f"branch {me} was alone in its {step}")
@@ -28,57 +28,57 @@ def wait_for(folder: str, me: str, other: str, step: str, patience: float) -> No
 
 
 @torch.library.custom_op("deeppool_tests::meet", mutates_args=())
-def meet(x: torch.Tensor, folder: str, me: str, other: str, patience: float, step: str) -> torch.Tensor:
-    wait_for(folder, me, other, step, patience)
+def wait_for_other_branch(x: torch.Tensor, folder: str, me: str, other: str, timeout: float, step: str) -> torch.Tensor:
+    wait_for(folder, me, other, step, timeout)
     return x.clone()
 
 
-@meet.register_fake
-def _(x, folder, me, other, patience, step):
+@wait_for_other_branch.register_fake
+def _(x, folder, me, other, timeout, step):
     return torch.empty_like(x)
 
 
-def keep(ctx, inputs, output):
+def save_context(ctx, inputs, output):
     ctx.where = inputs[1:5]
 
 
-def meet_again(ctx, gradient):
-    return meet(gradient, *ctx.where, "backward"), None, None, None, None, None
+def wait_in_backward(ctx, gradient):
+    return wait_for_other_branch(gradient, *ctx.where, "backward"), None, None, None, None, None
 
 
-meet.register_autograd(meet_again, setup_context=keep)
+wait_for_other_branch.register_autograd(wait_in_backward, setup_context=save_context)
 
 
 class Branch(nn.Module):
-    """A layer that goes on only while the other branch runs too."""
+    """Layer that proceeds only while the other branch runs too."""
 
-    def __init__(self, folder: str, me: str, other: str, patience: float) -> None:
+    def __init__(self, folder: str, me: str, other: str, timeout: float) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 8)
-        self.where = folder, me, other, patience
+        self.where = folder, me, other, timeout
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return meet(self.layer(x), *self.where, "forward")
+        return wait_for_other_branch(self.layer(x), *self.where, "forward")
 
 
 class Model(nn.Module):
     """A stem, two branches, a head."""
 
-    def __init__(self, folder: str, patience: float) -> None:
+    def __init__(self, folder: str, timeout: float) -> None:
         super().__init__()
         self.stem, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
-        self.left, self.right = Branch(folder, "left", "right", patience), Branch(folder, "right", "left", patience)
+        self.left, self.right = Branch(folder, "left", "right", timeout), Branch(folder, "right", "left", timeout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.tanh(self.stem(x))
         return self.head(self.left(x) + self.right(x))
 
 
-def run_rank(rank: int, folder: str, sets: dict[str, tuple[int, ...]], patience: float) -> None:
+def run_rank(rank: int, folder: str, sets: dict[str, tuple[int, ...]], timeout: float) -> None:
     """One iteration; ``sets`` has the ranks of each branch, all others run on both."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=2)
-    captured = capture(Model(folder, patience), (8,))
+    captured = capture(Model(folder, timeout), (8,))
     layers = captured.graph.layers
     stages = [
         Stage(layer.name, (index,), Layout(sets.get(layer.name.partition(".")[0], (0, 1)), BATCH))

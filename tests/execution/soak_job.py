@@ -1,4 +1,4 @@
-"""What the soak trains: as small as a training can be that reshards, writes checkpoints and loads data in a process."""
+"""Training job of the soak test: minimal, but it reshards, writes checkpoints and loads data in a process."""
 
 import torch
 from torch import nn

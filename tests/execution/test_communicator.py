@@ -1,4 +1,4 @@
-"""A training without other ranks."""
+"""Communicator of a training on a single rank."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from tests.execution.training_rank import SHAPE, UPDATES, Rule, make_batch, make
 RULE = Rule("alone", batch_norm=True, clip_norm=0.05, schedule=True, overlap_sync=True)
 
 
-def test_a_rank_alone_trains_as_plain_torch_and_needs_no_process_group() -> None:
+def test_a_single_rank_trains_as_plain_torch_without_a_process_group() -> None:
     captured = capture(make_model(RULE), SHAPE, input_dtype=RULE.dtype)
     stages = [Stage(str(index), (index,), Layout((0,), RULE.batch)) for index in range(len(captured.graph.layers))]
     trainer = Trainer(captured, stages, SingleRank(), training(RULE), overlap_sync=True)

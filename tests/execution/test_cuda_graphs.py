@@ -44,7 +44,9 @@ def train(precision: Precision) -> tuple[list[float], dict[str, torch.Tensor], T
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_graphs_change_nothing(precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_graphs_leave_the_training_unchanged(
+    precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dist.init_process_group("nccl", init_method=(tmp_path / "rendezvous").as_uri(), rank=0, world_size=1)
     try:
         losses, state, trainer = train(precision)

@@ -1,4 +1,4 @@
-"""One rank that stands for all of a plan's, on a virtual clock: its iterations last as long as the plan's schedule."""
+"""An emulated rank on a virtual clock: its iterations take as long as in the plan's schedule."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ from tests.strategies import (
 
 
 class VirtualClock:
-    """Time passes where a test lets it, and in waits."""
+    """Clock that advances only when a test advances it, and in waits."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -45,7 +45,7 @@ class VirtualClock:
 
 
 class VirtualRank:
-    """Asks its peers what a trainer asks them, in the same order; its stages take what it is told."""
+    """Calls the communicator as a trainer does, in the same order; its stages take given times."""
 
     def __init__(self, made, rank):
         self.plan, self.rank, self.stages = made, rank, stages_of(made)
@@ -56,7 +56,7 @@ class VirtualRank:
         self.group = self.communicator.group([0, 1])
 
     def iterate(self, seconds):
-        """Seconds that one iteration takes."""
+        """Runs one iteration; returns its seconds."""
         began = self.clock.now
         self.communicator.begin()
         own = [index for index, stage in enumerate(self.stages) if self.rank in stage.layout.gpus]
@@ -92,7 +92,7 @@ class VirtualRank:
 
 
 def predicted(made):
-    """Seconds of a stage, by kind and number."""
+    """Returns the planned seconds of each stage, by kind and number."""
     stages = stages_of(made)
     return lambda kind, index: sum(getattr(made.layers[layer], kind) for layer in stages[index].layers)
 
@@ -117,14 +117,14 @@ def plans(draw):
 
 
 def oracle(made, layers):
-    """Seconds of an iteration whose layers take other times."""
+    """Returns the seconds of an iteration whose layers take other times."""
     gpus = made.gpu_sets
     return schedule(order_of(made.tree, gpus), gpus, layers, overlap_sync=made.overlap_sync).iteration_time
 
 
 @examples(150)
 @given(plans())
-def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every_rank(made):
+def test_iteration_time_equals_the_prediction_when_layer_times_do(made):
     for rank in range(made.gpus):
         emulated = VirtualRank(made, rank)
         for _ in range(2):
@@ -133,7 +133,7 @@ def test_where_own_layers_take_the_predicted_time_so_does_the_iteration_on_every
 
 @examples(150)
 @given(plans(), st.data())
-def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedule_makes_of_it(made, data):
+def test_iteration_time_follows_the_schedule_for_other_layer_times(made, data):
     rank = data.draw(st.integers(0, made.gpus - 1))
     stages, changed, extra = stages_of(made), list(made.layers), {}
     for index, stage in enumerate(stages):
@@ -150,8 +150,8 @@ def test_where_own_layers_are_slower_or_faster_the_iteration_is_what_the_schedul
 
 @examples(100)
 @given(plans(), st.sampled_from([1e-3, 1e-5]))
-def test_what_a_rank_does_between_iterations_delays_others_by_as_much_as_it_is_late(made, pause):
-    """And a rank whose first turn comes later than that, or never, delays nobody."""
+def test_work_between_iterations_delays_other_ranks_by_its_lateness(made, pause):
+    """A rank whose first operation is scheduled later than that, or never, delays no other."""
     for rank in range(made.gpus):
         emulated = VirtualRank(made, rank)
         emulated.communicator.barrier()
@@ -175,7 +175,7 @@ def test_what_a_rank_does_between_iterations_delays_others_by_as_much_as_it_is_l
 
 @examples(100)
 @given(plans())
-def test_stages_follow_the_schedule_and_none_spans_the_begin_or_end_of_lanes(made):
+def test_stages_follow_the_schedule_and_none_spans_a_partition_boundary(made):
     stages = stages_of(made)
     assert sorted(layer for stage in stages for layer in stage.layers) == list(range(len(made.layers)))
     assert stages[-1].layers[-1] == len(made.layers) - 1
@@ -189,7 +189,7 @@ def test_stages_follow_the_schedule_and_none_spans_the_begin_or_end_of_lanes(mad
             begins += made.layers[layer].reshard / 2 + made.layers[layer].forward
 
 
-def test_what_comes_from_others_is_finite_small_and_the_same_in_every_iteration():
+def test_received_tensors_are_finite_small_and_constant():
     made = plan(profile_from_times(make_graph([()]), [lambda b: b]), 2, 16)
     communicator = EmulatedCommunicator(0, 2, replay_schedule(made, stages_of(made), 0))
     communicator.begin()
@@ -204,7 +204,7 @@ def test_what_comes_from_others_is_finite_small_and_the_same_in_every_iteration(
 
 
 @pytest.mark.processes
-def test_an_emulated_rank_does_what_a_real_one_does_in_the_same_order(tmp_path: Path):
+def test_an_emulated_rank_performs_the_operations_of_a_real_one_in_order(tmp_path: Path):
     run_ranks(emulated_rank.run_rank, (str(tmp_path),), 2)
     for rank in range(2):
         real = json.loads((tmp_path / f"spans-{rank}.json").read_text())

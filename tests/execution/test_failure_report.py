@@ -1,4 +1,4 @@
-"""What a rank tells of an exception: the real exceptions of torch, numpy and Python."""
+"""Failure reports of a rank for real exceptions of torch, numpy and Python."""
 
 import os
 import queue
@@ -39,16 +39,16 @@ def fail_in_a_list() -> None:
     ],
     ids=["torch", "numpy", "Python"],
 )
-def test_an_allocation_that_fails_says_what_was_asked_for_and_what_there_is(action, asked: str) -> None:
-    told = describe_failure(raised(action), DOING)
-    assert told["kind"] == "memory"
-    assert told["text"].startswith(f"ran out of memory in {DOING}: ")
-    assert f"{asked}, it holds " in told["text"]
-    assert "the machine has " in told["text"]
-    assert "test_failure_report.py" in told["text"]
+def test_a_failed_allocation_reports_the_requested_and_the_available_memory(action, asked: str) -> None:
+    reported = describe_failure(raised(action), DOING)
+    assert reported["kind"] == "memory"
+    assert reported["text"].startswith(f"ran out of memory in {DOING}: ")
+    assert f"{asked}, it holds " in reported["text"]
+    assert "the machine has " in reported["text"]
+    assert "test_failure_report.py" in reported["text"]
 
 
-def test_the_memory_of_a_gpu_is_memory_too() -> None:
+def test_gpu_memory_errors_are_memory_failures() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of …")
     assert "20.0 MiB more were asked for" in describe_failure(error, DOING)["text"]
 
@@ -62,33 +62,33 @@ def test_the_memory_of_a_gpu_is_memory_too() -> None:
         (RuntimeError("Unable to find address for: eth7"), RENDEZVOUS),
     ],
 )
-def test_a_rank_that_was_lost_by_another_is_a_lost_connection(error: BaseException, doing: str) -> None:
-    told = describe_failure(error, doing)
-    assert told["kind"] == "connection"
-    assert (doing if doing is DOING else "could not reach the other ranks") in told["text"]
-    assert str(error).splitlines()[-1] in told["text"]
+def test_errors_of_a_lost_peer_are_connection_failures(error: BaseException, doing: str) -> None:
+    reported = describe_failure(error, doing)
+    assert reported["kind"] == "connection"
+    assert (doing if doing is DOING else "could not reach the other ranks") in reported["text"]
+    assert str(error).splitlines()[-1] in reported["text"]
 
 
-def test_an_error_of_ours_is_told_as_it_is() -> None:
-    told = describe_failure(DocumentError("cannot write x: disk full"), DOING)
-    assert (told["kind"], told["text"]) == ("refusal", "cannot write x: disk full")
+def test_a_deeppool_error_is_reported_unchanged() -> None:
+    reported = describe_failure(DocumentError("cannot write x: disk full"), DOING)
+    assert (reported["kind"], reported["text"]) == ("refusal", "cannot write x: disk full")
 
 
-def test_an_error_of_the_users_code_comes_with_its_line() -> None:
-    told = describe_failure(raised(fail_in_a_list), DOING)
-    assert told["kind"] == "error"
-    assert told["text"].startswith(f"failed in {DOING}: IndexError: list index out of range, at ")
-    assert told["text"].endswith("in fail_in_a_list")
-    assert "Traceback" in told["traceback"]
+def test_an_error_of_user_code_is_reported_with_its_line() -> None:
+    reported = describe_failure(raised(fail_in_a_list), DOING)
+    assert reported["kind"] == "error"
+    assert reported["text"].startswith(f"failed in {DOING}: IndexError: list index out of range, at ")
+    assert reported["text"].endswith("in fail_in_a_list")
+    assert "Traceback" in reported["traceback"]
 
 
-def test_of_a_loaders_traceback_the_last_line_is_told() -> None:
+def test_only_the_last_line_of_a_loader_traceback_is_reported() -> None:
     error = ValueError("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback:\n  x\nValueError: bad\n")
     assert describe_failure(error, DOING)["text"] == f"failed in {DOING}: ValueError: bad"
 
 
-class Deadly(Dataset):
-    """Ends the process that reads it."""
+class ExitingDataset(Dataset):
+    """Dataset that ends the process that reads it."""
 
     def __init__(self, by_signal: bool) -> None:
         self.by_signal = by_signal
@@ -102,8 +102,8 @@ class Deadly(Dataset):
         os._exit(3)
 
 
-def one_after_another(*texts: str) -> BaseException:
-    """As torch raises them: the later because of the earlier."""
+def chained_errors(*texts: str) -> BaseException:
+    """Errors raised one from another, as torch raises them."""
     error: BaseException = queue.Empty()
     for text in texts:
         try:
@@ -113,29 +113,31 @@ def one_after_another(*texts: str) -> BaseException:
     return error
 
 
-FOUND_GONE = "DataLoader worker (pid(s) 71, 72) exited unexpectedly"
+EXITED_UNEXPECTEDLY = "DataLoader worker (pid(s) 71, 72) exited unexpectedly"
 KILLED = "DataLoader worker (pid 71) is killed by signal: Killed. "
 EXITED = "DataLoader worker (pid 71) exited unexpectedly with exit code 3. Details are lost due to multiprocessing."
 
 
 @pytest.mark.parametrize(
-    ("error", "fate"),
+    ("error", "exit_reason"),
     [
-        (one_after_another(KILLED), "process 71 was killed by a signal (Killed)"),
-        (one_after_another(EXITED), "process 71 ended with exit code 3"),
-        (one_after_another(FOUND_GONE), "processes 71, 72 ended without an exit code"),
-        (one_after_another(KILLED, FOUND_GONE), "process 71 was killed by a signal (Killed)"),
+        (chained_errors(KILLED), "process 71 was killed by a signal (Killed)"),
+        (chained_errors(EXITED), "process 71 ended with exit code 3"),
+        (chained_errors(EXITED_UNEXPECTEDLY), "processes 71, 72 ended without an exit code"),
+        (chained_errors(KILLED, EXITED_UNEXPECTEDLY), "process 71 was killed by a signal (Killed)"),
     ],
     ids=["signal", "exit code", "found gone", "found gone after a signal"],
 )
-def test_a_loader_that_was_lost_is_told_in_one_sentence_whoever_noticed_it(error: BaseException, fate: str) -> None:
-    told = describe_failure(error, DOING)
-    assert told["kind"] == "loader"
-    assert told["text"] == f"lost a process that loads its data in {DOING}: {fate}"
+def test_a_lost_loader_worker_is_reported_in_one_sentence_for_each_way_of_detecting_it(
+    error: BaseException, exit_reason: str
+) -> None:
+    reported = describe_failure(error, DOING)
+    assert reported["kind"] == "loader"
+    assert reported["text"] == f"lost a process that loads its data in {DOING}: {exit_reason}"
 
 
-class Ending(Dataset):
-    """What it sends can no longer be fetched once its process is gone, though that is still on its way out."""
+class ZerosDataset(Dataset):
+    """Dataset of zeros; its samples cannot be fetched from a worker process that is exiting."""
 
     def __len__(self) -> int:
         return 1
@@ -145,30 +147,31 @@ class Ending(Dataset):
 
 
 @pytest.mark.parametrize("way", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
-def test_a_loader_that_is_ending_while_its_samples_are_fetched_is_a_lost_one(
+def test_a_loader_worker_that_exits_while_its_samples_are_fetched_counts_as_lost(
     way: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = iter(DataLoader(Ending(), num_workers=1))
+    loader = iter(DataLoader(ZerosDataset(), num_workers=1))
 
     def get(timeout: float) -> None:
         raise way
 
     with monkeypatch.context() as patch:
         patch.setattr(loader._data_queue, "get", get)
-        told = describe_failure(raised(lambda: next(loader)), DOING)
-    assert told["kind"] == "loader"
-    assert told["text"] == (
+        reported = describe_failure(raised(lambda: next(loader)), DOING)
+    assert reported["kind"] == "loader"
+    assert reported["text"] == (
         f"lost a process that loads its data in {DOING}: it ended while it sent samples "
         f"({type(way).__name__}{f': {way}' if str(way) else ''})"
     )
     # One that the data raises is the data's.
     assert (
-        describe_failure(raised(lambda: next(iter(DataLoader(Broken(way), num_workers=1)))), DOING)["kind"] == "error"
+        describe_failure(raised(lambda: next(iter(DataLoader(RaisingDataset(way), num_workers=1)))), DOING)["kind"]
+        == "error"
     )
 
 
-class Broken(Dataset):
-    """Its own connection broke."""
+class RaisingDataset(Dataset):
+    """Dataset that raises a connection error of its own."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -180,30 +183,30 @@ class Broken(Dataset):
         raise self.error
 
 
-class Interrupted:
-    """The launcher, to which something is told when the news of a loader's end comes."""
+class InterruptedLauncher:
+    """Launcher channel whose first message is interrupted by the error of a lost loader worker."""
 
-    def __init__(self, news: str) -> None:
-        self.news: str | None = news
-        self.told: list[dict] = []
+    def __init__(self, pending: str) -> None:
+        self.pending: str | None = pending
+        self.reported: list[dict] = []
 
     def answer(self, event: str, **content: object) -> None:
-        if self.news is not None:
-            news, self.news = self.news, None
-            raise RuntimeError(news)
-        self.told.append({"event": event, **content})
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            raise RuntimeError(pending)
+        self.reported.append({"event": event, **content})
 
 
-def test_news_of_a_loader_that_come_while_its_loss_is_told_are_told_too() -> None:
-    launcher = Interrupted(KILLED)
-    told = report_failure(launcher, one_after_another(FOUND_GONE), DOING)  # type: ignore[arg-type]
-    assert launcher.told == [{"event": "failed", **told}]
-    assert told["text"].endswith(": process 71 was killed by a signal (Killed)")
+def test_a_loader_error_raised_while_the_failure_is_reported_is_included() -> None:
+    launcher = InterruptedLauncher(KILLED)
+    reported = report_failure(launcher, chained_errors(EXITED_UNEXPECTEDLY), DOING)  # type: ignore[arg-type]
+    assert launcher.reported == [{"event": "failed", **reported}]
+    assert reported["text"].endswith(": process 71 was killed by a signal (Killed)")
 
 
 @pytest.mark.parametrize("by_signal", [True, False])
-def test_torch_still_words_the_end_of_a_loader_as_is_expected_here(by_signal: bool) -> None:
-    told = describe_failure(raised(lambda: next(iter(DataLoader(Deadly(by_signal), num_workers=1)))), DOING)
-    assert told["kind"] == "loader"
+def test_torch_error_messages_about_lost_loader_workers_are_unchanged(by_signal: bool) -> None:
+    reported = describe_failure(raised(lambda: next(iter(DataLoader(ExitingDataset(by_signal), num_workers=1)))), DOING)
+    assert reported["kind"] == "loader"
     known = r"was killed by a signal \(Killed\)" if by_signal else "ended with exit code 3"
-    assert re.search(rf"process \d+ ({known}|ended without an exit code)$", told["text"])
+    assert re.search(rf"process \d+ ({known}|ended without an exit code)$", reported["text"])

@@ -1,4 +1,4 @@
-"""Live runs in which something dies: what is told, and that no process stays behind."""
+"""Live runs with killed or stopped processes: the error that is reported, and no process left."""
 
 import contextlib
 import dataclasses
@@ -69,7 +69,7 @@ def one_rank_plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def processes(module: str, launcher: int | None = None) -> list[psutil.Process]:
-    """Those below a launcher (this process unless given) that run a module, in their order."""
+    """Descendants of a launcher (by default this process) that run a module, in their order."""
     found = []
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -95,7 +95,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 @contextlib.contextmanager
 def launched(plan: Plan, **arguments: object) -> Iterator["Future[RunRecord]"]:
-    """A run in a thread of this process, once it measures."""
+    """Starts a run in a thread of this process and waits until it measures."""
     measuring = threading.Event()
 
     def on_progress(what: str, share: float) -> None:
@@ -147,14 +147,14 @@ def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatc
     assert all(map(gone, everything))
 
 
-def test_a_killed_background_job_does_not_hurt_the_foreground(plan_file: Path) -> None:
+def test_a_killed_background_job_does_not_affect_the_foreground(plan_file: Path) -> None:
     samples: list[LiveSample] = []
     with launched(dp.load(plan_file), background=EXAMPLE, seconds=2, on_sample=samples.append) as run:
         everything = ranks() + backgrounds()
         backgrounds()[1].send_signal(signal.SIGKILL)
         record = run.result(timeout=60)
     assert record.background.ended == "background job of rank 1 was killed by signal 9"
-    # It was told while the run went on.
+    # It was reported while the run went on.
     assert [job.reason for job in samples[-1].background] == [None, record.background.ended]
     assert samples[-1].background[0].samples > 0
     assert record.background.throughput > 0
@@ -164,7 +164,7 @@ def test_a_killed_background_job_does_not_hurt_the_foreground(plan_file: Path) -
     assert all(map(gone, everything))
 
 
-def test_the_foregrounds_record_stands_when_every_background_job_is_dead(one_rank_plan_file: Path) -> None:
+def test_the_foreground_record_is_kept_when_every_background_job_is_killed(one_rank_plan_file: Path) -> None:
     with launched(dp.load(one_rank_plan_file), background=EXAMPLE, seconds=1) as run:
         everything = ranks() + backgrounds()
         backgrounds()[0].send_signal(signal.SIGKILL)
@@ -185,7 +185,7 @@ deeppool.launch(
 
 
 @pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.stress), "measuring"])
-def test_a_killed_launcher_leaves_nothing_behind(
+def test_no_process_survives_a_killed_launcher(
     moment: str, plan_file: Path, one_rank_plan_file: Path, tmp_path: Path
 ) -> None:
     plan, count = (one_rank_plan_file, 1) if moment == "starting" else (plan_file, 2)
@@ -217,7 +217,7 @@ main()
 """
 
 
-def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file: Path, tmp_path: Path) -> None:
+def test_control_c_ends_every_process_and_is_reported_in_one_line(one_rank_plan_file: Path, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-c", HEEDING_CONTROL_C, "run", str(one_rank_plan_file), "--background", EXAMPLE),
         *("--seconds", str(LONG), "-o", str(tmp_path / "run.json"), "--json"),
@@ -238,9 +238,9 @@ def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file
         finally:
             launcher.kill()
     assert (launcher.returncode, out) == (1, "")
-    *before, told = error.splitlines()
-    assert told == "error: interrupted; every process of the run was ended, nothing was saved"
-    # A busy machine's profile makes the plan cautious, which is told first; nothing else is.
+    *before, message = error.splitlines()
+    assert message == "error: interrupted; every process of the run was ended, nothing was saved"
+    # A busy machine's profile makes the plan cautious, which is printed first; nothing else is.
     assert all(line.startswith("caution: ") for line in before)
     what = "a rank, its background job, a spinner, what they were forked from, and the keeper of the folder"
     assert len(everything) == 5, what
@@ -249,7 +249,7 @@ def test_control_c_ends_every_process_and_is_told_in_one_line(one_rank_plan_file
 
 
 def _is_under_way(launcher: int) -> bool:
-    """The background job lowers its priority when it is ready to go."""
+    """Whether a background job has lowered its priority, which it does when it is ready."""
     jobs = backgrounds(launcher)
     return bool(jobs and ranks(launcher)) and os.sched_getscheduler(jobs[0].pid) == os.SCHED_IDLE
 
@@ -284,9 +284,9 @@ def test_a_model_changed_since_it_was_planned_is_refused(tmp_path: Path, monkeyp
     sys.modules.pop("changing_model", None)
 
 
-def test_a_model_that_lives_in_this_process_only_can_be_launched() -> None:
-    class Mine(nn.Module):
-        """As if it were defined in a notebook: no process can import it."""
+def test_a_model_defined_only_in_this_process_can_be_launched() -> None:
+    class LocalModel(nn.Module):
+        """A class as if it were defined in a notebook: no process can import it."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -296,7 +296,7 @@ def test_a_model_that_lives_in_this_process_only_can_be_launched() -> None:
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return self.head(torch.relu(self.convolution(images)).mean((2, 3)))
 
-    record = dp.launch(make_plan(Mine(), (3, 8, 8)), steps=2)
-    assert record.model == "Mine"
+    record = dp.launch(make_plan(LocalModel(), (3, 8, 8)), steps=2)
+    assert record.model == "LocalModel"
     assert record.ranks == 2
     assert record.foreground.iteration_time.count == 2

@@ -1,4 +1,4 @@
-"""A rank's side of sharing its device: what it does stands on the board, and its governor's orders, while it trains."""
+"""A rank that shares its device publishes its activity and its governor's limits while it trains."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -40,38 +40,38 @@ def samples(chosen: range) -> tuple[torch.Tensor, ...]:
     return torch.ones(len(chosen), 4), torch.zeros(len(chosen), dtype=torch.int64)
 
 
-class Listener(SharedPage):
-    """A board that keeps what was written on it."""
+class RecordingPage(SharedPage):
+    """Shared page that records every activity written to it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 0)
-        self.heard: list[tuple[str, int] | None] = []
+        self.recorded: list[tuple[str, int] | None] = []
 
     def begin(self, kind: str, stage: int) -> None:
         super().begin(kind, stage)
-        self.heard.append(self.doing)
+        self.recorded.append(self.doing)
 
     def end(self) -> None:
         super().end()
-        self.heard.append(self.doing)
+        self.recorded.append(self.doing)
 
 
-def test_a_rank_notes_each_part_of_an_iteration_and_that_it_rests(tmp_path: Path) -> None:
-    trainer, board, background = two_stages(), Listener(tmp_path), SharedPage(tmp_path, 0)
+def test_a_rank_publishes_each_part_of_an_iteration_and_clears_it_when_paused(tmp_path: Path) -> None:
+    trainer, page, background = two_stages(), RecordingPage(tmp_path), SharedPage(tmp_path, 0)
     control = ForegroundControl(Sharing(), tmp_path, 0, SingleRank())
-    control._page = board
+    control._page = page
     control.begin(trainer)
     trainer.iterate([samples])
     parts = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0), ("update", 1)]
-    assert board.heard == [heard for part in parts for heard in (part, None)]
+    assert page.recorded == [entry for part in parts for entry in (part, None)]
     control.pause(trainer)
     trainer.iterate([samples])
-    assert len(board.heard) == 2 * len(parts)
+    assert len(page.recorded) == 2 * len(parts)
     assert background.doing is None
 
 
-def learn(control: ForegroundControl, background: SharedPage, trainer: Trainer, cost: float) -> list[float]:
-    """So many iterations as are dense, each slower by what the background's share costs; its shares."""
+def run_dense_phase(control: ForegroundControl, background: SharedPage, trainer: Trainer, cost: float) -> list[float]:
+    """Runs the dense phase, in which the background's share slows each iteration; returns the shares."""
     shares = []
     for _ in range(DENSE):
         control.begin(trainer)
@@ -82,10 +82,10 @@ def learn(control: ForegroundControl, background: SharedPage, trainer: Trainer, 
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.5])
-def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -> None:
+def test_the_governors_limits_are_published_to_the_background(tmp_path: Path, cost: float) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
-    shares = learn(control, background, trainer, cost)
+    shares = run_dense_phase(control, background, trainer, cost)
     assert [share > 0 for share in shares] == [not is_alone(number) for number in range(DENSE)]
     found = control.results(trainer.stages)
     assert found["slowdown"] == pytest.approx(cost * fmean(share for share in shares if share))
@@ -96,17 +96,17 @@ def test_the_governors_orders_are_the_backgrounds(tmp_path: Path, cost: float) -
     assert background.limits == (True, 1.0, frozenset())
 
 
-def test_with_other_stages_it_learns_anew(tmp_path: Path) -> None:
+def test_a_reset_discards_the_measured_slowdown(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
-    learn(control, background, trainer, 0.5)
+    run_dense_phase(control, background, trainer, 0.5)
     control.reset()
     assert control.results(trainer.stages)["slowdown"] is None
     control.begin(trainer)
     assert background.limits == (not is_alone(0), 1.0, frozenset())
 
 
-def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
+def test_slowed_operators_are_reported_by_stage_name(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
     control = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, SingleRank())
     seen: Sequence[str] = ()
@@ -118,8 +118,8 @@ def test_operators_that_suffer_are_named_by_their_stage(tmp_path: Path) -> None:
     assert seen == ["sync of last"]
 
 
-class Clock:
-    """Times the parts of iterations, as stamps on a GPU do, whoever governs them."""
+class DeviceTimes:
+    """Accumulates device times of all iterations, governed or not, as stamps on a GPU do."""
 
     def __init__(self) -> None:
         self.since: dict[tuple[str, int], float] = {}
@@ -138,15 +138,15 @@ class Clock:
         return found
 
 
-def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_were_timed_too(tmp_path: Path) -> None:
-    trainer, board, clock = two_stages(), SharedPage(tmp_path, 0), Clock()
+def test_device_times_of_ungoverned_iterations_ban_no_operator(tmp_path: Path) -> None:
+    trainer, page, clock = two_stages(), SharedPage(tmp_path, 0), DeviceTimes()
     control = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, SingleRank())
     control.use_device_times(clock)
     # A turn of two iterations beside the background, and many alone: a ban needs only some slow ones.
     for _ in range(2 * DENSE):
         for _ in range(2):
             control.begin(trainer)
-            assert not board.limits[2]
+            assert not page.limits[2]
             clock.iterate(0.1)
             control.end(0.2, [])
         control.pause(trainer)
@@ -154,10 +154,10 @@ def test_an_operator_has_not_suffered_because_iterations_that_nobody_governed_we
             clock.iterate(0.1)
 
 
-def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: Path) -> None:
+def test_a_changed_bound_is_published_from_the_next_iteration_on(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
-    learn(control, background, trainer, 0.5)
+    run_dense_phase(control, background, trainer, 0.5)
     control.begin(trainer)
     before = background.limits[1]
     assert control.step_fields() == {"bound": 0.01, "share": before}
@@ -171,33 +171,33 @@ def test_another_bound_stands_on_the_board_from_the_next_iteration_on(tmp_path: 
     assert control.step_fields() == {"bound": 0.05, "share": pytest.approx(5 * before)}
 
 
-def test_another_bound_outlives_what_was_learned(tmp_path: Path) -> None:
+def test_a_changed_bound_survives_a_reset(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
     control = ForegroundControl(replace(GOVERNED, max_slowdown=10.0), tmp_path, 0, SingleRank())
     control.change_bound(0.01, 1)
     control.reset()
-    learn(control, background, trainer, 0.5)
+    run_dense_phase(control, background, trainer, 0.5)
     control.begin(trainer)
     assert background.limits[1] < 1
     assert control.step_fields()["bound"] == 0.01
 
 
-def test_orders_that_are_those_of_the_iteration_before_wake_nobody(tmp_path: Path) -> None:
+def test_unchanged_limits_do_not_wake_the_background(tmp_path: Path) -> None:
     trainer, background = two_stages(), SharedPage(tmp_path, 0)
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
     background.wait(0)
-    heard = []
+    woken = []
     for _ in range(DENSE):
         control.begin(trainer)
-        heard.append(background.wait(0))
+        woken.append(background.wait(0))
         control.end(0.2, [SPAN])
-    assert heard == [number % 4 == 0 for number in range(DENSE)]
+    assert woken == [number % 4 == 0 for number in range(DENSE)]
     control.pause(trainer)
     control.begin(trainer)
     assert background.wait(0)
 
 
-def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_path: Path) -> None:
+def test_the_reported_share_is_zero_in_iterations_without_background(tmp_path: Path) -> None:
     trainer = two_stages()
     control = ForegroundControl(GOVERNED, tmp_path, 0, SingleRank())
     control.begin(trainer)
@@ -207,47 +207,47 @@ def test_while_it_is_measured_alone_the_backgrounds_share_is_told_as_none(tmp_pa
     assert ungoverned.step_fields() == {"bound": None, "share": None}
 
 
-class Meeting:
-    """What each of two ranks adds to one sum after the other."""
+class SumExchange:
+    """Contributions of two ranks to a sequence of all-reduces."""
 
     def __init__(self) -> None:
         self.rows: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         self.changed = threading.Condition()
 
 
-class Two(SingleRank):
-    """One of two ranks."""
+class RankOfTwo(SingleRank):
+    """Communicator of one of two ranks."""
 
     ranks = 2
 
-    def __init__(self, rank: int, meeting: Meeting) -> None:
-        self.rank, self._meeting = rank, meeting
+    def __init__(self, rank: int, exchange: SumExchange) -> None:
+        self.rank, self._exchange = rank, exchange
 
     def all_reduce(self, tensor: torch.Tensor) -> "Sum":
-        with self._meeting.changed:
-            self._meeting.rows[self.rank].append(tensor.clone())
-            self._meeting.changed.notify_all()
-        return Sum(self._meeting, len(self._meeting.rows[self.rank]) - 1, tensor)
+        with self._exchange.changed:
+            self._exchange.rows[self.rank].append(tensor.clone())
+            self._exchange.changed.notify_all()
+        return Sum(self._exchange, len(self._exchange.rows[self.rank]) - 1, tensor)
 
 
 class Sum:
-    """Complete once both have added their part."""
+    """Work handle that completes when both ranks have contributed."""
 
-    def __init__(self, meeting: Meeting, number: int, tensor: torch.Tensor) -> None:
-        self._meeting, self._number, self._tensor = meeting, number, tensor
+    def __init__(self, exchange: SumExchange, number: int, tensor: torch.Tensor) -> None:
+        self._exchange, self._number, self._tensor = exchange, number, tensor
 
     def wait(self) -> None:
-        rows = self._meeting.rows
-        with self._meeting.changed:
-            assert self._meeting.changed.wait_for(lambda: min(map(len, rows)) > self._number, 10), (
+        rows = self._exchange.rows
+        with self._exchange.changed:
+            assert self._exchange.changed.wait_for(lambda: min(map(len, rows)) > self._number, 10), (
                 "the other is not there"
             )
         self._tensor.copy_(rows[0][self._number] + rows[1][self._number])
 
 
-def test_a_rank_that_has_ended_an_iteration_waits_for_nobody_before_it_has_ended_the_next_one(tmp_path: Path) -> None:
-    meeting, trainer = Meeting(), two_stages()
-    control = ForegroundControl(GOVERNED, tmp_path, 0, Two(0, meeting))
+def test_a_rank_waits_for_the_others_only_after_its_next_iteration(tmp_path: Path) -> None:
+    exchange, trainer = SumExchange(), two_stages()
+    control = ForegroundControl(GOVERNED, tmp_path, 0, RankOfTwo(0, exchange))
     control.begin(trainer)
     control.end(0.2, [SPAN])
     control.begin(trainer)
@@ -255,15 +255,15 @@ def test_a_rank_that_has_ended_an_iteration_waits_for_nobody_before_it_has_ended
         control.end(0.2, [SPAN])
 
 
-def train_two(
-    folder: Path, meeting: Meeting, times: Callable[[int, float], Sequence[float]], iterations: int
+def run_two_ranks(
+    folder: Path, exchange: SumExchange, times: Callable[[int, float], Sequence[float]], iterations: int
 ) -> list[tuple[Sequence[float], dict[str, Any]]]:
-    """Shares on two ranks that rest after so many iterations, and what each has found by then."""
+    """Runs two ranks for a number of iterations; returns per rank its shares and its results."""
     trainer = two_stages()
 
     def train(rank: int) -> tuple[Sequence[float], dict[str, Any]]:
         background = SharedPage(folder, rank)
-        control = ForegroundControl(GOVERNED, folder, rank, Two(rank, meeting))
+        control = ForegroundControl(GOVERNED, folder, rank, RankOfTwo(rank, exchange))
         shares = []
         for iteration in range(iterations):
             control.begin(trainer)
@@ -277,22 +277,22 @@ def train_two(
         return list(threads.map(train, range(2)))
 
 
-def test_while_a_background_does_no_harm_ranks_tell_each_other_of_several_iterations_at_once(tmp_path: Path) -> None:
-    meeting = Meeting()
-    (_, found), (_, other) = train_two(tmp_path, meeting, lambda iteration, share: (0.1, 0.3), DENSE + 10)
-    assert [len(rows) for rows in meeting.rows[0]] == [1] * DENSE + [GROUP] * 2 + [2]
+def test_ranks_exchange_several_iterations_at_once_while_the_background_is_harmless(tmp_path: Path) -> None:
+    exchange = SumExchange()
+    (_, found), (_, other) = run_two_ranks(tmp_path, exchange, lambda iteration, share: (0.1, 0.3), DENSE + 10)
+    assert [len(rows) for rows in exchange.rows[0]] == [1] * DENSE + [GROUP] * 2 + [2]
     # They were alone for 4 + 4 + 4 iterations, of which the first is not measured.
     assert found["alone"] == other["alone"] == 9
     assert found["collocated"] == other["collocated"] == DENSE + 10 - 12
     assert found["slowdown"] == pytest.approx(0)
 
 
-def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks(tmp_path: Path) -> None:
-    """The first of them is not: it finds no warm caches."""
-    meeting, trainer = Meeting(), two_stages()
+def test_iterations_without_a_background_are_recorded_as_the_mean_of_all_ranks(tmp_path: Path) -> None:
+    """The first iteration is left out because its caches are cold."""
+    exchange, trainer = SumExchange(), two_stages()
 
     def train(rank: int) -> dict[str, Any]:
-        control = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        control = ForegroundControl(GOVERNED, tmp_path, rank, RankOfTwo(rank, exchange))
         control.record_alone([9.0, 0.1, 0.1] if rank else [8.0, 0.3, 0.3])
         control.record_alone([5.0])
         for iteration in range(8):
@@ -308,32 +308,32 @@ def test_iterations_without_a_background_are_learned_of_as_the_mean_of_all_ranks
     assert found["slowdown"] == pytest.approx(0.25)
 
 
-def test_from_the_first_suspicion_on_they_tell_each_other_of_each(tmp_path: Path) -> None:
-    """Harmless until the fortieth iteration; the fourth after it is the last that is told of with others."""
-    meeting = Meeting()
+def test_ranks_exchange_every_iteration_once_a_slowdown_is_suspected(tmp_path: Path) -> None:
+    """The background is harmless until iteration 40; four iterations later ranks stop exchanging in groups."""
+    exchange = SumExchange()
 
     def times(iteration: int, share: float) -> Sequence[float]:
         return [0.1 * (1 + (0.5 * share if iteration >= 40 else 0))] * 2
 
-    (shares, _), (others, _) = train_two(tmp_path, meeting, times, 80)
+    (shares, _), (others, _) = run_two_ranks(tmp_path, exchange, times, 80)
     assert shares == others
-    told = [len(rows) for rows in meeting.rows[0]]
-    assert told == [1] * DENSE + [GROUP] * 5 + [1] * 36
+    iterations_per_exchange = [len(rows) for rows in exchange.rows[0]]
+    assert iterations_per_exchange == [1] * DENSE + [GROUP] * 5 + [1] * 36
     assert max(shares[-10:]) < 0.05
 
 
-def test_ranks_turn_the_share_as_one_and_hold_a_bound_once_all_have_heard_of_it(tmp_path: Path) -> None:
-    meeting = Meeting()
-    heard = (DENSE + 1, DENSE + 2)
+def test_ranks_change_the_share_together_and_apply_a_bound_once_all_have_it(tmp_path: Path) -> None:
+    exchange = SumExchange()
+    changed_at = (DENSE + 1, DENSE + 2)
     noise = (0.98, 1.02)
     trainer = two_stages()
 
     def train(rank: int) -> list[tuple[float, int]]:
         background = SharedPage(tmp_path, rank)
-        control = ForegroundControl(GOVERNED, tmp_path, rank, Two(rank, meeting))
+        control = ForegroundControl(GOVERNED, tmp_path, rank, RankOfTwo(rank, exchange))
         found = []
         for iteration in range(DENSE + 5):
-            if iteration == heard[rank]:
+            if iteration == changed_at[rank]:
                 control.change_bound(0.05, 1)
             control.begin(trainer)
             may_run, share, _ = background.limits

@@ -1,4 +1,4 @@
-"""Which gradients travel together, and when they start."""
+"""Buckets of the gradient all-reduce and the moments at which they start."""
 
 import pytest
 import torch
@@ -10,43 +10,43 @@ from deeppool.execution.gradient_sync import GradientSync, buckets
 RANKS = (0, 1)
 
 
-class Arrived:
-    """A finished all-reduce."""
+class CompletedWork:
+    """Work handle of a finished all-reduce."""
 
     def wait(self) -> None:
-        """It is there."""
+        """Returns at once."""
 
 
-class Pair:
-    """Two ranks, of which the other contributes to every sum what this one does."""
+class MirroredCommunicator:
+    """Communicator of two ranks whose other rank contributes the same as this one."""
 
     rank, ranks = 0, 2
 
     def __init__(self) -> None:
         self.sent: list[torch.Tensor] = []
 
-    def group(self, ranks: tuple[int, ...]) -> "Pair":
+    def group(self, ranks: tuple[int, ...]) -> "MirroredCommunicator":
         return self
 
-    def all_reduce(self, tensor: torch.Tensor) -> Arrived:
+    def all_reduce(self, tensor: torch.Tensor) -> CompletedWork:
         self.sent.append(tensor.clone())
         tensor *= 2
-        return Arrived()
+        return CompletedWork()
 
     def close(self) -> None:
-        """The group ends."""
+        """Does nothing: there is no process group."""
 
 
 @pytest.fixture
-def pair() -> Pair:
-    return Pair()
+def communicator() -> MirroredCommunicator:
+    return MirroredCommunicator()
 
 
 def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
 
 
-def test_small_gradients_travel_together_from_the_last_layer_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_gradients_share_buckets_from_the_last_layer_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 400)
     monkeypatch.setattr(gradient_sync, "BUCKET_BYTES", 100)
     small, large, other, last = parameters(20, 100, 10, 15)
@@ -62,56 +62,58 @@ def test_gradients_of_two_types_do_not_share_a_bucket() -> None:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_a_gradient_that_never_comes_counts_as_zeros_and_is_not_overtaken(
-    pair: Pair, overlap: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_gradient_counts_as_zeros_and_keeps_its_place_in_the_order(
+    communicator: MirroredCommunicator, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 0)  # each gradient is a bucket
     first, second, unused = parameters(3, 3, 2)
-    sync = GradientSync(pair, [RANKS], [[([first, second, unused], RANKS)]], overlap=overlap)
+    sync = GradientSync(communicator, [RANKS], [[([first, second, unused], RANKS)]], overlap=overlap)
     started_before_first = []
-    first.register_hook(lambda gradient: started_before_first.append(len(pair.sent)))
+    first.register_hook(lambda gradient: started_before_first.append(len(communicator.sent)))
     sync.expect(0)
     ((first + 1) * second).sum().backward()
     sync.start(0)
     sync.finish(0)
     # Its bucket comes first, on all ranks.
     assert started_before_first == [0]
-    assert [len(tensor) for tensor in pair.sent] == [2, 3, 3]
+    assert [len(tensor) for tensor in communicator.sent] == [2, 3, 3]
     assert first.grad.tolist() == [0.0] * 3
     assert second.grad.tolist() == [2.0] * 3
     assert unused.grad.tolist() == [0.0] * 2
     sync.close()
 
 
-def test_an_overlapped_bucket_starts_once_its_gradients_are_there(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlapped_bucket_starts_once_its_gradients_are_ready(
+    communicator: MirroredCommunicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 0)
     first, second = parameters(3, 3)
-    sync = GradientSync(pair, [RANKS], [[([first, second], RANKS)]], overlap=True)
+    sync = GradientSync(communicator, [RANKS], [[([first, second], RANKS)]], overlap=True)
     for update in range(2):
-        pair.sent.clear()
+        communicator.sent.clear()
         first.grad = second.grad = None
         sync.expect(0)
         (second * 2).sum().backward()
-        assert len(pair.sent) == 1, update
+        assert len(communicator.sent) == 1, update
         (first * 3).sum().backward()
-        assert len(pair.sent) == 2
+        assert len(communicator.sent) == 2
         sync.start(0)
         sync.finish(0)
         assert (first.grad.tolist(), second.grad.tolist()) == ([6.0] * 3, [4.0] * 3)
     sync.close()
     first.grad = None
     (first * 3).sum().backward()
-    assert len(pair.sent) == 2, "a closed sync hears of gradients still"
+    assert len(communicator.sent) == 2, "a closed sync still receives gradients"
 
 
-def test_gradients_of_earlier_batches_do_not_count(pair: Pair) -> None:
+def test_gradients_of_earlier_batches_do_not_count(communicator: MirroredCommunicator) -> None:
     (only,) = parameters(3)
-    sync = GradientSync(pair, [RANKS], [[([only], RANKS)], []], overlap=True)
+    sync = GradientSync(communicator, [RANKS], [[([only], RANKS)], []], overlap=True)
     only.sum().backward()
     sync.expect(1)
     only.sum().backward()
-    assert not pair.sent
+    assert not communicator.sent
     sync.expect(0)
     only.sum().backward()
-    assert [tensor.tolist() for tensor in pair.sent] == [[3.0] * 3]
+    assert [tensor.tolist() for tensor in communicator.sent] == [[3.0] * 3]
     sync.close()

@@ -1,4 +1,4 @@
-"""A rank's process: which settings of the whole process are open while it does what."""
+"""Process-wide settings that are active in each phase of a rank."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ def open_settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def make_rank(folder: Path, **more: Any) -> Rank:
-    """The only one of its plan; emulated, so that it meets nobody."""
+    """Makes the only rank of a plan; it is emulated, so it joins no rendezvous."""
     profile = dp.profile(EXAMPLE, device="cpu", batch_sizes=[BATCH])
     serialization.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
     setup = {"rank": 0, "ranks": 1, "position": 0, "emulated": True, "folder": str(folder), "index": 0, "core": None}
@@ -53,7 +53,7 @@ def make_rank(folder: Path, **more: Any) -> Rank:
     return Rank(setup | more, heartbeat)
 
 
-def test_a_plans_arithmetic_is_that_of_its_stages_when_they_are_captured_and_when_they_run(
+def test_arithmetic_settings_of_a_plan_apply_to_capture_and_execution_of_its_stages(
     tmp_path: Path, open_settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def test_a_plans_arithmetic_is_that_of_its_stages_when_they_are_captured_and_whe
 
 
 def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, open_settings: list[str]) -> None:
-    """torch.export asks for a setting that torch does not tell while the newer ones are in use."""
+    """torch.export reads a setting that torch cannot return while the newer ones are in use."""
     sharing = asdict(Sharing(priority="normal", home="thread"))
     rank = make_rank(tmp_path, sharing=sharing)
     answer = CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, None)

@@ -89,7 +89,7 @@ def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_what_is_drawn_and_what_is_rounded_does_not_depend_on_the_plan(tmp_path: Path) -> None:
+def test_random_numbers_and_rounding_do_not_depend_on_the_plan(tmp_path: Path) -> None:
     spawn(1, (DROPOUT, BFLOAT, SCALED), tmp_path / "one")
     spawn(3, (DROPOUT, BFLOAT, SCALED), tmp_path / "three")
     (alone,) = answers(tmp_path / "one", DROPOUT, 1)

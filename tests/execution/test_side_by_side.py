@@ -11,7 +11,7 @@ from tests.ranks import run_ranks
 
 @pytest.mark.processes
 def test_branches_on_disjoint_ranks_run_at_the_same_time(tmp_path: Path) -> None:
-    """Each branch waits until the other one runs too: one after the other, the first would wait in vain."""
+    """Each branch waits until the other one runs too: in sequence, the first would time out."""
     sets = {"left": (0,), "right": (1,)}
     run_ranks(rendezvous_rank.run_rank, (str(tmp_path), sets, 60.0), 2)
     met = {path.name for path in tmp_path.iterdir() if "-" in path.name}
@@ -19,7 +19,7 @@ def test_branches_on_disjoint_ranks_run_at_the_same_time(tmp_path: Path) -> None
 
 
 @pytest.mark.processes
-def test_branches_on_the_same_rank_do_not(tmp_path: Path) -> None:
+def test_branches_on_the_same_rank_do_not_run_at_the_same_time(tmp_path: Path) -> None:
     sets = {"left": (0,), "right": (0,)}
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="was alone in its forward"):
         run_ranks(rendezvous_rank.run_rank, (str(tmp_path), sets, 0.0), 2)

@@ -1,4 +1,4 @@
-"""Start and kill, again and again: whoever dies of whatever at any moment, nothing stays behind.
+"""Repeated start and kill of any process at any moment leaves nothing behind.
 
 ``DEEPPOOL_SOAK_CYCLES=200`` is the long version (``make soak``); ``DEEPPOOL_SOAK_SEED`` repeats another one.
 """
@@ -26,9 +26,9 @@ CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "2"))
 SEED = int(os.environ.get("DEEPPOOL_SOAK_SEED", "1"))
 CYCLE_SECONDS = 120
 GONE_SECONDS = 10
-"""In which everything has ended after a fault."""
+"""Seconds within which every process has ended after a fault."""
 LONG = 100_000
-"""Updates that no cycle comes to."""
+"""Number of updates that no cycle reaches."""
 PROCESSES_OF_RUN = 9
 """Launcher, fork server, cleanup watchdog of its folder; of each of two ranks foreground, background, spinner."""
 # Who is hit: the launcher as by its terminal, by `kill`, by `kill -9`; one of its children, or one of theirs.
@@ -51,18 +51,18 @@ pytestmark = [
 
 
 def mark_of(process: psutil.Process) -> str | None:
-    """The cycle that a process belongs to, told by its environment, which its own children inherit."""
+    """Returns the cycle of a process from its environment, which its descendants inherit."""
     try:
         return process.environ().get("DEEPPOOL_SOAK_MARK")
     except psutil.Error:
         return None
 
 
-def living(mark: str) -> list[psutil.Process]:
+def live_processes(mark: str) -> list[psutil.Process]:
     found = [process for process in psutil.process_iter() if mark_of(process) == mark]
     with contextlib.suppress(psutil.NoSuchProcess):
         return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
-    return living(mark)
+    return live_processes(mark)
 
 
 def listening() -> set[tuple[str, int]]:
@@ -70,7 +70,7 @@ def listening() -> set[tuple[str, int]]:
 
 
 def ports(processes: list[psutil.Process]) -> set[tuple[str, int]]:
-    """At which some processes listen."""
+    """Returns the ports at which the processes listen."""
     found = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -81,8 +81,8 @@ def ports(processes: list[psutil.Process]) -> set[tuple[str, int]]:
 
 
 def shared_memory() -> set[str]:
-    """That nobody uses: other processes of the machine may have some meanwhile."""
-    # A semaphore is mapped under a name that it had for a moment only: its inode tells.
+    """Returns the shared memory that no process uses: other processes of the machine may use some."""
+    # A semaphore is mapped under a name that it had for a moment only: its inode identifies it.
     used = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -104,11 +104,11 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def is_under_way(mark: str, kept: Path, checkpoint: Path | None) -> bool:
-    """A training has written a checkpoint; a run has started everything."""
-    return latest(kept) != checkpoint or len(living(mark)) == PROCESSES_OF_RUN
+    """Whether the training has written a checkpoint or the run has started all its processes."""
+    return latest(kept) != checkpoint or len(live_processes(mark)) == PROCESSES_OF_RUN
 
 
-def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str:
+def run_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str:
     """Starts a command, lets a fault happen, and checks what is left; returns what was done."""
     mark, temporary, kept = f"{os.getpid()}-{number}", folder / "tmp", folder / "checkpoints"
     temporary.mkdir(exist_ok=True)
@@ -134,19 +134,19 @@ def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
         moment, delay = draw.choice(
             [("its start", draw.uniform(0.7, 10.0)), ("being under way", draw.uniform(0.0, 4.0))]
         )
-        told = f"cycle {number}: {kind}, {what.name} to the {victim} {delay:.1f} s after {moment}"
+        description = f"cycle {number}: {kind}, {what.name} to the {victim} {delay:.1f} s after {moment}"
         if moment == "being under way":
             wait_for(lambda: is_under_way(mark, kept, checkpoint) or launcher.poll() is not None, CYCLE_SECONDS / 2)
         # No synchronisation: the fault's own timing.
         time.sleep(delay)
-        everything = living(mark)
+        everything = live_processes(mark)
         mine = ports(everything)
         children = [process for process in everything if process.pid != launcher.pid]
         if launcher.poll() is not None:
-            raise AssertionError(f"{told}: it had ended by itself: {launcher.stderr.read()}")
+            raise AssertionError(f"{description}: it had ended by itself: {launcher.stderr.read()}")
         hit = psutil.Process(launcher.pid) if victim == "launcher" or not children else draw.choice(children)
         with contextlib.suppress(psutil.Error):
-            told += f" ({' '.join(hit.cmdline()[-2:])[-60:]}, one of {len(everything)} processes)"
+            description += f" ({' '.join(hit.cmdline()[-2:])[-60:]}, one of {len(everything)} processes)"
             hit.send_signal(what)
         spared = hit.pid != launcher.pid and not _ends_the_run(hit, launcher, what)
         if spared:
@@ -158,25 +158,25 @@ def one_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
             time.sleep(1)
             launcher.kill()
             _, error = launcher.communicate()
-            raise AssertionError(f"{told}: the launcher is still there: {error}") from None
-    left = [] if wait_for(lambda: not living(mark), GONE_SECONDS) else living(mark)
+            raise AssertionError(f"{description}: the launcher is still there: {error}") from None
+    left = [] if wait_for(lambda: not live_processes(mark), GONE_SECONDS) else live_processes(mark)
     for process in left:
         with contextlib.suppress(psutil.Error):
-            told += f"; left {process.pid} {process.status()} {' '.join(process.cmdline())[-80:]}"
+            description += f"; left {process.pid} {process.status()} {' '.join(process.cmdline())[-80:]}"
             process.kill()
-    assert not left, told
+    assert not left, description
     # A process loses its environment, by which it is known, a moment before its sockets.
-    assert wait_for(lambda: not (mine & listening()), GONE_SECONDS), f"{told}: {mine & listening()}"
-    assert wait_for(lambda: not any(temporary.iterdir()), 2), f"{told}: {list(temporary.rglob('*'))}"
+    assert wait_for(lambda: not (mine & listening()), GONE_SECONDS), f"{description}: {mine & listening()}"
+    assert wait_for(lambda: not any(temporary.iterdir()), 2), f"{description}: {list(temporary.rglob('*'))}"
     # Between two looks another process may have made some.
-    assert wait_for(lambda: shared_memory() <= before, GONE_SECONDS), f"{told}: {shared_memory() - before}"
+    assert wait_for(lambda: shared_memory() <= before, GONE_SECONDS), f"{description}: {shared_memory() - before}"
     if launcher.returncode > 0:
-        assert "Traceback" not in error, f"{told}: {error}"
-        assert error.count("\n") == 1, f"{told}: {error!r}"
-        assert error.startswith("error: "), f"{told}: {error!r}"
+        assert "Traceback" not in error, f"{description}: {error}"
+        assert error.count("\n") == 1, f"{description}: {error!r}"
+        assert error.startswith("error: "), f"{description}: {error!r}"
     found = latest(kept)
-    assert found is None or all(value.isfinite().all() for value in load_weights(found).values()), told
-    return f"{told}: {error.strip()[:150]}"
+    assert found is None or all(value.isfinite().all() for value in load_weights(found).values()), description
+    return f"{description}: {error.strip()[:150]}"
 
 
 def _ends_the_run(hit: psutil.Process, launcher: subprocess.Popen, what: signal.Signals) -> bool:
@@ -200,16 +200,16 @@ main()
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """Sockets lie in it, whose paths are limited."""
+    """Folder with a short path: paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         yield Path(name)
 
 
 @pytest.mark.stress
-def test_whoever_is_killed_at_any_moment_nothing_stays_behind(short_path: Path) -> None:
+def test_nothing_stays_behind_after_a_kill_of_any_process_at_any_moment(short_path: Path) -> None:
     draw = random.Random(SEED)
     plan = dp.save(soak_job.plan(2), short_path / "plan.json")
     for number in range(CYCLES):
-        print(one_cycle(number, draw, plan, short_path), flush=True)
+        print(run_cycle(number, draw, plan, short_path), flush=True)
     kept = latest(short_path / "checkpoints")
     assert kept is None or torch.is_tensor(next(iter(load_weights(kept).values())))

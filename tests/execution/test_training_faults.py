@@ -1,4 +1,4 @@
-"""Trainings in which something goes wrong: what is told, that no process stays, and that a restart changes nothing.
+"""Trainings with faults: the reported error, no process left, and a restart with unchanged losses.
 
 The faults are real ones, made by the data: they happen in a rank of choice, in the update of choice, once.
 """
@@ -40,14 +40,14 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 SAMPLES_OF_UPDATE = 6
-"""That a rank reads: half of each of two global batches of six."""
+"""Samples that a rank reads per update: half of each of two global batches of six."""
 UPDATE = 4
 STEPS = 6
 START_SECONDS = 200
 
 
 class Faulty(Dataset):
-    """The data of the other tests, with a fault."""
+    """Dataset of the other tests, with a fault at one update of one rank."""
 
     def __init__(self, fault: Callable[[], None], once: Path, rank: int = 1, update: int = UPDATE) -> None:
         self.data, self.fault, self.once, self.rank = dataset(), fault, once, rank
@@ -73,29 +73,29 @@ def send_to_itself(what: signal.Signals) -> None:
 
 
 def cut_connections() -> None:
-    """As a network does that loses them: both ends are told."""
+    """Shuts down every connection, as a network failure does: both ends see it."""
     for link in psutil.Process().net_connections("tcp"):
         if link.status == psutil.CONN_ESTABLISHED:
             socket.socket(fileno=os.dup(link.fd)).shutdown(socket.SHUT_RDWR)
 
 
-def ask_for_too_much() -> None:
+def allocate_too_much() -> None:
     torch.empty(2**50, dtype=torch.uint8)
 
 
-def forbid_large_files() -> None:
+def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 
 
-def fall_out_of_memory(group: Path) -> None:
-    """In a control group of its own, with little."""
+def exhaust_memory(group: Path) -> None:
+    """Moves to a control group with a low memory limit and allocates beyond it."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
     held = []
     while True:
         held.append(bytearray(os.urandom(2**20)) * 16)
 
 
-def leave() -> None:
+def exit_silently() -> None:
     os._exit(0)
 
 
@@ -105,25 +105,25 @@ def expected() -> list[float]:
 
 
 @pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)
     monkeypatch.setattr(ranks_module, "TIMEOUT_UPDATES", 3.0)
 
 
 def train_with(job: dp.TrainingJob, folder: Path, **choices: object) -> tuple[TrainingRecord, list[str]]:
-    """The record, and why it was started again."""
-    told: list[str] = []
+    """Trains; returns the record and the messages about restarts."""
+    messages: list[str] = []
     record = dp.train(
         make_plan(2),
         job,
         steps=STEPS,
         checkpoints=folder / "checkpoints",
         checkpoint_every=2,
-        on_progress=lambda what, _: told.append(what),
+        on_progress=lambda what, _: messages.append(what),
         **choices,
     )
     assert children() == []
-    return record, [what for what in told if what.startswith("starting again")]
+    return record, [what for what in messages if what.startswith("starting again")]
 
 
 # -- faults that a restart mends ----------------------------------------------------------------------
@@ -177,17 +177,19 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
             marks=pytest.mark.stress,
         ),
         pytest.param(
-            ask_for_too_much,
+            allocate_too_much,
             0,
             rf"rank 1 ran out of memory in {READING}: .* more were asked for, it holds .*, the machine has .* left, at "
             r"\S+:\d+ in ask_for_too_much .*smaller global batch",
             id="memory",
             marks=pytest.mark.stress,
         ),
-        pytest.param(leave, 0, r"rank 1 ended with exit code 0 while it trained", id="exit", marks=pytest.mark.stress),
+        pytest.param(
+            exit_silently, 0, r"rank 1 ended with exit code 0 while it trained", id="exit", marks=pytest.mark.stress
+        ),
     ],
 )
-def test_a_restart_goes_on_as_if_nothing_had_happened(
+def test_a_restarted_training_has_the_losses_of_an_uninterrupted_one(
     fault: Callable[[], None], workers: int, phrase: str, expected: list[float], tmp_path: Path
 ) -> None:
     data = functools.partial(Faulty, fault, tmp_path / "once")
@@ -201,7 +203,7 @@ def test_a_restart_goes_on_as_if_nothing_had_happened(
 
 @pytest.mark.skipif(not Path("/sys/fs/cgroup/memory").is_dir() or os.geteuid() != 0, reason="needs root and cgroup v1")
 @pytest.mark.root
-def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(tmp_path: Path) -> None:
+def test_a_rank_killed_by_the_kernel_for_lack_of_memory_is_reported_as_out_of_memory(tmp_path: Path) -> None:
     group = Path("/sys/fs/cgroup/memory") / f"deeppool-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -209,7 +211,7 @@ def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(tmp_pat
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
     try:
-        data = functools.partial(Faulty, functools.partial(fall_out_of_memory, group), tmp_path / "once")
+        data = functools.partial(Faulty, functools.partial(exhaust_memory, group), tmp_path / "once")
         with pytest.raises(
             RankFailedError,
             match=r"rank 1 was killed by signal 9, probably by the kernel because memory ran out, while .*--memory",
@@ -224,8 +226,8 @@ def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(tmp_pat
 # -- faults that no restart mends ---------------------------------------------------------------------
 
 
-def test_a_file_that_may_not_grow_leaves_the_earlier_checkpoint_and_is_not_tried_again(tmp_path: Path) -> None:
-    data = functools.partial(Faulty, forbid_large_files, tmp_path / "once")
+def test_a_file_size_limit_keeps_the_earlier_checkpoint_and_is_not_retried(tmp_path: Path) -> None:
+    data = functools.partial(Faulty, limit_file_size, tmp_path / "once")
     with pytest.raises(
         RankRefusedError, match=r"rank 1 gave up while it wrote .*cannot write .*checkpoint is .*step-0"
     ):
@@ -235,8 +237,8 @@ def test_a_file_that_may_not_grow_leaves_the_earlier_checkpoint_and_is_not_tried
     assert load_weights(tmp_path / "checkpoints" / "step-000002")
 
 
-class Spoiling(torch.optim.SGD):
-    """Its third step leaves weights that are no number, after a loss that was one."""
+class CorruptingSGD(torch.optim.SGD):
+    """SGD whose third step leaves non-finite weights after a finite loss."""
 
     def step(self, closure: None = None) -> None:
         self.taken = getattr(self, "taken", 0) + 1
@@ -246,15 +248,15 @@ class Spoiling(torch.optim.SGD):
                 self.param_groups[0]["params"][0].fill_(torch.nan)
 
 
-def spoiling(parameters: list) -> torch.optim.Optimizer:
-    return Spoiling(parameters, lr=0.01)
+def corrupting_sgd(parameters: list) -> torch.optim.Optimizer:
+    return CorruptingSGD(parameters, lr=0.01)
 
 
-def test_weights_that_are_no_number_do_not_become_a_checkpoint(tmp_path: Path) -> None:
+def test_non_finite_weights_are_not_saved_as_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(RankRefusedError, match=r"'.*' holds values that are no number.*checkpoint is .*step-000002"):
         dp.train(
             make_plan(2),
-            make_job(optimizer=spoiling, schedule=None),
+            make_job(optimizer=corrupting_sgd, schedule=None),
             steps=STEPS,
             checkpoints=tmp_path,
             checkpoint_every=1,
@@ -266,7 +268,7 @@ def test_weights_that_are_no_number_do_not_become_a_checkpoint(tmp_path: Path) -
 
 
 class Overflowing(Dataset):
-    """Infinite images: from one update, or in all."""
+    """Dataset of infinite images, in one update or in all."""
 
     def __init__(self, always: bool) -> None:
         self.data, self.always, self.read = soak_job.dataset(), always, 0
@@ -281,7 +283,7 @@ class Overflowing(Dataset):
         return (image * torch.inf if self.always or self.read in (3, 4) else image), target
 
 
-def test_an_overflow_of_fp16_leaves_an_update_out_and_is_no_fault(tmp_path: Path) -> None:
+def test_an_fp16_overflow_skips_the_update_and_is_not_a_fault(tmp_path: Path) -> None:
     plan = dataclasses.replace(soak_job.plan(2), precision="fp16")
     job = dataclasses.replace(soak_job.job(), dataset=functools.partial(Overflowing, always=False), loader_workers=0)
     record = dp.train(plan, job, steps=4, checkpoints=tmp_path / "kept")
@@ -307,7 +309,7 @@ main()
 
 
 @contextlib.contextmanager
-def from_the_shell(plan: Path, folder: Path, steps: int) -> Iterator["subprocess.Popen[str]"]:
+def started_command(plan: Path, folder: Path, steps: int) -> Iterator["subprocess.Popen[str]"]:
     arguments = [str(plan), "tests.execution.soak_job:job", "--steps", str(steps), "--checkpoints", str(folder)]
     command = [sys.executable, "-c", COMMAND, "train", *arguments, "--checkpoint-every", "2", "--json"]
     with subprocess.Popen(
@@ -320,9 +322,9 @@ def from_the_shell(plan: Path, folder: Path, steps: int) -> Iterator["subprocess
 
 
 @pytest.mark.parametrize("what", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.stress)])
-def test_an_interrupted_command_goes_on_bit_by_bit(what: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_command_resumes_bit_for_bit(what: signal.Signals, tmp_path: Path) -> None:
     plan, folder = dp.save(soak_job.plan(2), tmp_path / "plan.json"), tmp_path / "checkpoints"
-    with from_the_shell(plan, folder, 1_000_000) as launcher:
+    with started_command(plan, folder, 1_000_000) as launcher:
         wait_until(lambda: folder.is_dir() and latest(folder) is not None, START_SECONDS, "a checkpoint")
         everything = psutil.Process(launcher.pid).children(recursive=True)
         assert len(everything) >= 3
@@ -343,7 +345,7 @@ def test_an_interrupted_command_goes_on_bit_by_bit(what: signal.Signals, tmp_pat
 @pytest.mark.stress
 def test_a_stopped_rank_and_its_loader_end_with_a_killed_launcher(tmp_path: Path) -> None:
     plan, folder = dp.save(soak_job.plan(2), tmp_path / "plan.json"), tmp_path / "checkpoints"
-    with from_the_shell(plan, folder, 1_000_000) as launcher:
+    with started_command(plan, folder, 1_000_000) as launcher:
         wait_until(lambda: folder.is_dir() and latest(folder) is not None, START_SECONDS, "a checkpoint")
         everything = psutil.Process(launcher.pid).children(recursive=True)
         # The two ranks, their loaders, what the ranks were forked from, and the keeper of the folder.

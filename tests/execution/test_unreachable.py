@@ -1,4 +1,4 @@
-"""Ranks that cannot reach one another: from the start, and from the middle of a training on."""
+"""Ranks that cannot reach one another, from the start or from the middle of a training."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ LINK = "deeppool0"
 
 
 class OnAnInterface(LocalLauncher):
-    """This machine, with gloo on an interface of choice."""
+    """Launcher on this machine, with gloo on a given network interface."""
 
     interface = "nowhere0"
 
@@ -33,7 +33,7 @@ class OnAnInterface(LocalLauncher):
 
 
 class InNamespaces(OnAnInterface):
-    """Each rank in a network of its own, as on machines of their own."""
+    """Launcher of each rank in a network namespace, as on separate machines."""
 
     interface = LINK
 
@@ -51,7 +51,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture
 def namespaces() -> Iterator[list[str]]:
-    """Two, with a link between them."""
+    """Two network namespaces with a link between them."""
     if os.geteuid() != 0:
         pytest.skip("making network namespaces needs root")
     names = [f"deeppool-{os.getpid()}-{side}" for side in (0, 1)]
@@ -75,7 +75,7 @@ def cut_the_link() -> None:
     ip("link", "set", LINK, "down")
 
 
-def test_an_interface_that_is_not_there_is_told_before_anything_trains() -> None:
+def test_a_missing_network_interface_is_reported_before_training_starts() -> None:
     with pytest.raises(
         RankFailedError,
         match=r"rank \d could not reach the other ranks \(.*nowhere0.*\).* while it started; .*network.*no checkpoint",
@@ -86,7 +86,7 @@ def test_an_interface_that_is_not_there_is_told_before_anything_trains() -> None
 
 @pytest.mark.root
 @pytest.mark.stress
-def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_missing_from_the_rendezvous_are_named(namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "RENDEZVOUS_SECONDS", 5.0)
     # In a network of its own, each has no way to the other.
     ip("-n", namespaces[1], "address", "flush", "dev", LINK)
@@ -100,7 +100,7 @@ def test_ranks_that_never_meet_are_named(namespaces: list[str], monkeypatch: pyt
 
 @pytest.mark.root
 @pytest.mark.stress
-def test_a_link_that_is_cut_while_they_train_is_told_as_such(
+def test_a_link_cut_during_training_is_reported_with_the_waiting_ranks(
     namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)

@@ -1,4 +1,4 @@
-"""The step of a rank: what its ranks decide together."""
+"""The optimizer step: what all ranks of a training decide together."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -40,7 +40,7 @@ class Rule:
     data_parallel: bool = False
     """One stage on all ranks, instead of one on a random set for each layer."""
     infinite_update: int | None = None
-    """In which the data hold an infinite number."""
+    """Updates in which the data hold an infinite number."""
 
 
 class Model(nn.Module):
@@ -102,7 +102,7 @@ def training(rule: Rule) -> Training:
 
 
 def stages(rule: Rule, layers: int, ranks: int) -> list[Stage]:
-    """A set of GPUs for every layer, drawn at random; the first one has them all."""
+    """Returns stages with a random set of GPUs for every layer; the first one has them all."""
     if rule.data_parallel:
         return [Stage("all", tuple(range(layers)), Layout(tuple(range(ranks)), rule.batch))]
     draw = random.Random(rule.name)
@@ -145,7 +145,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> Non
 
 
 def names_of(captured, stage: Stage) -> set[str]:
-    """Parameters of a stage, and the running statistics beside them."""
+    """Returns the names of a stage's parameters and running statistics."""
     names = {name for layer in stage.layers for name in captured.graph.layers[layer].parameters}
     modules = {name.rpartition(".")[0] for name in names}
     buffers = {name for name, _ in captured.source.named_buffers() if name.rpartition(".")[0] in modules}

@@ -32,8 +32,8 @@ def test_two_layers_that_read_the_data_fork_from_it():
     assert decompose([(), (), (0, 1)]) == Series((2,), (block(chain(0), chain(1)),))
 
 
-def test_branches_run_by_turns_are_told_apart():
-    """0 → 1 → 3 → 5 and 0 → 2 → 4 → 5, numbered by turns."""
+def test_interleaved_branches_are_separated():
+    """0 → 1 → 3 → 5 and 0 → 2 → 4 → 5, with interleaved numbers."""
     assert decompose([(), (0,), (0,), (1,), (2,), (3, 4)]) == Series((0, 5), (None, block(chain(1, 3), chain(2, 4))))
 
 
@@ -87,7 +87,7 @@ def test_an_irregular_region_takes_the_branches_beside_it_but_not_the_layers_aro
 
 
 def edges_of(series, fork, found):
-    """Writes down what each layer of a series reads, and returns the layers that the join outside reads."""
+    """Records what each layer of a series reads; returns the layers that the outer join reads."""
     for layer, between in zip(series.layers, series.blocks, strict=True):
         found[layer] = {fork} if between is None else ends_of(between, fork, found)
         fork = layer

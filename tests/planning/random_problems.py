@@ -1,6 +1,6 @@
 """Planning problems by the thousand from a plain seeded generator, where Hypothesis would be too slow.
 
-Every shape of graph that the planner tells apart: chains, branches, branches in branches, branches that
+Every shape of graph that the planner distinguishes: chains, branches, branches in branches, branches that
 end at a join further out (tails), irregular regions; with one fork for all data or several; numbered branch by branch
 or by turns. Some graphs repeat their parts, as models do: the search prices equal parts once.
 """
@@ -105,7 +105,7 @@ def _links(rng: random.Random) -> tuple[Link, Link]:
 
 
 class _Builder:
-    """Writes down the edges of one graph, branch by branch."""
+    """Records the edges of one graph, branch by branch."""
 
     def __init__(self, rng: random.Random, shape: str) -> None:
         self.rng = rng

@@ -243,7 +243,7 @@ def test_explain_has_a_line_for_each_layer_with_the_cost_of_the_next_counts():
             assert f"{option.gpu_count}: {format_seconds(option.iteration_time_change)} slower" in line
 
 
-def test_explain_says_whose_limit_forbids_a_faster_choice():
+def test_explain_names_the_layer_whose_limit_rules_out_a_faster_choice():
     graph = make_graph([(), (0,)], [(), (4096,)], [0, 2**26])
     profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-4 + 1e-5 * b])
     splits_for_free, reader = plan(profile, Cluster(4), 16, 1.0).layers
@@ -262,7 +262,7 @@ def test_explain_says_where_a_branch_runs_and_why_it_cannot_have_more_gpus():
 
 @examples(100)
 @given(problems(tangled_graphs(max_layers=6)), st.sampled_from(LIMITS))
-def test_explain_calls_nothing_rounding_that_a_layer_would_really_gain(problem, limit):
+def test_explain_does_not_call_a_real_gain_a_rounding_difference(problem, limit):
     # A tangle shares one GPU count, so another one can truly be better for a single layer of it.
     made = plan(*problem, limit)
     for layer in made.layers:
@@ -395,7 +395,7 @@ def test_a_plan_on_a_measured_cluster_is_the_same_after_a_file(tmp_path):
     assert found.network_model == "measured"
 
 
-def test_a_plan_says_which_all_reduces_are_beyond_what_was_measured():
+def test_a_plan_lists_all_reduces_beyond_the_measured_range():
     graph = make_graph([()], None, [2**20])
     profile = profile_from_times(graph, [lambda b: 1e-3 * b])
     measured = measured_network({2: (1e-5, 1e-5, 1e-3), 3: (1e-5, 1e-5, 1e-3)})

@@ -1,4 +1,4 @@
-"""Which layers changed between two profiles, and which only seem to."""
+"""Layers that changed between two profiles by more than their noise."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_a_profile_has_not_changed_from_itself():
     assert str(found).startswith("drawn: 0 of 4 layer times changed beyond noise")
 
 
-def test_layers_that_changed_beyond_both_spreads_are_told_heaviest_first():
+def test_layers_that_changed_beyond_both_spreads_are_listed_heaviest_first():
     # Noise of both: 4 % of each, 8 % and a little. 7 % slower is noise; 20 % faster, 50 % slower are not.
     after = profile_of([(0.8, 2.14), (4.5, 6.0)])
     found = compare_profiles(BEFORE, after)

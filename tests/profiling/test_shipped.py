@@ -1,4 +1,4 @@
-"""Profiles by name: what is found, what is listed, and what is told where there is none."""
+"""Shipped profiles: lookup by name, the list, and errors for unknown names."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_a_file_comes_before_a_name(folder):
     assert find_profile("small-cpu") == find_profile(folder / "small-cpu") == mine
 
 
-def test_the_list_says_what_was_measured_and_how_well(folder):
+def test_the_list_states_the_measurements_and_their_accuracy(folder):
     listed = list_profiles()
     assert [entry.name for entry in listed.profiles] == ["other-cpu", "small-cpu"]
     assert listed.profiles[1].deviation == pytest.approx(-0.03)
@@ -48,14 +48,14 @@ def test_the_list_says_what_was_measured_and_how_well(folder):
     )
 
 
-def test_what_is_neither_file_nor_name_is_told_with_the_names(folder):
+def test_an_unknown_profile_raises_with_the_known_names(folder):
     phrase = "no profile 'tiny': neither a file nor one of other-cpu, small-cpu .make one: deeppool profile MODEL"
     with pytest.raises(DocumentError, match=phrase):
         find_profile("tiny")
 
 
 @pytest.mark.parametrize("missing", ["tiny.json", "folder/tiny"])
-def test_what_can_only_be_a_file_is_told_as_one(folder, missing):
+def test_a_missing_path_raises_as_a_file_error(folder, missing):
     with pytest.raises(DocumentError, match=f"cannot read {missing}: No such file"):
         find_profile(missing)
 

@@ -47,7 +47,7 @@ def test_between_two_sizes_times_lie_on_a_straight_line(forward, batch):
     assert not profile.time(0, batch).extrapolated
 
 
-def test_the_spread_at_a_size_is_that_of_its_runs_and_between_sizes_nobody_measured_one():
+def test_the_spread_at_a_size_is_that_of_its_runs_and_unknown_between_sizes():
     spread = (0.1, 0.2, 0.05, 0.3, 0.4)
     profile = one_layer([1e-3 * batch for batch in BATCH_SIZES], spread=spread)
     assert tuple(profile.spread(0, batch) for batch in BATCH_SIZES) == spread
@@ -87,7 +87,7 @@ def test_spread_is_the_larger_of_the_adjacent_ones():
     assert profile.time(0, 12).spread == 0.04
 
 
-def test_below_the_smallest_size_nothing_is_guessed():
+def test_below_the_smallest_size_there_is_no_estimate():
     profile = one_layer([1e-3, 2e-3], batch_sizes=(4, 8))
     next_step = r"\(profile with --batch-sizes 3,…, or use fewer GPUs\)"
     phrase = rf"no time for layer 'layer0' at per-GPU batch 3: .* has 4, 8 {next_step}"
@@ -185,7 +185,7 @@ CHECKS = (IterationCheck(1, 1.0, 1.04, 0.01, 5), IterationCheck(16, 1.1, 1.0, 0.
         ((replace(CHECKS[1], layers=0.94),), True, "add up to 6.0 % less than the whole iteration at batch 16"),
     ],
 )
-def test_a_profile_off_its_bound_says_so_and_no_other(checks, graphs, expected):
+def test_only_a_profile_outside_its_bound_carries_a_warning(checks, graphs, expected):
     profile = replace(one_layer([1.0] * 5), checks=checks, graphs=graphs)
     sentences = profile.caveats()
     assert len(sentences) == (expected is not None)

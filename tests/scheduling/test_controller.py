@@ -24,8 +24,8 @@ def run(plant, *, noise, seed, iterations=500, bound=BOUND, speed=None, priority
     for iteration in range(iterations):
         limits = governor.begin(iteration)
         slowdown = plant(iteration, limits.share) if limits.open else 0.0
-        wandered = 1 + (next(speed) if speed else 0.0)
-        governor.end(0.1 * (1 + slowdown) * wandered * draw.lognormvariate(0, noise), {})
+        drift = 1 + (next(speed) if speed else 0.0)
+        governor.end(0.1 * (1 + slowdown) * drift * draw.lognormvariate(0, noise), {})
         if limits.open:
             shares.append(limits.share)
             slowdowns.append(slowdown)
@@ -47,7 +47,7 @@ def test_without_noise_the_share_is_all_that_the_bound_allows(cost):
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize(("cost", "part"), [(0.1, 1.0), (0.5, 0.8), (1.5, 0.6)])
-def test_a_background_as_strong_as_the_foreground_is_tried_before_it_gets_the_device(cost, part, noise):
+def test_a_background_of_normal_priority_is_tried_before_it_gets_the_device(cost, part, noise):
     def plant(_, share):
         return cost * share
 
@@ -61,7 +61,7 @@ def test_a_background_as_strong_as_the_foreground_is_tried_before_it_gets_the_de
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
-def test_one_that_costs_nothing_gets_the_device_after_it_was_tried(noise):
+def test_a_harmless_background_gets_the_device_after_its_trial(noise):
     for seed in range(12):
         shares, _ = run(lambda *_: -0.005, noise=noise, seed=seed, iterations=150, priority="normal")
         assert fmean(shares[-50:]) > 0.9
@@ -70,7 +70,7 @@ def test_one_that_costs_nothing_gets_the_device_after_it_was_tried(noise):
 # Chance is drawn once for all: among many draws there are some that mislead any controller.
 @pytest.mark.parametrize(("noise", "slack"), [(0.005, 0.1), (0.02, 0.2), (0.05, 0.7)])
 def test_with_noise_the_bound_holds_on_average(noise, slack):
-    """The governor knows nine iterations alone: a third of their noise is what it cannot see."""
+    """The governor has nine iterations without background: a third of their noise remains in their mean."""
     draw = random.Random(1)
     costs = [math.exp(draw.uniform(math.log(2 * BOUND), math.log(1.5))) for _ in range(15)]
     late = [
@@ -97,7 +97,7 @@ def test_the_slowdown_need_not_be_proportional(plant):
     assert 0.5 * BOUND < fmean(fmean(one) for one in late) < 1.2 * BOUND
 
 
-def test_a_clear_violation_is_answered_within_three_collocated_iterations():
+def test_a_clear_violation_lowers_the_share_within_three_collocated_iterations():
     shares, _ = run(lambda _, share: 1.2 * share, noise=0.03, seed=1)
     assert shares[2] < 1
     assert shares[8] < 0.1
@@ -116,14 +116,14 @@ def test_a_background_that_becomes_harmless_gets_the_device_back():
     assert fmean(shares[-50:]) == 1.0
 
 
-def test_a_background_that_no_share_makes_bearable_gets_next_to_nothing():
-    """It looks like a foreground that has become slower by itself, until iterations alone show that it is not."""
+def test_a_background_over_its_bound_at_any_share_gets_the_minimum_share():
+    """It looks like a foreground that became slower by itself until iterations without background refute that."""
     shares, _ = run(lambda *_: 0.5, noise=0.02, seed=1, iterations=600)
     assert set(shares[-100:]) == {MIN_SHARE}
 
 
-def drifting(seed, *, size, memory):
-    """A machine whose speed wanders: standard deviation, and iterations in which it forgets."""
+def drifting_speed(seed, *, size, memory):
+    """Yields autocorrelated relative slowdowns of standard deviation ``size`` and correlation length ``memory``."""
     draw, level, kept = random.Random(seed), 0.0, math.exp(-1 / memory)
     while True:
         yield level
@@ -132,10 +132,10 @@ def drifting(seed, *, size, memory):
 
 @pytest.mark.parametrize(("size", "memory"), [(0.01, 20), (0.03, 20), (0.03, 100)])
 @pytest.mark.parametrize("cost", [-0.01, 0.0])
-def test_a_machine_whose_speed_wanders_costs_a_harmless_background_little(cost, size, memory):
+def test_drifting_machine_speed_costs_a_harmless_background_little(cost, size, memory):
     means = []
     for seed in range(10):
-        speed = drifting(seed, size=size, memory=memory)
+        speed = drifting_speed(seed, size=size, memory=memory)
         shares, _ = run(lambda _, share: cost * share, noise=0.02, seed=seed, bound=0.01, speed=speed)
         means.append(fmean(shares[20:]))
     assert fmean(means) >= 0.9
@@ -149,7 +149,7 @@ def test_a_foreground_that_becomes_slower_by_itself_costs_the_background_little(
 
 
 @pytest.mark.parametrize(("cost", "share"), [(0.0, 1.0), (0.1, 0.9 * BOUND / 0.1)])
-def test_single_iterations_far_out_change_little(cost, share):
+def test_outlier_iterations_change_little(cost, share):
     shares, _ = run(lambda i, share: 3.0 if i % 25 == 7 else cost * share, noise=0.01, seed=1)
     assert fmean(shares[-200:]) == pytest.approx(share, rel=0.2)
 
@@ -157,7 +157,7 @@ def test_single_iterations_far_out_change_little(cost, share):
 # -- a bound that is changed while it is held ---------------------------------------------------------
 
 
-def rebound(before, after, *, cost, noise, seed, change=300, iterations=900):
+def run_with_changed_bound(before, after, *, cost, noise, seed, change=300, iterations=900):
     """Shares and true slowdowns of the collocated iterations before and after the bound is changed."""
     draw = random.Random(seed)
     governor = Governor(Sharing(max_slowdown=before))
@@ -175,7 +175,7 @@ def rebound(before, after, *, cost, noise, seed, change=300, iterations=900):
 
 @pytest.mark.parametrize(("before", "after"), [(0.03, 0.15), (0.15, 0.03), (0.02, 0.02)])
 def test_a_share_that_holds_a_bound_holds_another_one_at_once(before, after):
-    _, (old, new) = rebound(before, after, cost=0.5, noise=0.0, seed=0)
+    _, (old, new) = run_with_changed_bound(before, after, cost=0.5, noise=0.0, seed=0)
     assert old[-1][0] == pytest.approx(0.9 * before / 0.5)
     assert [share for share, _ in new] == pytest.approx([0.9 * after / 0.5] * len(new))
 
@@ -183,20 +183,23 @@ def test_a_share_that_holds_a_bound_holds_another_one_at_once(before, after):
 @pytest.mark.parametrize(("before", "after"), [(0.03, 0.15), (0.15, 0.03), (1.0, 0.03)])
 def test_with_noise_too_the_new_bound_holds_on_average(before, after):
     late = [
-        fmean(slowdown for _, slowdown in rebound(before, after, cost=0.6, noise=0.02, seed=seed)[1][1][-200:])
+        fmean(
+            slowdown
+            for _, slowdown in run_with_changed_bound(before, after, cost=0.6, noise=0.02, seed=seed)[1][1][-200:]
+        )
         for seed in range(10)
     ]
     assert 0.5 * after < fmean(late) < 1.2 * after
 
 
 def test_a_loose_bound_frees_a_background_that_was_held():
-    _, (old, new) = rebound(0.03, 1.0, cost=0.5, noise=0.0, seed=0)
+    _, (old, new) = run_with_changed_bound(0.03, 1.0, cost=0.5, noise=0.0, seed=0)
     assert old[-1][0] < 0.1
     assert {share for share, _ in new} == {1.0}
 
 
-def test_a_background_that_was_hopeless_by_the_old_bound_may_try_again():
-    """Half a slowdown at any share: nothing for a bound of 3 %, all of the time for one of 100 %."""
+def test_a_background_over_the_old_bound_at_any_share_is_tried_again_under_a_new_one():
+    """A slowdown of 50 % at any share: no share for a bound of 3 %, the whole time for one of 100 %."""
     draw = random.Random(1)
     governor = Governor(Sharing(max_slowdown=BOUND))
     shares = []
@@ -211,8 +214,8 @@ def test_a_background_that_was_hopeless_by_the_old_bound_may_try_again():
     assert shares[-1][1] == 1.0
 
 
-def test_the_slowdown_that_is_told_is_of_the_new_bound_alone():
-    governor, (_, new) = rebound(0.15, 0.03, cost=0.5, noise=0.0, seed=0)
+def test_the_reported_slowdown_covers_only_iterations_under_the_new_bound():
+    governor, (_, new) = run_with_changed_bound(0.15, 0.03, cost=0.5, noise=0.0, seed=0)
     found = governor.slowdown
     assert found.mean == pytest.approx(fmean(slowdown for _, slowdown in new))
     assert found.collocated == len(new)
@@ -220,7 +223,7 @@ def test_the_slowdown_that_is_told_is_of_the_new_bound_alone():
     assert found.alone > 9
 
 
-def test_feedback_without_a_bound_may_be_given_one():
+def test_a_bound_can_be_added_to_feedback():
     governor = Governor(Sharing(feedback=10.0))
     shares = []
     for iteration in range(600):
@@ -233,13 +236,13 @@ def test_feedback_without_a_bound_may_be_given_one():
     assert shares[-1] == pytest.approx(0.9 * BOUND / 0.5, rel=0.01)
 
 
-def test_what_a_trial_found_bearable_is_suspected_at_once_by_a_tighter_bound():
-    """A foreground that is slower by itself acquits its background, which is then left in peace for a while."""
+def test_a_tighter_bound_starts_a_trial_at_once_after_an_earlier_trial_passed():
+    """A foreground that is slower by itself ends its background's trial, and the next trial comes only later."""
     controller = Controller(BOUND)
-    tried = acquitted = False
-    while not acquitted:
+    tried = passed = False
+    while not passed:
         controller.collocated(controller.share, 0.1, 9, 0.001)
-        tried, acquitted = tried or controller.share < 1, tried and controller.share == 1 and controller.drift > 0
+        tried, passed = tried or controller.share < 1, tried and controller.share == 1 and controller.drift > 0
     controller.change_bound(0.01)
     seen = 0
     while controller.share == 1 and seen < 60:

@@ -1,4 +1,4 @@
-"""Launches that the gate holds back: limits on what is in flight, a share of the time, gaps, bans."""
+"""Launches that the gate delays: in-flight limits, a share of the time, gaps, bans."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,30 +15,30 @@ DOINGS = st.sampled_from([None, FORWARD, SYNC, ("backward", 1)])
 
 
 @st.composite
-def lives(draw):
-    """What happens to a gate: time passes, a piece asks beside what the foreground does, the oldest piece ends."""
+def event_sequences(draw):
+    """Draws events of a gate: time passes, a piece requests a launch during an activity, the oldest piece ends."""
     return draw(st.lists(st.tuples(TIMES, DOINGS, TIMES, st.booleans(), st.floats(0.5, 2)), min_size=1, max_size=80))
 
 
-def live(gate, limits, life):
+def launches(gate, limits, events):
     """Yields (time, expected seconds of the pieces in flight) after each launch."""
-    now, flying = 0.0, []
-    for passed, doing, expected, ends, actual in life:
+    now, in_flight = 0.0, []
+    for passed, doing, expected, ends, actual in events:
         now += passed
-        if ends and flying:
-            gate.finished(now, actual * flying.pop(0))
+        if ends and in_flight:
+            gate.finished(now, actual * in_flight.pop(0))
         if gate.admits(now, limits, doing, expected):
             gate.launched(now, expected)
-            flying.append(expected)
-            yield now, list(flying)
+            in_flight.append(expected)
+            yield now, list(in_flight)
 
 
 @settings(deadline=None)
-@given(lives(), st.integers(1, 4), st.floats(1e-4, 0.1))
-def test_what_is_in_flight_keeps_both_limits_but_for_a_lone_piece(life, pieces, seconds):
-    for _, flying in live(Gate(Sharing(pieces=pieces, in_flight=seconds)), FREE, life):
-        assert len(flying) <= pieces
-        assert len(flying) == 1 or sum(flying) <= seconds
+@given(event_sequences(), st.integers(1, 4), st.floats(1e-4, 0.1))
+def test_pieces_in_flight_keep_both_limits_except_for_a_single_piece(events, pieces, seconds):
+    for _, in_flight in launches(Gate(Sharing(pieces=pieces, in_flight=seconds)), FREE, events):
+        assert len(in_flight) <= pieces
+        assert len(in_flight) == 1 or sum(in_flight) <= seconds
 
 
 def test_a_piece_longer_than_the_limit_runs_by_itself():
@@ -51,14 +51,14 @@ def test_a_piece_longer_than_the_limit_runs_by_itself():
 
 
 @settings(deadline=None)
-@given(lives(), st.floats(0.01, 0.9))
+@given(event_sequences(), st.floats(0.01, 0.9))
 @example([(1e-5, None, 0.05, False, 1.0)] * 3, 0.01)
-def test_launches_take_no_more_than_the_share_and_what_was_kept(life, share):
-    exact = [(*before, 1.0) for *before, _ in life]
+def test_launches_take_no_more_than_the_share_and_the_saved_budget(events, share):
+    exact = [(*before, 1.0) for *before, _ in events]
     gate = Gate(Sharing())
     launched = [
-        (now, flying[-1])
-        for now, flying in live(gate, BackgroundLimits(open=True, share=share, banned=frozenset()), exact)
+        (now, in_flight[-1])
+        for now, in_flight in launches(gate, BackgroundLimits(open=True, share=share, banned=frozenset()), exact)
     ]
     for first, (began, _) in enumerate(launched):
         for last in range(first, len(launched)):
@@ -67,9 +67,9 @@ def test_launches_take_no_more_than_the_share_and_what_was_kept(life, share):
             assert taken <= share * (launched[last][0] - began + WINDOW) + 2 * longest + 1e-9
 
 
-def test_a_share_is_used_up_by_a_background_that_always_asks():
+def test_a_background_that_always_requests_uses_its_whole_share():
     gate, limits = Gate(Sharing()), BackgroundLimits(open=True, share=0.25, banned=frozenset())
-    taken = sum(_ask(gate, step / 1000, limits, FORWARD, 0.001) for step in range(10_000))
+    taken = sum(_request(gate, step / 1000, limits, FORWARD, 0.001) for step in range(10_000))
     assert taken == pytest.approx(0.25 * 10, abs=0.25 * WINDOW + 0.001)
 
 
@@ -79,12 +79,12 @@ def test_a_share_goes_to_gaps_first():
     taken = {None: 0.0, FORWARD: 0.0}
     for step in range(10_000):
         doing = None if step // 10 % 2 else FORWARD
-        taken[doing] += _ask(gate, step / 1000, limits, doing, 0.001)
+        taken[doing] += _request(gate, step / 1000, limits, doing, 0.001)
     assert taken[None] == pytest.approx(3, rel=0.05)
     assert taken[FORWARD] == 0
 
 
-def _ask(gate, now, limits, doing, seconds):
+def _request(gate, now, limits, doing, seconds):
     if not gate.admits(now, limits, doing, seconds):
         return 0.0
     gate.launched(now, seconds)
@@ -103,22 +103,22 @@ def test_pieces_longer_than_expected_are_paid_for():
     assert taken == pytest.approx(5, rel=0.01)
 
 
-def test_a_whole_share_holds_nothing_back():
+def test_a_share_of_one_delays_no_launch():
     gate = Gate(Sharing())
-    assert all(_ask(gate, 0.0, FREE, FORWARD, 1.0) for _ in range(10))
+    assert all(_request(gate, 0.0, FREE, FORWARD, 1.0) for _ in range(10))
 
 
 @pytest.mark.parametrize(("doing", "admitted"), [(None, True), (SYNC, True), (FORWARD, False), (("update", 3), False)])
-def test_gaps_only_means_while_the_foreground_computes_nothing(doing, admitted):
+def test_gaps_only_admits_pieces_only_while_the_foreground_does_not_compute(doing, admitted):
     assert Gate(Sharing(gaps_only=True)).admits(0.0, FREE, doing, 0.001) is admitted
 
 
 @settings(deadline=None)
-@given(lives())
-def test_nothing_starts_beside_a_banned_operator_or_while_the_gate_is_closed(life):
+@given(event_sequences())
+def test_nothing_starts_beside_a_banned_operator_or_while_the_gate_is_closed(events):
     closed = BackgroundLimits(open=False, share=1.0, banned=frozenset())
-    assert list(live(Gate(Sharing()), closed, life)) == []
-    banned = [(passed, SYNC, *rest) for passed, _, *rest in life]
+    assert list(launches(Gate(Sharing()), closed, events)) == []
+    banned = [(passed, SYNC, *rest) for passed, _, *rest in events]
     limits = BackgroundLimits(open=True, share=1.0, banned=frozenset({SYNC}))
-    assert list(live(Gate(Sharing()), limits, banned)) == []
+    assert list(launches(Gate(Sharing()), limits, banned)) == []
     assert Gate(Sharing()).admits(0.0, limits, ("sync", 1), 0.001)

@@ -17,7 +17,7 @@ def test_each_rung_keeps_the_mechanisms_of_the_one_before() -> None:
         assert after.batch <= before.batch
 
 
-def test_batches_and_the_bound_are_those_asked_for() -> None:
+def test_batches_and_the_bound_are_those_requested() -> None:
     found = mechanism_ladder(batch=8, smaller_batch=2, bound=0.03)
     assert [rung.batch for rung in found.values()] == [8, 8, 8, 8, 2, 2]
     last = list(found)[-1]

@@ -1,4 +1,4 @@
-"""Which job gets which GPUs: rules that hold for every queue, and a few choices drawn by hand."""
+"""Placement of jobs on GPUs: invariants of every queue, and a few cases drawn by hand."""
 
 import itertools
 from collections import Counter
@@ -29,14 +29,14 @@ def situations(draw):
 
 
 def check(running, gpus):
-    """Nobody holds a GPU twice, or one that there is not; one foreground and one background a GPU at most."""
+    """Checks that each job holds existing GPUs once, at most one foreground and one background per GPU."""
     holders = Counter((placement.role, gpu) for placement in running for gpu in placement.gpus)
     assert set(holders.values()) <= {1}
     assert {gpu for _, gpu in holders} <= {gpu.number for gpu in gpus}
 
 
 @given(situations(), st.data())
-def test_jobs_that_come_and_end_at_any_time_share_no_place_and_each_starts_in_its_turn(situation, data) -> None:
+def test_jobs_share_no_slot_and_start_in_queue_order(situation, data) -> None:
     gpus, coming = situation
     waiting, running, started = [], [], []
     while coming or waiting or running:
@@ -65,7 +65,7 @@ def test_jobs_that_come_and_end_at_any_time_share_no_place_and_each_starts_in_it
 
 
 @given(situations())
-def test_a_foreground_is_on_as_few_nodes_as_it_can_be(situation) -> None:
+def test_a_foreground_uses_as_few_nodes_as_possible(situation) -> None:
     gpus, jobs = situation
     for request in jobs:
         (found,) = place([Request(request.job, "foreground", request.gpu_count)], [], gpus)
@@ -103,5 +103,5 @@ FOUR = [Gpu(0, "a"), Gpu(1, "a"), Gpu(2, "a"), Gpu(3, "b")]
         ([Request(2, "foreground", 1)], [JobPlacement(1, "foreground", (3, 7))], [JobPlacement(2, "foreground", (0,))]),
     ],
 )
-def test_a_choice(waiting, running, placed) -> None:
+def test_placement_of_one_job(waiting, running, placed) -> None:
     assert place(waiting, running, FOUR) == tuple(placed)

@@ -1,4 +1,4 @@
-"""How well a governor knows what it tells of a slowdown."""
+"""Accuracy of the slowdown that a governor estimates."""
 
 import random
 
@@ -10,7 +10,7 @@ SLOWER = 0.03
 
 
 def estimated(draw: random.Random, rounds: int, lasting: int) -> Estimate:
-    """Fifteen iterations alone and fifteen beside a background, by turns; noise of 5 %, the same for so many."""
+    """Estimates a slowdown from interleaved iterations with and without background; noise of 5 % persists for some."""
     baseline, slowdown, noise = Baseline(), Slowdown(), 0.0
     for number in range(30 * rounds):
         if number % lasting == 0:
@@ -28,7 +28,7 @@ def estimated(draw: random.Random, rounds: int, lasting: int) -> Estimate:
 
 @pytest.mark.parametrize("rounds", [7, 20])
 @pytest.mark.parametrize("lasting", [1, 4, 13])
-def test_noise_that_lasts_for_some_iterations_does_not_make_it_surer_than_it_is(rounds: int, lasting: int) -> None:
+def test_autocorrelated_noise_does_not_narrow_the_interval(rounds: int, lasting: int) -> None:
     """Two standard errors hold the truth nearly 19 times of 20; those of independent iterations did 8 to 18 times."""
     found = [estimated(random.Random(seed), rounds, lasting) for seed in range(400)]
     inside = sum(abs(one.mean - SLOWER) < 2 * one.error for one in found) / len(found)
@@ -37,7 +37,7 @@ def test_noise_that_lasts_for_some_iterations_does_not_make_it_surer_than_it_is(
     assert sum(one.error for one in found) / len(found) == pytest.approx(scatter, rel=0.25)
 
 
-def test_few_iterations_are_known_by_themselves_and_two_of_each_are_needed() -> None:
+def test_few_iterations_are_estimated_independently_and_two_of_each_are_needed() -> None:
     baseline, slowdown = Baseline(), Slowdown()
     for seconds in (0.1, 0.1):
         assert slowdown.estimate is None

@@ -1,4 +1,4 @@
-"""Turns with and without a background: what they say of its cost, and of what is not its fault."""
+"""Trials of a background: interleaved iterations estimate its cost apart from drift and noise."""
 
 import random
 from statistics import fmean
@@ -10,8 +10,8 @@ from deeppool.scheduling.trial import BLOCK, MAX_ITERATIONS, Trial
 BOUND = 0.03
 
 
-def held(cost, *, drift=0.0, noise=0.0, low=0.01, high=1.0, seed=0):
-    """A trial of a background of a known cost, to its end."""
+def run_trial(cost, *, drift=0.0, noise=0.0, low=0.01, high=1.0, seed=0):
+    """Runs a trial of a background of a known cost to its end."""
     draw, trial = random.Random(seed), Trial(low, high)
     while not trial.over(BOUND):
         trial.collocated(trial.share, drift + cost * trial.share + draw.gauss(0, noise), noise)
@@ -21,14 +21,14 @@ def held(cost, *, drift=0.0, noise=0.0, low=0.01, high=1.0, seed=0):
 @pytest.mark.parametrize("drift", [-0.05, 0.0, 0.2])
 @pytest.mark.parametrize("cost", [-0.02, 0.0, 0.5])
 @pytest.mark.parametrize(("low", "high"), [(0.01, 1.0), (0.01, 0.2)])
-def test_without_noise_two_turns_tell_cost_and_drift_apart(cost, drift, low, high):
-    trial = held(cost, drift=drift, low=low, high=high)
+def test_without_noise_two_blocks_separate_cost_and_drift(cost, drift, low, high):
+    trial = run_trial(cost, drift=drift, low=low, high=high)
     assert len(trial.iterations) <= 2 * BLOCK
     assert trial.cost == pytest.approx(cost)
     assert trial.level == pytest.approx(drift)
 
 
-def test_the_first_of_each_turn_has_little():
+def test_the_first_iteration_of_each_block_has_the_low_share():
     trial = Trial(0.01, 0.4)
     shares = []
     for _ in range(2 * BLOCK):
@@ -38,52 +38,52 @@ def test_the_first_of_each_turn_has_little():
 
 
 @pytest.mark.parametrize(("cost", "above"), [(0.12, True), (0.0, False)])
-def test_with_noise_the_verdict_is_right_nearly_always(cost, above):
-    verdicts = [held(cost, drift=0.1, noise=0.02, seed=seed).cost > BOUND for seed in range(200)]
-    assert sum(verdict is above for verdict in verdicts) >= 195
+def test_with_noise_the_decision_is_right_nearly_always(cost, above):
+    decisions = [run_trial(cost, drift=0.1, noise=0.02, seed=seed).cost > BOUND for seed in range(200)]
+    assert sum(decision is above for decision in decisions) >= 195
 
 
-def test_what_lies_at_the_bound_is_tried_for_long_but_not_for_ever():
-    lengths = {len(held(BOUND, noise=0.02, seed=seed).iterations) for seed in range(50)}
+def test_a_trial_of_a_cost_at_the_bound_is_long_but_ends():
+    lengths = {len(run_trial(BOUND, noise=0.02, seed=seed).iterations) for seed in range(50)}
     assert max(lengths) == MAX_ITERATIONS
 
 
-def tried(cost, *, noise, seed, suspected=0.0, earlier=(), bound=BOUND):
-    """As :func:`held`, for what it was suspected of, and with what is remembered."""
+def run_suspected_trial(cost, *, noise, seed, suspected=0.0, earlier=(), bound=BOUND):
+    """Runs a trial as :func:`run_trial`, with a suspected slowdown and results of earlier trials."""
     draw, trial = random.Random(seed), Trial(0.01, 1.0, suspected=suspected, earlier=earlier)
     while not trial.over(bound):
         trial.collocated(trial.share, cost * trial.share + draw.gauss(0, noise), noise)
     return trial
 
 
-def test_a_suspicion_that_is_refuted_ends_a_trial_though_the_cost_is_not_known():
+def test_a_refuted_suspicion_ends_a_trial_before_the_cost_is_known():
     """Noise of 5 % hides whether it is less than 3 % for long, but not that it is less than 20 %."""
-    refuted = [tried(0.0, noise=0.05, seed=seed, suspected=0.4) for seed in range(100)]
-    asked = [tried(0.0, noise=0.05, seed=seed) for seed in range(100)]
+    refuted = [run_suspected_trial(0.0, noise=0.05, seed=seed, suspected=0.4) for seed in range(100)]
+    unsuspected = [run_suspected_trial(0.0, noise=0.05, seed=seed) for seed in range(100)]
     assert fmean(len(trial.iterations) for trial in refuted) < 12
-    assert fmean(len(trial.iterations) for trial in asked) > 30
+    assert fmean(len(trial.iterations) for trial in unsuspected) > 30
     assert sum(trial.attributed_slowdown(BOUND) is not None for trial in refuted) <= 2
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
-def test_one_that_costs_nothing_is_hardly_ever_blamed_whatever_the_noise(noise):
+def test_slowdown_is_rarely_attributed_to_a_harmless_background_at_any_noise(noise):
     assert (
         sum(
-            tried(0.0, noise=noise, seed=seed, bound=0.001).attributed_slowdown(0.001) is not None
+            run_suspected_trial(0.0, noise=noise, seed=seed, bound=0.001).attributed_slowdown(0.001) is not None
             for seed in range(200)
         )
         <= 8
     )
 
 
-def test_what_one_trial_cannot_prove_several_do():
+def test_several_trials_prove_a_slowdown_that_one_cannot():
     """Of 4 % at a noise of 5 %, a trial of twelve turns is sure in a few cases, three of them in most."""
     once, thrice = [], []
     for seed in range(60):
-        trial = tried(0.04, noise=0.05, seed=seed)
+        trial = run_suspected_trial(0.04, noise=0.05, seed=seed)
         once.append(trial.attributed_slowdown(BOUND))
         for again in (1000, 2000):
-            trial = tried(0.04, noise=0.05, seed=seed + again, earlier=trial.interleaved)
+            trial = run_suspected_trial(0.04, noise=0.05, seed=seed + again, earlier=trial.interleaved)
         thrice.append(trial.attributed_slowdown(BOUND))
     found = [cost for cost in thrice if cost is not None]
     assert sum(cost is not None for cost in once) < 0.6 * len(once)
@@ -92,6 +92,6 @@ def test_what_one_trial_cannot_prove_several_do():
     assert 0.04 < fmean(found) < 0.06
 
 
-def test_a_background_that_has_become_harmful_is_found_whatever_is_remembered():
-    trial = tried(0.5, noise=0.02, seed=0, earlier=[0.0] * 36)
+def test_a_background_that_became_harmful_is_detected_despite_earlier_trials():
+    trial = run_suspected_trial(0.5, noise=0.02, seed=0, earlier=[0.0] * 36)
     assert trial.attributed_slowdown(BOUND) == pytest.approx(0.5, rel=0.1)

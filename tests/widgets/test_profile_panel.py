@@ -30,7 +30,7 @@ def model():
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch):
+def few_iterations(monkeypatch):
     """Few iterations, however unsteady."""
     monkeypatch.setattr(sampling, "MAXIMUM_RUNS", 2)
 

@@ -1,4 +1,4 @@
-"""What a layer keeps for its backward: worked out by hand, and against what autograd really holds."""
+"""Activations that a layer saves for its backward: by hand, and against what autograd holds."""
 
 import gc
 import weakref
@@ -80,7 +80,7 @@ class Chain(nn.Module):
         return self.score(torch.flatten(self.second(x), 1))
 
 
-def test_a_model_that_was_captured_can_be_forgotten():
+def test_a_captured_model_can_be_garbage_collected():
     model = Chain()
     weight = weakref.ref(model.first.weight)
     captured = capture(model, (3, 8, 8))
@@ -95,7 +95,7 @@ def test_each_value_counts_once_where_it_was_made(in_place):
     """8 x 8 images of 3 channels, by hand, in floats.
 
     first: the data (3 x 64, saved by the convolution), its result (8 x 64, saved by the normalisation), the
-    activation (8 x 64, saved by itself and by the pooling; the normalised values are kept by nobody).
+    activation (8 x 64, saved by itself and by the pooling; the normalised values are not saved).
     pool: its result (8 x 16, saved by the second convolution) and 8-byte indices of the same number.
     second: its result (4 x 16, saved by the linear layer through a view).
     score and loss: the scores' logarithms of probabilities (10), the target (8 bytes).
@@ -121,7 +121,7 @@ class Residual(nn.Module):
         return self.score(torch.flatten(functional.relu(x + self.branch(x)), 1))
 
 
-def test_a_sum_keeps_nothing_and_a_value_read_twice_counts_once():
+def test_a_sum_saves_nothing_and_a_value_read_twice_counts_once():
     layers = {layer.name: layer.activation_bytes for layer in capture(Residual(), (3, 4, 4)).graph.layers}
     assert layers["stem"] == FLOAT * (3 * 16 + 8 * 16)
     assert layers["branch"] == 0

@@ -59,7 +59,7 @@ def test_classifier_of_torchvision_is_captured_by_its_name(name, size):
 
 
 @pytest.mark.parametrize("architecture", sampled(SMALL, "gpt2", "t5"))
-def test_language_model_is_captured_as_it_is(architecture):
+def test_a_language_model_is_captured_unchanged(architecture):
     torch.manual_seed(0)
     model, shapes = small_language_model(architecture)
     captured = capture(model, shapes, input_dtype=torch.int64)
@@ -68,7 +68,7 @@ def test_language_model_is_captured_as_it_is(architecture):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_model_of_ones_own_is_captured(name):
+def test_a_model_built_by_user_code_is_captured(name):
     torch.manual_seed(0)
     build, shape, dtype = OWN[name]
     check_loss(capture(build(), shape, input_dtype=dtype))
@@ -102,7 +102,7 @@ def test_model_of_several_inputs_and_outputs_is_captured():
     check_loss(captured)
 
 
-def test_tokens_and_classes_are_drawn_from_all_that_the_model_knows_and_no_more():
+def test_tokens_and_classes_are_drawn_from_the_whole_vocabulary_of_the_model():
     captured = two_inputs()
     counts = [value_count(node) for node in captured.program.graph.nodes if node.op == "placeholder"]
     assert counts == [50, 2, 7]
@@ -165,7 +165,7 @@ class Constants(nn.Module):
         return self.head(first + mask)
 
 
-def test_numbers_that_code_writes_are_constants_as_they_were_when_read():
+def test_constants_written_in_place_keep_the_value_they_had_when_read():
     torch.manual_seed(0)
     captured = capture(Constants(), (6,))
     check_loss(captured)
@@ -185,7 +185,7 @@ def test_numbers_that_code_writes_are_constants_as_they_were_when_read():
         ("t5_small", (Input("input_ids", (128,), "int64"), Input("decoder_input_ids", (128,), "int64"))),
     ],
 )
-def test_named_model_knows_its_inputs(name, inputs):
+def test_a_named_model_has_default_inputs(name, inputs):
     assert find_workload(name).inputs == inputs
 
 
@@ -209,7 +209,7 @@ def test_one_shape_is_for_each_of_a_models_own_inputs_and_names_are_for_one():
         resolve(own, "t5_small", {"labels": (4,)}, None)
 
 
-def test_without_transformers_its_models_say_what_to_install(monkeypatch):
+def test_models_of_transformers_without_the_library_raise_with_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(CaptureError, match=r"bert is a model of transformers, which is not installed \(pip install"):
         find_workload("bert_base")
@@ -281,7 +281,7 @@ class ByItem(nn.Module):
     ],
     ids=lambda value: value.__name__ if inspect.isclass(value) else "",
 )
-def test_what_cannot_be_captured_fails_with_one_line(build, shape, error):
+def test_models_that_cannot_be_captured_raise_in_one_line(build, shape, error):
     with pytest.raises(CaptureError, match=error) as raised:
         capture(build(), shape, input_dtype=torch.int64 if build is TwoInputs else None)
     assert "\n" not in str(raised.value)

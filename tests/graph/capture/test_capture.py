@@ -172,7 +172,7 @@ class MakesItsOwnTensor(nn.Module):
         return self.linear(x).to(x.device, torch.float64) + torch.zeros_like(x, device=x.device)
 
 
-def test_where_a_model_was_captured_is_no_part_of_its_signatures(monkeypatch):
+def test_the_capture_device_is_not_part_of_the_signatures(monkeypatch):
     found = capture(MakesItsOwnTensor(), (4,))
     # Which runs the program, and not on a device that is not there.
     monkeypatch.setattr(layer_records, "saved_bytes", lambda program, groups, *, autocast: [0] * len(groups))
@@ -211,7 +211,7 @@ def test_model_that_cannot_be_imported_names_the_folder_looked_in(reference):
         capture(reference)
 
 
-def test_callable_that_builds_no_module_says_what_it_returned():
+def test_a_callable_that_returns_no_module_raises_with_what_it_returned():
     with pytest.raises(CaptureError, match=r"model 'pathlib:Path' returned a PosixPath, expected a torch\.nn\.Module"):
         capture("pathlib:Path", (3, 8, 8))
 
@@ -230,7 +230,7 @@ def test_missing_or_empty_input_shape_shows_an_example(shape):
 
 
 class DependsOnData(nn.Module):
-    """Takes a branch that no static graph can hold."""
+    """Module with a branch that no static graph can hold."""
 
     def __init__(self):
         super().__init__()
@@ -253,7 +253,7 @@ def test_control_flow_on_data_names_the_line_of_the_users_code():
 
 
 class DependsOnDataInside(nn.Module):
-    """The same, two modules deep."""
+    """Module with such a branch two modules deep."""
 
     def __init__(self):
         super().__init__()
@@ -284,7 +284,7 @@ def test_fixed_batch_is_refused_with_what_to_write_instead():
         capture(FixesBatch(), (8,))
 
 
-def test_loss_that_cannot_take_the_outputs_says_so():
+def test_a_loss_that_cannot_take_the_outputs_raises():
     # No dimension of classes.
     with pytest.raises(CaptureError, match=r"the loss cannot take the outputs of Flat, of shape \(3,\): .*give loss="):
         capture(Flat(), (8,))
@@ -374,7 +374,7 @@ class Auxiliary(nn.Module):
 
 
 class Scores:
-    """A record of the user's own, known to torch's trees as those of transformers are."""
+    """Output record of user code, registered as a pytree node as those of transformers are."""
 
     def __init__(self, logits, features):
         self.logits, self.features = logits, features
@@ -412,7 +412,7 @@ class Tied(nn.Module):
 
 
 BATCH = 5
-"""Not the batch that export saw."""
+"""Tests a batch size other than that of the export."""
 
 
 def two_branch():
@@ -519,7 +519,7 @@ def test_layers_run_one_by_one_are_the_model_and_its_loss(example):
     torch.testing.assert_close(updated, statistics)
 
 
-def test_layers_hand_on_nothing_but_samples(example):
+def test_layers_pass_on_only_batched_tensors(example):
     model = example[0]
     for index in range(len(model.nodes) - 1):
         for node in extract(model, [index]).outputs:
@@ -534,7 +534,7 @@ def test_layers_between_two_transpositions_are_one():
 
 
 class ReadTwice(nn.Module):
-    """An activation whose input somebody else reads too."""
+    """An activation whose input has a second reader."""
 
     def __init__(self):
         super().__init__()
@@ -547,7 +547,7 @@ class ReadTwice(nn.Module):
         return self.head((self.side(x) + x.relu()).mean((2, 3)))
 
 
-def test_activation_joins_the_layer_before_it_only_where_nobody_else_reads_that():
+def test_an_activation_joins_the_layer_before_it_only_if_it_is_its_only_reader():
     operators = {layer.name: layer.operators for layer in capture(ReadTwice(), (3, 8, 8)).graph.layers}
     assert operators["body"] == ("conv2d",)
     assert ("relu",) in operators.values()
@@ -561,14 +561,14 @@ def test_stages_cut_anywhere_are_the_model_and_its_loss(example):
         check_same(result, expected)
 
 
-def test_program_runs_what_its_graph_says(example):
+def test_the_program_runs_the_operators_of_its_graph(example):
     # Its nodes are edited after export; code compiled before that would still write in place.
     program = example[0].program
     assert program.code == fx.GraphModule(program, program.graph).code
 
 
 class WritesView(nn.Module):
-    """Reads what was written through a view of it, or a view of what was written: memory tells, not the graph."""
+    """Reads memory written through a view, or a view of written memory: the graph does not show the aliasing."""
 
     def __init__(self, through_view):
         super().__init__()
@@ -610,7 +610,7 @@ class Masked(nn.Module):
         return self.head(torch.where((flat > -1) & (flat < 1), flat, 0.0))
 
 
-def test_and_writes_nothing_in_place():
+def test_bitwise_and_is_not_taken_for_an_in_place_operator():
     torch.manual_seed(0)
     model, x, target = capture(Masked(), (3, 8, 8)), torch.randn(BATCH, 3, 8, 8), torch.randint(4, (BATCH,))
     torch.testing.assert_close(model.program(x, target), classification_loss(model.source(x), target))

@@ -27,7 +27,7 @@ class WithUnused(nn.Module):
         return self.head(self.again(self.body(x).relu()))
 
 
-def test_parameters_are_counted_once_and_those_that_nobody_reads_are_named():
+def test_parameters_are_counted_once_and_unused_ones_are_named():
     model = WithUnused()
     found = coverage(capture(model, (8,)))
     assert found.parameter_bytes == 4 * sum(x.numel() for x in model.parameters())
@@ -48,13 +48,13 @@ def test_operators_are_those_of_all_layers():
     assert "frozen" in str(found)
 
 
-def test_a_model_that_is_covered_whole_has_no_warning():
+def test_a_fully_covered_model_has_no_warning():
     found = coverage(capture(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), (8,)))
     assert (found.share, found.warnings, found.structure) == (1.0, (), "chain")
     assert "100 % of " in str(found)
 
 
-def test_batch_norm_in_training_is_told_of_and_evaluation_mode_as_well():
+def test_batch_norm_in_training_and_evaluation_mode_are_reported():
     (sentence,) = coverage(capture(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), (8,))).warnings
     assert sentence.startswith("1 layer with BatchNorm")
     assert "synchronise_batch_norm=True" in sentence
@@ -63,7 +63,7 @@ def test_batch_norm_in_training_is_told_of_and_evaluation_mode_as_well():
     assert "evaluation mode" in sentence
 
 
-class Dense(nn.Module):
+class DenselyConnected(nn.Module):
     """Each layer reads all before it: no branches, but a non-series-parallel region."""
 
     def __init__(self):
@@ -78,16 +78,16 @@ class Dense(nn.Module):
         return self.head(torch.stack(found, dim=1).sum(1))
 
 
-def test_what_is_no_series_of_branches_is_told_with_its_ends():
-    found = coverage(capture(Dense(), (8,)))
+def test_regions_that_are_not_series_parallel_are_reported_with_their_ends():
+    found = coverage(capture(DenselyConnected(), (8,)))
     assert found.structure.startswith("non-series-parallel region of ")
     (sentence,) = found.warnings
     assert "are not series-parallel" in sentence
     assert "granularity 'block'" in sentence
 
 
-class Attends(nn.Module):
-    """Products of attention have sequence or heads first, where no samples can be told apart."""
+class Attention(nn.Module):
+    """Products of attention have sequence or heads first, where samples cannot be separated."""
 
     def __init__(self):
         super().__init__()
@@ -99,13 +99,13 @@ class Attends(nn.Module):
         return self.head(self.attention(x, x, x, need_weights=False)[0].mean(0))
 
 
-def test_operators_that_must_stay_together_are_told():
-    captured = capture(Attends(), (4, 8), granularity="operator")
+def test_operators_that_cannot_be_separate_layers_are_reported():
+    captured = capture(Attention(), (4, 8), granularity="operator")
     joined = [layer for layer in captured.graph.layers if len(layer.operators) > 1]
     assert joined
     (sentence,) = [sentence for sentence in coverage(captured).warnings if "several operators" in sentence]
     assert joined[0].name in sentence
-    assert "several operators" not in " ".join(coverage(capture(Attends(), (4, 8))).warnings)
+    assert "several operators" not in " ".join(coverage(capture(Attention(), (4, 8))).warnings)
 
 
 @pytest.mark.parametrize(
@@ -120,15 +120,15 @@ def test_the_structure_has_a_name(predecessors, name):
     assert structure(make_graph(predecessors)) == name
 
 
-def test_a_capture_tells_how_far_it_is():
-    told = []
-    capture(nn.Linear(8, 2), (8,), on_progress=lambda what, share: told.append((what, share)))
-    shares = [share for _, share in told]
+def test_a_capture_reports_its_progress():
+    progress = []
+    capture(nn.Linear(8, 2), (8,), on_progress=lambda what, share: progress.append((what, share)))
+    shares = [share for _, share in progress]
     assert shares == sorted(shares)
-    assert (told[0][0], told[-1]) == ("exporting Linear", ("captured Linear", 1.0))
+    assert (progress[0][0], progress[-1]) == ("exporting Linear", ("captured Linear", 1.0))
 
 
-def test_a_capture_that_is_not_wanted_any_more_ends():
+def test_a_cancelled_capture_ends():
     class UnwantedError(Exception):
         pass
 

@@ -126,7 +126,7 @@ def test_parameters_are_the_same_bytes_at_every_granularity(three):
         assert captured.graph.parameter_bytes == expected
 
 
-def test_graphs_say_their_granularity_and_differ_in_fingerprint_where_layers_do(three):
+def test_graphs_record_their_granularity_and_differ_in_fingerprint_if_their_layers_do(three):
     assert [captured.graph.granularity for captured in three] == list(GRANULARITIES)
     partitions = {tuple(partition(captured)) for captured in three}
     # Nothing repeats in SequenceFirst: its modules are not joined to blocks.
@@ -143,7 +143,7 @@ def test_layers_of_every_granularity_run_one_by_one_are_the_model(three):
         check_same(run_by_segments(captured, list(range(1, len(captured.nodes))), x, target), expected)
 
 
-def test_blocks_are_what_repeats_and_what_stands_beside_it():
+def test_blocks_are_the_repeated_modules_and_those_next_to_them():
     graph = capture(Blocks(), (3, 8, 8), granularity="block").graph
     assert [layer.name for layer in graph.layers] == [
         "stem",
@@ -219,7 +219,7 @@ def test_readers_of_one_random_mask_are_one_layer(granularity):
     assert [layer.operators.count("mul") for layer in masked] == [2]
 
 
-def test_layers_of_every_granularity_hand_on_nothing_but_samples(three):
+def test_layers_of_every_granularity_pass_on_only_batched_tensors(three):
     for captured in three:
         for index in range(len(captured.nodes) - 1):
             for node in extract(captured, [index]).outputs:

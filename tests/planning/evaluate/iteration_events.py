@@ -1,4 +1,4 @@
-"""An iteration with overlapping all-reduces, event by event: an oracle that knows no formula for its end.
+"""An iteration with overlapping all-reduces, event by event: an oracle without a closed formula for its end.
 
 Lanes are processes that wake one another; each GPU keeps a queue of all-reduces, and one starts when it is
 first in the queues of all its GPUs. Prices come from ``Definition``, nothing from ``deeppool.planning``.

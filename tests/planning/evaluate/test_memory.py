@@ -21,7 +21,7 @@ COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
 @st.composite
-def graphs_that_know_their_memory(draw, graphs=None):
+def graphs_with_memory(draw, graphs=None):
     """Layers that keep something; some of them share all their parameters with others."""
     graph = draw(graphs if graphs is not None else st.one_of(series_parallel_graphs(), tangled_graphs()))
     pool = {name: draw(st.sampled_from([4, 4096, 2**20])) for name in ("a", "b", "c", "d")}
@@ -43,7 +43,7 @@ def graphs_that_know_their_memory(draw, graphs=None):
 
 
 class Count:
-    """The docstring of planning/memory.py, GPU by GPU; shares no code with it."""
+    """Reference count of the memory model, GPU by GPU; shares no code with it."""
 
     def __init__(self, graph, batch, optimizer, autocast):
         self.graph, self.batch, self.optimizer, self.autocast = graph, batch, optimizer, autocast
@@ -73,7 +73,7 @@ class Count:
 @st.composite
 def placements(draw):
     """(graph, GPU sets, GPUs, batch): sets of any GPUs, as when branches run side by side."""
-    graph = draw(graphs_that_know_their_memory())
+    graph = draw(graphs_with_memory())
     gpus = draw(st.integers(1, 6))
     some = st.sets(st.integers(0, gpus - 1), min_size=1).map(lambda found: tuple(sorted(found)))
     choices = draw(st.lists(some, min_size=1, max_size=3))
@@ -84,7 +84,7 @@ def placements(draw):
 
 @examples(150)
 @given(placements(), st.sampled_from(sorted(COPIES)), st.booleans())
-def test_every_gpu_holds_what_a_count_of_its_tensors_says(placement, optimizer, autocast):
+def test_memory_of_every_gpu_equals_the_count_of_its_tensors(placement, optimizer, autocast):
     graph, sets, gpus, batch = placement
     model, count = MemoryModel(graph, batch, optimizer, autocast), Count(graph, batch, optimizer, autocast)
     uses = model.use(sets, gpus)
@@ -189,7 +189,7 @@ def profile_of(graph):
     return profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-4 + 1e-5 * b])
 
 
-def test_plan_says_what_its_gpus_hold_and_comes_back_from_a_file(tmp_path):
+def test_a_plan_reports_the_memory_of_its_gpus_and_keeps_it_in_a_file(tmp_path):
     graph, _ = worked_out()
     made = plan(profile_of(graph), Cluster(4), 16, 2.0, optimizer="adam")
     model = MemoryModel(graph, 16, "adam", False)
@@ -217,8 +217,8 @@ def test_plan_from_before_memory_was_counted_is_still_read(tmp_path):
 
 
 @examples(60)
-@given(problem=problems(graphs_that_know_their_memory()), optimizer=st.sampled_from(sorted(COPIES)))
-def test_every_point_of_the_frontier_says_what_its_fullest_gpu_holds(problem, optimizer):
+@given(problem=problems(graphs_with_memory()), optimizer=st.sampled_from(sorted(COPIES)))
+def test_every_point_of_the_frontier_reports_the_memory_of_its_fullest_gpu(problem, optimizer):
     profile, cluster, batch = problem
     found = frontier(*problem, optimizer=optimizer)
     count = Count(profile.graph, batch, optimizer, autocast=False)

@@ -84,7 +84,7 @@ def places(placement):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_change_of_one_layer_is_what_the_whole_model_then_takes(shape):
+def test_changing_one_layer_gives_the_time_of_the_whole_model_with_that_change(shape):
     changed = 0
     for number in range(60):
         definition, made, layer, other = placements(shape, number)
@@ -96,7 +96,7 @@ def test_change_of_one_layer_is_what_the_whole_model_then_takes(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_layers_take_what_the_definitions_say(shape):
+def test_layer_times_follow_the_definitions(shape):
     for number in range(60):
         definition, made, _, other = placements(shape, number)
         for placement in (made, other):

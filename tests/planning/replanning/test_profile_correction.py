@@ -146,7 +146,7 @@ def test_equal_layers_at_one_batch_get_the_mean_of_their_ratios():
 
 
 @pytest.mark.parametrize(("noise", "corrections"), [(0.03, 0), (0.019, 1), (0.0, 1)])
-def test_a_difference_within_the_noise_is_none(noise, corrections):
+def test_a_difference_within_the_noise_is_not_a_correction(noise, corrections):
     profile, made = two_stages()
     run = run_with(made, lambda index: (1.02, 1.02) if index == 0 else (1.0, 1.0))
     corrected = correct_profile(profile, made, run, noise=noise)
@@ -154,7 +154,7 @@ def test_a_difference_within_the_noise_is_none(noise, corrections):
     assert (corrected.profile is profile) == (corrections == 0)
 
 
-def test_the_corrected_profile_says_by_which_run_and_by_how_much():
+def test_the_corrected_profile_records_the_run_and_the_size_of_its_corrections():
     profile, made = two_stages()
     corrected = correct_profile(
         profile, made, run_with(made, lambda index: (3.0, 0.5) if index == 0 else (1.0, 1.0))
@@ -172,7 +172,7 @@ def test_the_corrected_profile_says_by_which_run_and_by_how_much():
 
 
 def test_stages_are_found_among_branches_that_run_side_by_side():
-    """Layers 1 and 3 on GPU 1 and layer 2 on GPU 2 take turns in the graph's order; a run tells two stages."""
+    """Layers 1 and 3 on GPU 1 and layer 2 on GPU 2 take turns in the graph's order; a run reports two stages."""
     profile = profile_from_times(make_graph([(), (0,), (0,), (1,), (2, 3)]), [lambda b: 1e-3 * b] * 5)
     made = plan(profile, Cluster(1), 4)
     sets = [(0, 1, 2), (1,), (2,), (1,), (0, 1, 2)]
@@ -233,7 +233,7 @@ def test_a_profile_that_is_not_the_plans_is_rejected(fields):
 
 
 @pytest.mark.parametrize("times", [(-1.0, 2.0), (0.0, 0.0), (math.nan, 1.0), (1.0, math.inf)])
-def test_a_time_that_is_none_is_rejected(times):
+def test_an_invalid_time_is_rejected(times):
     profile, made = two_stages()
     with pytest.raises(InvalidValueError, match="layer 'layer1' has measured times of"):
         correct_profile(profile, made, {"layer1": times})

@@ -114,7 +114,7 @@ def test_gain_is_the_difference_to_the_plan_made_from_scratch(data, problem, lim
 
 @examples(60)
 @given(problems(st.one_of(series_parallel_graphs(), tangled_graphs())), st.floats(0.2, 5), st.sampled_from(LIMITS))
-def test_the_old_plan_claims_no_more_than_is_true(problem, factor, limit):
+def test_the_bound_of_the_old_plan_is_valid_at_the_new_times(problem, factor, limit):
     made = plan(*problem, limit)
     live = dict(list(live_of(made, factor).items())[:1])
     again = replan(made, problem[0], live, noise=0)
@@ -173,7 +173,7 @@ def test_a_gain_below_the_hysteresis_changes_nothing(hysteresis, recommended):
 
 
 @pytest.mark.parametrize(("factor", "recommended"), [(0.9, False), (0.8, True)])
-def test_a_plan_that_breaks_its_limit_gives_way_to_a_slower_one(factor, recommended):
+def test_a_plan_over_its_limit_is_replaced_by_a_slower_one(factor, recommended):
     """4 ms on one GPU, 2 + 1 on two: amplification 1.5. Faster, the same gradients weigh more.
 
     At 0.9 of the time 2.8 ms on two GPUs for 3.6 on one, 1.56; at 0.8 it is 2.6 for 3.2, 1.63, which is 8 % over.
@@ -213,7 +213,7 @@ def test_a_profile_of_another_graph_is_rejected():
 # -- as text and as a file --------------------------------------------------------------------------
 
 
-def test_the_text_says_what_was_measured_and_what_changes():
+def test_the_text_states_the_measurements_and_the_changes():
     made, profile = one_layer(1.8e-3 / 16)
     text = replan(made, profile, live_of(made, 2.0)).explain()
     lines = text.splitlines()

@@ -40,14 +40,14 @@ def test_each_count_costs_what_the_plan_with_it_would(problem, limit):
             assert len(cost.over_limit) == len(broken)
 
 
-def test_one_layer_can_be_asked_for_and_has_a_reason():
+def test_one_layer_can_be_selected_and_has_a_reason():
     made = small_plan()
     (found,) = alternatives_of(made, "layer1").layers
     assert found == alternatives_of(made).layers[1]
     assert (found.name, found.reason) == ("layer1", reason(made.layers[1], made.gpu_counts))
 
 
-def test_the_text_has_a_line_for_every_count_and_says_which_one_is_the_plans():
+def test_the_text_has_a_line_for_every_count_and_marks_the_count_of_the_plan():
     text = alternatives_of(small_plan(), "layer1").explain()
     rows = {line.split()[0]: line for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()}
     assert list(rows) == ["1", "2", "4"]

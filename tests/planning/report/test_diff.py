@@ -32,7 +32,7 @@ def moved_plan():
     )
 
 
-def test_a_moved_layer_says_which_part_of_its_time_changed():
+def test_a_moved_layer_reports_which_part_of_its_time_changed():
     changes = diff(two_layer_plan(), moved_plan())
     conv, fc = changes.layers
     assert (conv.name, conv.before.gpus, conv.after.gpus) == ("conv", (0, 1, 2, 3), (0, 1))
@@ -118,7 +118,7 @@ SLOW = Link(1e9, 1e-3, "made by hand")
         ),
     ],
 )
-def test_what_was_asked_differently_is_named(asked, expected):
+def test_different_requests_are_named(asked, expected):
     before = two_layer_plan()
     found = diff(before, dataclasses.replace(before, **asked)).request
     assert [(item.name, item.before, item.after) for item in found] == expected

@@ -42,7 +42,7 @@ def background(sample_time=5e-4):
 
 
 @dataclass(frozen=True)
-class Everything:
+class AllAssignments:
     """Arrays over every assignment of GPU counts to layers on every GPU count that holds it."""
 
     gpus: int
@@ -71,7 +71,7 @@ class Everything:
         return replace(self, place=self.place[kept], time=self.time[kept], work=self.work[kept])
 
 
-def everything(problem, shared):
+def all_assignments(problem, shared):
     definition = Definition(*problem)
     entries = []
     for assignment in definition.assignments(definition.tree, 0, definition.cluster.gpus):
@@ -80,16 +80,16 @@ def everything(problem, shared):
         work = sum(time * count for time, (count, _) in zip(definition.times(places), places, strict=True))
         entries += [(k, time, work) for k in definition.gpu_counts if k >= used]
     place, time, work = np.array(entries, dtype=float).T
-    return Everything(
+    return AllAssignments(
         shared.gpus, shared.global_batch, shared.background_sample_time, shared.harvest_of_idle, place, time, work
     )
 
 
 @examples(60)
 @given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS)
-def test_points_of_a_chain_are_the_efficient_plans_that_none_beats(problem, job, harvest):
+def test_points_of_a_chain_are_its_undominated_efficient_plans(problem, job, harvest):
     shared = share(*problem, job, harvest_of_idle=harvest)
-    efficient = everything(problem, shared).efficient()
+    efficient = all_assignments(problem, shared).efficient()
     assert shared.optimality == "exact"
     slack = ROUNDING * shared.gpus
     ours = np.array(
@@ -100,8 +100,8 @@ def test_points_of_a_chain_are_the_efficient_plans_that_none_beats(problem, job,
         assert np.isclose(exists, point, rtol=ROUNDING, atol=slack).all(axis=1).any(), "no plan is what the point says"
     for time, left in exists:
         as_fast, faster = exists[:, 0] <= time * (1 + ROUNDING), exists[:, 0] < time * (1 - ROUNDING)
-        beaten = (exists[as_fast, 1] > left + slack).any() or (exists[faster, 1] >= left - slack).any()
-        if not beaten:
+        dominated = (exists[as_fast, 1] > left + slack).any() or (exists[faster, 1] >= left - slack).any()
+        if not dominated:
             near = np.isclose(ours, (time, left), rtol=10 * ROUNDING, atol=10 * slack).all(axis=1)
             assert near.any(), "an efficient plan is missing"
 
@@ -115,7 +115,7 @@ def test_points_of_a_chain_are_the_efficient_plans_that_none_beats(problem, job,
 )
 def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
     shared = share(*problem, job, harvest_of_idle=harvest)
-    efficient = everything(problem, shared).efficient()
+    efficient = all_assignments(problem, shared).efficient()
     asked = part * shared.points[-1].background_throughput
     answer = shared.fastest(asked)
     assert answer.point.background_throughput >= asked * (1 - ROUNDING)
@@ -135,7 +135,7 @@ def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_pla
 )
 def test_highest_throughput_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
     shared = share(*problem, job, harvest_of_idle=harvest)
-    efficient = everything(problem, shared).efficient()
+    efficient = all_assignments(problem, shared).efficient()
     asked = part * shared.points[0].speedup
     answer = shared.highest_throughput(asked)
     assert answer.point.speedup >= asked * (1 - ROUNDING)
@@ -148,16 +148,16 @@ def test_highest_throughput_is_within_its_bound_of_all_efficient_plans(problem, 
 
 @examples(60)
 @given(problems(chain_graphs(max_layers=4)), HARVESTS)
-def test_efficient_points_are_those_that_no_other_beats_in_speedup_and_throughput(problem, harvest):
+def test_efficient_points_are_undominated_in_speedup_and_throughput(problem, harvest):
     shared = share(*problem, background(1e-3), harvest_of_idle=harvest)
 
-    def beaten(point):
+    def dominated(point):
         return any(
             other.speedup >= point.speedup and other.throughput >= point.throughput and other != point
             for other in shared.points
         )
 
-    assert shared.efficient() == tuple(point for point in shared.points if not beaten(point))
+    assert shared.efficient() == tuple(point for point in shared.points if not dominated(point))
 
 
 # -- conservation, order, partitions ----------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_every_partition_is_matched_by_a_point(problem, job, harvest):
 @given(problems(chain_graphs(max_layers=4)), HARVESTS)
 def test_the_most_left_to_the_background_is_all_gpus_but_one(problem, harvest):
     shared = share(*problem, background(), harvest_of_idle=harvest)
-    all_plans = everything(problem, shared)
+    all_plans = all_assignments(problem, shared)
     most = all_plans.background_gpus().max() / shared.background_sample_time
     assert shared.points[-1].background_throughput == pytest.approx(most, abs=1e-6)
     assert most == pytest.approx((shared.gpus - 1) / shared.background_sample_time, abs=1e-6)
@@ -380,8 +380,8 @@ def test_any_gpu_count_may_be_a_partition():
 def test_the_background_batch_defaults_to_the_profiles_largest():
     job = profile_from_times(make_graph([()]), [lambda batch: 1e-3 + 1e-4 * batch])
     assert share(perfect(), 2, 16, job).background_sample_time == pytest.approx(2.6e-3 / 16)
-    told = share(perfect(), 2, 16, job, background_batch=4)
-    assert (told.background_batch, told.background_sample_time) == (4, pytest.approx(1.4e-3 / 4))
+    explicit = share(perfect(), 2, 16, job, background_batch=4)
+    assert (explicit.background_batch, explicit.background_sample_time) == (4, pytest.approx(1.4e-3 / 4))
 
 
 def test_shards_above_the_profile_are_named():

@@ -33,7 +33,7 @@ def test_the_files_have_the_models_parameters(name):
 
 
 @pytest.mark.parametrize("name", GLOBAL_BATCHES)
-def test_collocation_beats_data_parallel_on_eight_gpus_by_the_papers_least(name):
+def test_collocation_beats_data_parallel_on_eight_gpus_by_the_papers_minimum(name):
     """1.2 to 2.3 times the throughput of data parallelism (section 1), here at no loss of speed-up at all."""
     profile = read(name)
     shared = share(profile, 8, GLOBAL_BATCHES[name], profile)

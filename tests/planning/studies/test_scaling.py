@@ -223,7 +223,7 @@ def test_a_batch_without_known_steps_is_a_missing_point_and_is_not_chosen():
     assert {"mine has 4 to 32" in x.reason for x in study.missing} == {True}
 
 
-def test_where_no_batch_is_known_batch_optimal_scaling_says_of_the_smallest_and_the_largest_why():
+def test_without_a_known_batch_batch_optimal_scaling_gives_reasons_for_the_smallest_and_largest():
     """On 8 GPUs the profile wants 32 samples at least, and the table ends at 16."""
     study = small_study(linear_profile((4, 8, 16)), StepsTable("mine", "trained", ((8, 800), (16, 100))))
     (why,) = {x.reason for x in study.missing if (x.strategy, x.gpus) == ("batch-optimal", 8)}
@@ -231,7 +231,7 @@ def test_where_no_batch_is_known_batch_optimal_scaling_says_of_the_smallest_and_
     assert "mine has 8 to 16" in why
 
 
-def test_a_study_without_a_batch_for_one_gpu_cannot_say_a_speedup():
+def test_a_study_without_a_batch_for_one_gpu_has_no_speedup():
     table = StepsTable("mine", "trained", ((1000, 800), (2000, 400)))
     with pytest.raises(MissingStepsError, match="no global batch on 1 GPUs has both layer times and steps"):
         small_study(linear_profile(), table)
@@ -281,7 +281,7 @@ def test_the_table_shows_the_last_point_of_every_line_and_where_numbers_come_fro
     assert "4 of 48 points are missing, the first one strong data-parallel on 8 GPUs" in text
 
 
-def test_a_study_prints_its_soonest_point():
+def test_a_study_prints_its_fastest_point():
     study = small_study(uneven_profile())
     best = min(study.points, key=lambda point: point.time_to_accuracy)
     assert f"on {best.gpus} GPUs at {format_bit_rate(best.bandwidth)}, {best.strategy}" in str(study)
@@ -289,10 +289,10 @@ def test_a_study_prints_its_soonest_point():
 
 
 def test_progress_reports_every_gpu_count_at_every_speed():
-    told = []
-    small_study(linear_profile(), on_progress=lambda what, share: told.append((what, share)))
-    assert [share for _, share in told] == pytest.approx([i / 8 for i in range(8)])
-    assert told[0][0] == "1 GPUs at 8 Gbit/s"
+    progress = []
+    small_study(linear_profile(), on_progress=lambda what, share: progress.append((what, share)))
+    assert [share for _, share in progress] == pytest.approx([i / 8 for i in range(8)])
+    assert progress[0][0] == "1 GPUs at 8 Gbit/s"
 
 
 def test_gpu_counts_and_speeds_are_put_in_order_once_each():

@@ -107,7 +107,7 @@ def test_no_batch_has_no_steps(model):
         lambda: StepsTable("a", "b", ((0, 1), (2, 1))),
     ],
 )
-def test_numbers_that_mean_nothing_are_rejected(make):
+def test_invalid_numbers_are_rejected(make):
     with pytest.raises(InvalidValueError, match="must be"):
         make()
 
@@ -116,7 +116,7 @@ def test_numbers_that_mean_nothing_are_rejected(make):
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_model_is_found_by_its_name_and_says_where_it_comes_from(name):
+def test_a_model_is_found_by_its_name_and_states_its_source(name):
     found = find_steps(name)
     assert found is NAMED[name]
     assert found.source in str(found)

@@ -1,4 +1,4 @@
-"""Profiles of GPUs that are not here: valid, marked, planned with, and told when they cannot be."""
+"""Estimated profiles of absent GPUs: valid, marked, usable by the planner, rejected if impossible."""
 
 from functools import cache
 from itertools import pairwise
@@ -62,7 +62,7 @@ def test_a_profile_is_estimated_throughout_and_never_gets_faster_with_the_batch(
 
 
 @pytest.mark.parametrize("gpu", ["a100-40", "a100-80", "h100", "h200"])
-def test_sixteen_bits_are_faster_on_large_batches_and_the_method_tells_what_is_known(gpu):
+def test_sixteen_bits_are_faster_on_large_batches_and_the_method_states_its_known_error(gpu):
     model = captured("vgg16")
     wide, narrow = (estimate(model, gpu=gpu, batch_sizes=[64], precision=p) for p in ("tf32", "bf16"))
     assert narrow.iteration_time(64) < wide.iteration_time(64)
@@ -114,7 +114,7 @@ def test_progress_counts_the_distinct_layers():
     assert {what for what, _ in calls} <= {layer.name for layer in model.graph.layers} | {"done"}
 
 
-def test_wrong_arguments_are_told_in_one_line(tmp_path):
+def test_invalid_arguments_raise_in_one_line(tmp_path):
     with pytest.raises(InvalidValueError, match="no data sheet of the GPU 'tpu'"):
         estimate("vgg16", gpu="tpu", output=tmp_path / "x.json")
     with pytest.raises(InvalidValueError, match=r"batch_sizes must be positive numbers, got \[0\]"):

@@ -76,7 +76,7 @@ def test_groups_share_the_flops_and_a_depthwise_convolution_multiplies_no_matric
     assert (depthwise.kind, depthwise.flops, depthwise.window_reads) == ("window", 0, 9 * BATCH * 8 * 7 * 7)
 
 
-def test_a_transposed_convolution_has_the_flops_of_the_convolution_that_it_turns_round():
+def test_a_transposed_convolution_has_the_flops_of_the_convolution_it_transposes():
     turned = work_of(lambda: nn.ConvTranspose2d(8, 4, 3, stride=2, bias=False), BATCH, 8, 7, 7)
     straight = work_of(lambda: nn.Conv2d(4, 8, 3, stride=2, bias=False), BATCH, 4, 15, 15)
     assert turned.forward[0].flops == straight.forward[0].flops

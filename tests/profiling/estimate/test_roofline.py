@@ -123,7 +123,7 @@ def test_the_clock_of_a_data_sheet_is_that_of_its_peak():
         assert gpu.clock == pytest.approx(gpu.half / (gpu.multiprocessors * operations), rel=2e-3)
 
 
-def test_an_unknown_gpu_is_told_with_those_that_are_known():
+def test_an_unknown_gpu_raises_with_the_known_ones():
     with pytest.raises(
         InvalidValueError, match=r"the GPU 'v100' is known; gpu must be one of a100-40, a100-80, h100, h"
     ):

@@ -1,4 +1,4 @@
-"""Other cores that train while one is measured."""
+"""Concurrent ranks that train on other cores while one is measured."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def model():
 
 
 @pytest.mark.processes
-def test_another_core_does_the_same_iterations_meanwhile(model):
+def test_a_concurrent_rank_runs_the_same_iterations(model):
     with ConcurrentRanks(model, "fp32", 1) as concurrent_ranks:
         (other,) = concurrent_ranks._others
         used = []
@@ -52,7 +52,7 @@ def test_another_core_does_the_same_iterations_meanwhile(model):
 
 
 @pytest.mark.processes
-def test_a_profile_of_a_core_among_others_says_so_and_leaves_nobody(model, tmp_path, monkeypatch):
+def test_a_profile_with_concurrent_ranks_records_them_and_leaves_no_process(model, tmp_path, monkeypatch):
     monkeypatch.setattr("deeppool.profiling.measure.sampling.MAXIMUM_RUNS", 2)
     begun = []
     iteration = ConcurrentRanks.iteration
@@ -69,7 +69,7 @@ def test_a_profile_of_a_core_among_others_says_so_and_leaves_nobody(model, tmp_p
 
 
 @pytest.mark.processes
-def test_another_core_that_is_killed_ends_the_measurement_in_a_line(model):
+def test_a_killed_concurrent_rank_ends_the_measurement_with_a_one_line_error(model):
     with ConcurrentRanks(model, "fp32", 1) as concurrent_ranks:
         os.kill(concurrent_ranks._others[0].process.pid, signal.SIGKILL)
         with pytest.raises(RunError, match="rank 1 was killed by signal 9"), concurrent_ranks.iteration(1):
@@ -77,7 +77,7 @@ def test_another_core_that_is_killed_ends_the_measurement_in_a_line(model):
 
 
 @pytest.mark.processes
-def test_a_loss_that_others_do_not_know_is_told():
+def test_a_loss_that_other_processes_cannot_import_raises():
     own = capture(Small(), (256,), loss=lambda outputs, target: (outputs**2).mean() + 0 * target.sum())
     with pytest.raises(RunError, match="Small was captured with a custom loss, which other ranks lack"):
         ConcurrentRanks(own, "fp32", 1)
@@ -92,6 +92,6 @@ def test_a_loss_that_others_do_not_know_is_told():
         (2, "cpu", 2, "ranks have a core each, got 2 threads"),
     ],
 )
-def test_ranks_that_there_cannot_be_are_refused(ranks, device, threads, message):
+def test_invalid_rank_counts_are_refused(ranks, device, threads, message):
     with pytest.raises(InvalidValueError, match=message):
         check_ranks(ranks, device, threads)

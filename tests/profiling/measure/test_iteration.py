@@ -1,4 +1,4 @@
-"""Whose time it is, on a clock that only the operators move: what each layer gets must be what its operators took."""
+"""Attribution of time to layers on a clock that only operators advance: each layer gets its operators' time."""
 
 from collections import defaultdict
 
@@ -14,14 +14,14 @@ CPU = find_device("cpu")
 
 
 class Clock:
-    """Stands still but when an operator moves it."""
+    """Clock that only operators advance."""
 
     def __init__(self):
         self.now = 0.0
 
 
 class _Moves(torch.autograd.Function):
-    """Passes a value on; moves the clock in both passes."""
+    """Identity function that advances the clock in both passes."""
 
     @staticmethod
     def forward(ctx, value, clock, forward, backward):
@@ -102,14 +102,14 @@ class Interleaved(Residual):
 
 
 @pytest.mark.parametrize("model", [Chain, Residual, Interleaved])
-def test_each_layer_gets_what_its_own_operators_took(model):
+def test_each_layer_gets_the_time_of_its_own_operators(model):
     captured = capture(model(), (3, 8, 8))
     clock = Clock()
     expected = timed_by(clock, captured)
     assert run(captured, clock) == expected
 
 
-def test_interleaved_branches_are_there():
+def test_the_graph_has_interleaved_branches():
     # What the test above is about: a layer whose operators are not next to one another.
     captured = capture(Interleaved(), (3, 8, 8))
     iteration = Iteration(captured, copy_weights(captured, CPU), stamped=True)
@@ -148,7 +148,7 @@ class MakesItsOwnTensor(nn.Module):
         return self.linear(x).to(x.device, torch.float32) + torch.zeros(x.shape[0], 3, device=x.device)
 
 
-def test_a_tensor_that_the_model_makes_is_where_it_is_measured_and_not_where_it_was_captured():
+def test_a_tensor_made_by_the_model_is_on_the_measured_device_and_not_on_the_capture_device():
     class Elsewhere:
         def torch_device(self, index=0):
             return torch.device("meta")

@@ -21,7 +21,7 @@ from deeppool.profiling.table import Profile
 
 SIZES = (1, 2)
 RUNS = 2
-"""Of each kind, at each batch size; a warm-up comes before."""
+"""Iterations of each kind at each batch size; a warm-up comes before."""
 
 
 class Small(nn.Module):
@@ -53,8 +53,8 @@ def model():
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch):
-    """Few iterations, however unsteady."""
+def few_iterations(monkeypatch):
+    """Limits profiling to few iterations, however unsteady."""
     monkeypatch.setattr(sampling, "MAXIMUM_RUNS", RUNS)
 
 
@@ -73,7 +73,7 @@ def measured(monkeypatch):
 
 
 def interrupt_after(iterations, monkeypatch):
-    """Presses Ctrl-C when so many iterations were kept."""
+    """Raises KeyboardInterrupt after a number of recorded iterations."""
     original = MeasurementLog.add
     left = [iterations]
 
@@ -159,7 +159,7 @@ def test_few_seconds_are_few_iterations(model, measured):
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
-def test_seconds_that_are_none_are_refused(model, seconds):
+def test_invalid_seconds_are_refused(model, seconds):
     with pytest.raises(InvalidValueError, match="seconds must be positive and finite"):
         profile(model, device="cpu", seconds=seconds)
 
@@ -205,7 +205,7 @@ def test_measuring_leaves_running_statistics_alone():
 # -- interruptions ----------------------------------------------------------------------------------
 
 
-def test_interrupted_profile_goes_on_where_it_was(model, measured, tmp_path):
+def test_an_interrupted_profile_resumes(model, measured, tmp_path):
     file, partial = tmp_path / "small.json", tmp_path / "small.json.partial"
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(3, patch)
@@ -237,7 +237,7 @@ def test_continued_profile_may_add_batch_sizes(model, measured, tmp_path):
     assert {batch for batch, _ in measured} == {2, 4}
 
 
-def test_what_another_model_left_is_not_reused(model, measured, tmp_path):
+def test_measurements_of_another_model_are_not_reused(model, measured, tmp_path):
     file = tmp_path / "small.json"
     interrupted(model, file, 5)
     measured.clear()
@@ -259,7 +259,7 @@ def test_what_another_model_left_is_not_reused(model, measured, tmp_path):
         ),
     ],
 )
-def test_what_was_measured_otherwise_is_not_reused(model, measured, tmp_path, other):
+def test_measurements_under_other_settings_are_not_reused(model, measured, tmp_path, other):
     file = tmp_path / "small.json"
     interrupted(model, file, 5)
     measured.clear()
@@ -283,7 +283,7 @@ def test_what_would_be_reused_is_known_beforehand(model, tmp_path):
     assert resumable(file, model.graph, device="cpu") is None
 
 
-def test_a_log_that_is_not_ours_is_nothing_to_go_on_from(tmp_path):
+def test_a_log_of_another_format_is_not_resumed(tmp_path):
     (tmp_path / "small.json.partial").write_text("something\n[1, true, [[1, 2]]]\n")
     assert resumable(tmp_path / "small.json", device="cpu") is None
 
@@ -302,12 +302,12 @@ def test_line_cut_short_by_the_interruption_is_measured_again(model, measured, t
 
 
 def test_progress_begins_with_the_capture_of_a_model_that_is_not_captured_yet():
-    told = []
-    profile(Small(), (8,), device="cpu", batch_sizes=(1,), on_progress=lambda *news: told.append(news))
-    assert told[0] == ("exporting Small", 0.0)
-    shares = [share for _, share in told]
+    progress = []
+    profile(Small(), (8,), device="cpu", batch_sizes=(1,), on_progress=lambda *report: progress.append(report))
+    assert progress[0] == ("exporting Small", 0.0)
+    shares = [share for _, share in progress]
     assert shares == sorted(shares)
-    assert told[-1] == ("done", 1.0)
+    assert progress[-1] == ("done", 1.0)
 
 
 def test_without_an_output_nothing_is_kept(model, tmp_path, monkeypatch):
@@ -333,7 +333,7 @@ def test_unknown_device_is_refused(model):
 
 
 @pytest.mark.parametrize("sizes", [(), (0, 1), (-2,)])
-def test_batch_sizes_that_are_none_are_refused(model, sizes):
+def test_invalid_batch_sizes_are_refused(model, sizes):
     with pytest.raises(InvalidValueError, match="batch_sizes must be positive numbers"):
         profile(model, device="cpu", batch_sizes=sizes)
 
@@ -345,7 +345,7 @@ def test_output_that_cannot_be_written_is_refused_before_measuring(model, measur
 
 
 class _Fails(torch.autograd.Function):
-    """Runs out of memory in its backward."""
+    """Function that runs out of memory in its backward."""
 
     @staticmethod
     def forward(ctx, value):
@@ -360,7 +360,7 @@ OUT_OF_MEMORY = "out of memory: tried to allocate 1.00 GiB\nand much more text"
 
 
 def fails_at_two(x, weight, bias):
-    """Runs out of memory in its forward."""
+    """Function that runs out of memory in its forward."""
     if x.shape[0] == 2:
         raise RuntimeError(OUT_OF_MEMORY)
     return nn.functional.linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""How often to measure, and what many measurements say."""
+"""Number of samples to measure, and their statistics."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def test_the_mean_of_the_faster_half_counts_and_an_outlier_does_not():
     assert typical(times) == 2.0
 
 
-def test_of_two_the_lower_counts_and_of_one_that_one():
+def test_of_two_samples_the_lower_counts_and_a_single_one_counts():
     assert typical([2.0, 1.0]) == 1.0
     assert typical([2.0]) == 2.0
 
@@ -37,7 +37,7 @@ def test_spread_is_half_the_middle_half_over_the_median():
         ([4.0, 4.0], [], False),
     ],
 )
-def test_enough_is_when_both_are_steady_or_took_long(layered, whole, is_enough):
+def test_sampling_ends_when_both_are_steady_or_took_long(layered, whole, is_enough):
     assert is_sufficient(layered, whole) == is_enough
 
 

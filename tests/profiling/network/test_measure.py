@@ -1,4 +1,4 @@
-"""Real ranks that measure one another over gloo: what they find, and what is left when one of them dies."""
+"""Network measurement by real ranks over gloo: its results, and the clean-up after a failure."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def test_patterns_of_one_node_are_a_transfer_and_all_reduces():
     assert found == [Pattern("transfer", (0, 1)), Pattern("all-reduce", (0, 1)), Pattern("all-reduce", (0, 1, 2))]
 
 
-def test_patterns_of_several_nodes_have_a_transfer_inside_and_one_between():
+def test_patterns_of_several_nodes_have_a_transfer_inside_and_one_between_nodes():
     pairs = [x.ranks for x in RankContext(5, 8, 4).patterns() if x.kind == "transfer"]
     assert pairs == [(0, 1), (0, 4)]
     assert [x.ranks for x in RankContext(0, 2, 1).patterns()] == [(0, 1), (0, 1)]
@@ -87,13 +87,13 @@ def test_a_transfer_counts_for_half_a_round_trip_and_the_warm_up_for_nothing(kin
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[Cluster, list[tuple[str, float]]]:
-    told = []
+    reports = []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         cluster = dp.measure_network(
-            3, backend="gloo", sizes=SIZES, seconds=0.3, name="mine", on_progress=lambda *what: told.append(what)
+            3, backend="gloo", sizes=SIZES, seconds=0.3, name="mine", on_progress=lambda *what: reports.append(what)
         )
-    return cluster, told
+    return cluster, reports
 
 
 @pytest.mark.processes
@@ -107,7 +107,7 @@ def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
         assert curve.sizes == SIZES
         assert min(curve.runs) >= MINIMUM_RUNS
         assert curve.seconds[2] > curve.seconds[0], "4 MiB take longer than 4 B"
-        # Nobody moves bytes without a core, and nobody has more than one.
+        # A transfer needs a core, and each rank has only one.
         assert all(0 < share <= 1 for share in curve.computing)
     assert cluster.inside.latency == measure.inside.line.latency
     assert cluster.inside.bandwidth == 1 / measure.inside.line.seconds_per_byte
@@ -117,14 +117,14 @@ def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
 
 @pytest.mark.processes
 def test_progress_names_each_pattern_and_only_rises(measured):
-    _, told = measured
-    assert list(dict.fromkeys(what for what, _ in told)) == [
+    _, reports = measured
+    assert list(dict.fromkeys(what for what, _ in reports)) == [
         "starting",
         "transfers between ranks 0 and 1",
         "all-reduces of 2 ranks",
         "all-reduces of 3 ranks",
     ]
-    shares = [share for _, share in told]
+    shares = [share for _, share in reports]
     assert shares == sorted(shares)
     assert 0.5 < shares[-1] <= 1
 
@@ -304,7 +304,7 @@ def deeppool(capfd, monkeypatch, tmp_path):
     return run
 
 
-def test_people_get_a_table_and_the_next_command(deeppool, monkeypatch):
+def test_the_command_prints_a_table_and_the_next_command(deeppool, monkeypatch):
     asked = []
     made = Cluster(4, "mine", measured=measured_network({2: (1e-4, 1e-3, 1e-2), 4: (1e-3, 1e-2, 1e-1)}))
     monkeypatch.setattr(measure, "measure_network", lambda *of, **options: asked.append((of, options)) or made)
@@ -316,7 +316,7 @@ def test_people_get_a_table_and_the_next_command(deeppool, monkeypatch):
     assert (of, options["sizes"], options["seconds"], options["name"]) == ((4,), (8, 4), 5.0, "mine")
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(deeppool, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_before_the_measurement(deeppool, monkeypatch):
     monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
     code, out, error = deeppool("network", "--ranks", "2", "-o", "nowhere/mine.json")
     assert (code, out) == (1, "")

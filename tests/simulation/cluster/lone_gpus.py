@@ -1,4 +1,4 @@
-"""The same chain of layers on unlike GPUs as ``deeppool.simulation.plan.stragglers``, GPU by GPU in plain Python.
+"""Reference for ``deeppool.simulation.plan.stragglers``: a chain of layers on unlike GPUs, GPU by GPU in plain Python.
 
 No arrays, no fronts: whether a GPU waits is asked anew for each layer and each GPU.
 """

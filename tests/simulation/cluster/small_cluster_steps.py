@@ -1,6 +1,6 @@
-"""The same cluster as ``deeppool.simulation.cluster.engine``, by brute force: time goes on in equal small steps.
+"""Brute-force simulation of the cluster of ``deeppool.simulation.cluster.engine`` in equal small time steps.
 
-No prices, no events, no shares: in each step each GPU is asked whom it works for. One foreground and one background a
+No costs, no events, no shares: each step determines the job of each GPU. One foreground and one background a
 GPU, first come first served by role, lowest free numbers first; a cluster of one node. Times are multiples of a tick.
 """
 
@@ -10,7 +10,7 @@ TICK = 0.25
 
 
 @dataclass
-class Front:
+class Foreground:
     """A foreground whose iteration holds its GPU number ``i`` for the first ``held[i]`` of ``period`` seconds."""
 
     arrival: float
@@ -20,7 +20,7 @@ class Front:
 
 
 @dataclass
-class Behind:
+class Background:
     """A background that trains ``seconds`` on each of some GPUs."""
 
     arrival: float
@@ -28,40 +28,40 @@ class Behind:
     gpus: int
 
 
-def simulate(gpus, fronts, behinds, *, exclusive):
+def simulate(gpus, foregrounds, backgrounds, *, exclusive):
     """Finish of every foreground and background; GPU-seconds held, harvested and idle."""
     now, seconds = 0.0, [0.0, 0.0, 0.0]
     where = [{}, {}]
-    trained = [0.0] * len(fronts)
-    left = [[job.seconds] * job.gpus for job in behinds]
-    finish = [[None] * len(fronts), [None] * len(behinds)]
+    trained = [0.0] * len(foregrounds)
+    left = [[job.seconds] * job.gpus for job in backgrounds]
+    finish = [[None] * len(foregrounds), [None] * len(backgrounds)]
     while any(x is None for x in (*finish[0], *finish[1])):
-        _start(now, gpus, where[0], fronts, finish[0], lambda job: len(job.held), [])
+        _start(now, gpus, where[0], foregrounds, finish[0], lambda job: len(job.held), [])
         held_gpus = [gpu for taken in where[0].values() for gpu in taken]
         if exclusive:
             for job in [job for job, taken in where[1].items() if {*taken} & {*held_gpus}]:
                 del where[1][job]
-        _start(now, gpus, where[1], behinds, finish[1], lambda job: job.gpus, held_gpus, strict=exclusive)
+        _start(now, gpus, where[1], backgrounds, finish[1], lambda job: job.gpus, held_gpus, strict=exclusive)
         for gpu in range(gpus):
-            front = next((job for job, taken in where[0].items() if gpu in taken), None)
-            behind = next((job for job, taken in where[1].items() if gpu in taken), None)
+            foreground = next((job for job, taken in where[0].items() if gpu in taken), None)
+            background = next((job for job, taken in where[1].items() if gpu in taken), None)
             busy = False
-            if front is not None:
-                job, rank = fronts[front], where[0][front].index(gpu)
-                busy = trained[front] % job.period < job.held[rank]
-            unit = None if behind is None else where[1][behind].index(gpu)
-            works = behind is not None and left[behind][unit] > 0
+            if foreground is not None:
+                job, rank = foregrounds[foreground], where[0][foreground].index(gpu)
+                busy = trained[foreground] % job.period < job.held[rank]
+            unit = None if background is None else where[1][background].index(gpu)
+            works = background is not None and left[background][unit] > 0
             if busy:
                 seconds[0] += TICK
             elif works:
                 seconds[1] += TICK
-                left[behind][unit] -= TICK
+                left[background][unit] -= TICK
             else:
                 seconds[2] += TICK
         now += TICK
         for job in list(where[0]):
             trained[job] += TICK
-            if trained[job] == fronts[job].iterations * fronts[job].period:
+            if trained[job] == foregrounds[job].iterations * foregrounds[job].period:
                 finish[0][job] = now
                 del where[0][job]
         for job in list(where[1]):

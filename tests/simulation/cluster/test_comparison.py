@@ -30,9 +30,9 @@ STEADY = single_foreground_trace("net", 4, 16, iterations=10, amplification_limi
 
 
 def test_every_strategy_is_there_with_the_partitions_of_the_paper(tmp_path):
-    told = []
+    progress = []
     found = compare_strategies(
-        STEADY, CLUSTER, sources=SOURCES, amplification_limits=(1.0, 4.0), on_progress=lambda *x: told.append(x)
+        STEADY, CLUSTER, sources=SOURCES, amplification_limits=(1.0, 4.0), on_progress=lambda *x: progress.append(x)
     )
     assert [result.label for result in found.results] == [
         "data-parallel",
@@ -44,7 +44,7 @@ def test_every_strategy_is_there_with_the_partitions_of_the_paper(tmp_path):
         "collocated, limit 1",
         "collocated, limit 4",
     ]
-    assert told[0] == ("data-parallel", 0.0) and told[-1] == ("done", 1.0)
+    assert progress[0] == ("data-parallel", 0.0) and progress[-1] == ("done", 1.0)
     assert files.load(files.save(found, tmp_path / "comparison.json")) == found
     assert all(result.label in str(found) for result in found.results)
 
@@ -93,7 +93,7 @@ def test_each_distinct_combination_is_simulated_once(monkeypatch):
 
 @examples(60)
 @given(contested_problems(gpus=(1, 2, 3, 4)), st.booleans())
-def test_data_parallelism_is_a_plan_that_takes_what_every_plan_says_it_takes(problem, overlap):
+def test_the_data_parallel_plan_has_the_reported_data_parallel_iteration_time(problem, overlap):
     profile, cluster, batch = problem
     made = data_parallel_plan(profile, cluster, batch, overlap_sync=overlap)
     assert {layer.gpus for layer in made.layers} == {tuple(range(cluster.gpus))}

@@ -66,7 +66,7 @@ def run(*jobs, cluster=CLUSTER, strategy="collocated", sources=SOURCES, **option
     return simulate_cluster(trace(*jobs), cluster, strategy=strategy, sources=sources, **options)
 
 
-def test_one_job_takes_its_iterations_as_the_replay_has_them():
+def test_one_job_takes_the_iteration_times_of_the_replay():
     found = run(foreground("one", arrival=2.0, iterations=1000))
     once = simulate(plan(PROFILE, CLUSTER, 16, 1.5))
     (job,) = found.jobs
@@ -102,7 +102,7 @@ def test_a_background_trains_what_the_replay_leaves_idle():
     assert half.background_throughput == pytest.approx(found.background_throughput / 2)
 
 
-def test_a_job_that_holds_gpus_to_itself_sends_the_background_away_with_what_it_has_trained():
+def test_an_exclusive_job_preempts_the_background_which_keeps_its_progress():
     step = PROFILE.iteration_time(16)
     found = run(
         background("back", iterations=10, gpus=4),
@@ -131,7 +131,7 @@ def test_a_partition_keeps_the_roles_apart_and_data_parallelism_on_its_part():
     assert found.steps[0].queued == 3
 
 
-def test_what_a_background_costs_is_what_one_device_says():
+def test_background_slowdown_equals_that_of_the_device_simulation():
     pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     made = plan(PROFILE, CLUSTER, 16, 1.5)
@@ -148,7 +148,7 @@ def test_what_a_background_costs_is_what_one_device_says():
     assert kept.makespan == pytest.approx(50 * made.iteration_time)
 
 
-def test_a_background_that_costs_nothing_any_more_lets_the_foreground_go_faster():
+def test_a_background_that_ends_speeds_up_the_foreground():
     pairs = tuple(Arrangement(name, ((0.5,),), ((0.5,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     jobs = foreground("front", iterations=100, gpus=1), background("back", iterations=3)
@@ -160,7 +160,7 @@ def test_a_background_that_costs_nothing_any_more_lets_the_foreground_go_faster(
     assert front.finish == pytest.approx(100 * step + 3 * step)
 
 
-def test_a_slow_gpu_slows_down_who_is_placed_on_it():
+def test_a_slow_gpu_slows_down_the_job_placed_on_it():
     jobs = foreground("first", gpus=1), foreground("second", gpus=1), background("third", iterations=5)
     found = run(*jobs, conditions=Conditions(speeds=(0.5, 1.0, 0.25)))
     assert [job.gpus for job in found.jobs] == [(0,), (1,), (2,)]
@@ -188,7 +188,7 @@ def test_the_given_end_is_kept_and_what_trains_then_is_counted():
     assert found.steps[-1].end == 1.5
 
 
-def test_a_job_behind_one_that_never_ends_never_starts_and_the_simulation_ends_all_the_same():
+def test_a_job_queued_behind_an_endless_one_never_starts_and_the_simulation_ends():
     endless = background("endless", gpus=4)
     found = run(endless, background("later", arrival=1.0, iterations=5), foreground("front", arrival=0.5, gpus=1))
     assert [job.finish is None for job in found.jobs] == [True, True, False]
@@ -198,7 +198,7 @@ def test_a_job_behind_one_that_never_ends_never_starts_and_the_simulation_ends_a
 
 
 STEPPED = [profile_from_times(make_graph([()]), [lambda b, s=s: s], (16,)) for s in (0.25, 1.0)]
-"""Whose steps are 0.25 and 1 s long at any batch."""
+"""Profile whose steps take 0.25 and 1 s at any batch."""
 
 
 def front_plan(held, period):
@@ -238,8 +238,8 @@ def test_small_time_steps_find_the_same(workload, strategy, size):
     found = run(*jobs, cluster=replace(CLUSTER, gpus=size), sources=sources, strategy=strategy)
     finish, seconds, end = small_cluster_steps.simulate(
         size,
-        [small_cluster_steps.Front(at, count, 1.0, (1.0,) * gpus) for at, count, gpus in fronts],
-        [small_cluster_steps.Behind(at, float(count), gpus) for at, count, gpus in behinds],
+        [small_cluster_steps.Foreground(at, count, 1.0, (1.0,) * gpus) for at, count, gpus in fronts],
+        [small_cluster_steps.Background(at, float(count), gpus) for at, count, gpus in behinds],
         exclusive=strategy == "burst-parallel",
     )
     assert [job.finish for job in found.jobs] == pytest.approx([*finish[0], *finish[1]])
@@ -263,8 +263,8 @@ def test_small_time_steps_find_the_same_where_a_foreground_has_gaps():
     found = run(*jobs, cluster=replace(CLUSTER, gpus=5), sources=sources | {"back": STEPPED[0]})
     finish, seconds, end = small_cluster_steps.simulate(
         5,
-        [small_cluster_steps.Front(at, count, 1.0, held) for at, count, held in fronts],
-        [small_cluster_steps.Behind(*job) for job in behinds],
+        [small_cluster_steps.Foreground(at, count, 1.0, held) for at, count, held in fronts],
+        [small_cluster_steps.Background(*job) for job in behinds],
         exclusive=False,
     )
     # Rates are means over an iteration, so an end may be off by the gaps of one.
@@ -343,7 +343,7 @@ def test_gpu_seconds_are_conserved_on_every_gpu_and_in_every_step(workload, stra
 
 @examples(60)
 @given(workloads(), st.sampled_from(STRATEGIES))
-def test_jobs_start_in_the_order_in_which_they_came_and_end_with_all_they_wanted(workload, strategy):
+def test_jobs_start_in_arrival_order_and_complete_all_iterations(workload, strategy):
     found = simulate_cluster(
         workload,
         replace(CLUSTER, gpus=8),
@@ -411,7 +411,7 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
 
 
 @pytest.mark.parametrize(
-    ("jobs", "options", "told"),
+    ("jobs", "options", "message"),
     [
         ([foreground("f")], {"strategy": "fastest"}, "strategy must be one of data-parallel, partition"),
         ([foreground("f")], {"strategy": "partition"}, "foreground_gpus and the strategy partition need each other"),
@@ -426,8 +426,8 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
         ([foreground("f"), background("b", batch=64)], {}, "'b' must be at most 16, the largest"),
     ],
 )
-def test_what_cannot_run_is_refused(jobs, options, told):
-    with pytest.raises(InvalidValueError, match=told):
+def test_what_cannot_run_is_refused(jobs, options, message):
+    with pytest.raises(InvalidValueError, match=message):
         run(*jobs, **options)
 
 
@@ -440,14 +440,14 @@ def test_a_plan_where_a_profile_is_needed_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("jobs", "told"),
+    ("jobs", "message"),
     [
         ([background("b")], "has no job that ends"),
         ([foreground("f"), foreground("f")], "two jobs of trace 'by hand' are called 'f'"),
     ],
 )
-def test_a_trace_that_cannot_be_is_refused(jobs, told):
-    with pytest.raises(InvalidValueError, match=told):
+def test_an_invalid_trace_is_refused(jobs, message):
+    with pytest.raises(InvalidValueError, match=message):
         trace(*jobs)
     with pytest.raises(InvalidValueError, match="iterations of job 'x' must be at least 1, got 0"):
         foreground("x", iterations=0)
@@ -455,8 +455,8 @@ def test_a_trace_that_cannot_be_is_refused(jobs, told):
         foreground("x", iterations=None)
 
 
-def test_progress_is_told_and_ends_at_one():
-    told = []
-    run(foreground("a"), foreground("b"), on_progress=lambda what, share: told.append((what, share)))
-    assert [share for _, share in told] == [0.5, 1.0]
-    assert told[-1][0] == "2 of 2 jobs have ended"
+def test_progress_is_reported_and_ends_at_one():
+    progress = []
+    run(foreground("a"), foreground("b"), on_progress=lambda what, share: progress.append((what, share)))
+    assert [share for _, share in progress] == [0.5, 1.0]
+    assert progress[-1][0] == "2 of 2 jobs have ended"

@@ -1,4 +1,4 @@
-"""The same device as ``deeppool.simulation.device.collocated``, by brute force: time goes on in equal small steps.
+"""Brute-force simulation of the device of ``deeppool.simulation.device.collocated`` in equal small time steps.
 
 No gate, no governor: the background launches whenever fewer than ``in_flight`` pieces are. Times are multiples of a
 half.
@@ -10,7 +10,7 @@ TICK = 0.25
 
 
 def simulate(steps, pieces, pair, *, in_flight, preempts, private, iterations):
-    """Seconds of all iterations, and of the background's work that were done."""
+    """Returns the seconds of all iterations and of the background's completed work."""
     phases = [phase for step in steps for phase in ((None, step.idle), (step, step.seconds))] * iterations
     queue, launched, work, ticks = deque(), 0, 0.0, 0
     for step, seconds in phases:

@@ -1,4 +1,4 @@
-"""A background on a virtual clock: closed forms, a simulation in small steps, the ladder of figure 11."""
+"""A background on a virtual clock against closed forms, a simulation in small steps and figure 11."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def equal(step, piece):
 
 
 def prioritised(step, piece):
-    """An all-reduce takes twice as long beside anything, the rest hardly longer."""
+    """Rates at which an all-reduce takes twice as long with a background, other work hardly longer."""
     return (0.45, 0.6) if step.kind == "sync" else (0.97, 0.12)
 
 
@@ -60,7 +60,7 @@ def test_two_of_equal_priority_without_idle_time_share_a_cpu_by_halves():
     assert found.harvest == pytest.approx(0.5)
 
 
-def test_gaps_only_costs_what_is_left_of_the_pieces_in_flight_at_each_return():
+def test_gaps_only_costs_the_remainder_of_the_pieces_in_flight_at_each_return():
     """The gaps of 4 and 6 ms hold 3 and 4 pieces of 1.7 ms; the foreground then waits for the last one to end."""
     device = DeviceModel(rates=prioritised)
     found = simulate_collocated(
@@ -73,7 +73,7 @@ def test_gaps_only_costs_what_is_left_of_the_pieces_in_flight_at_each_return():
 @given(st.floats(1e-4, 2e-3), st.integers(1, 4), st.floats(1e-4, 3e-3))
 @examples(30)
 def test_pacing_bounds_what_each_return_waits_for(seconds, pieces, limit):
-    """By the limits on what is in flight; that is all that it costs where nothing suffers beside."""
+    """The in-flight limits bound the wait; it is the only cost if the background slows nothing."""
     sharing = Sharing(gaps_only=True, pieces=pieces, in_flight=limit)
     found = gpu(sharing, (SimulatedPiece(seconds=seconds),), rates=lambda *_: (1.0, 1.0), iterations=5)
     waited = found.iteration_time - found.alone_time
@@ -88,7 +88,7 @@ def test_pacing_bounds_what_each_return_waits_for(seconds, pieces, limit):
     st.sampled_from(["preempts", "lowest", "normal"]),
 )
 @settings(deadline=None)
-def test_events_tell_the_same_as_small_steps(steps, pieces, pair, in_flight, kind):
+def test_the_event_simulation_equals_the_one_in_small_time_steps(steps, pieces, pair, in_flight, kind):
     """Whole seconds and these rates make every time a multiple of a half, exactly."""
     steps = [
         SimulatedStep(kind="forward", stage=stage, seconds=seconds, idle=idle)
@@ -142,7 +142,7 @@ def test_the_controller_holds_the_bound_and_keeps_the_gaps(bound):
     assert found.harvest_of_idle > 0.9
 
 
-def test_the_controller_leaves_a_harmless_background_alone():
+def test_the_controller_does_not_limit_a_harmless_background():
     device = DeviceModel(rates=fully_preempted, preempts=True, queue=1)
     sharing = Sharing(feedback=0.1, max_slowdown=0.01)
     found = simulate_collocated(FOREGROUND, PIECES, sharing, device, iterations=1000, noise=0.05)
@@ -175,6 +175,6 @@ def test_a_simulation_reads_as_a_sentence():
         (FOREGROUND, [SimulatedPiece(seconds=-1.0)]),
     ],
 )
-def test_nothing_to_do_is_refused(steps, pieces):
+def test_empty_work_is_refused(steps, pieces):
     with pytest.raises(InvalidValueError, match=r"at least one|longer than 0 s"):
         simulate_collocated(steps, pieces, Sharing(), DeviceModel(rates=equal))

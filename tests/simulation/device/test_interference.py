@@ -54,7 +54,7 @@ def test_between_the_measured_classes_rates_are_linear_in_the_logarithms(one, ot
 
 
 @pytest.mark.parametrize(("intensity", "seconds", "edge"), [(1e-9, 1e-9, CLASSES[0]), (math.inf, 10.0, CLASSES[-1])])
-def test_outside_they_are_those_of_the_edge(intensity, seconds, edge):
+def test_outside_the_measured_classes_rates_are_those_of_the_edge(intensity, seconds, edge):
     rates = measured().rates("lowest")
     step = SimulatedStep(kind="forward", stage=0, seconds=seconds, intensity=intensity)
     assert rates(step, SimulatedPiece(seconds=seconds, intensity=intensity))[0] == pytest.approx(slope(*edge, *edge))
@@ -78,7 +78,7 @@ def test_measured_pairs_come_back_from_a_file(tmp_path):
     assert files.load(files.save(found, tmp_path / "pairs.json")) == found
 
 
-def test_of_a_wait_the_lowest_priority_gets_what_was_measured_and_the_others_all(tmp_path):
+def test_lowest_priority_harvests_the_measured_part_of_a_wait_and_others_all_of_it(tmp_path):
     found = measured(waits=IdleHarvest((1e-3, 1e-2), (0.5, 0.9), in_transfers=0.8))
     waits = found.idle_harvest("lowest")
     assert [waits.at(wait) for wait in (1e-5, 1e-3, 10**-2.5, 1e-2, 1.0)] == pytest.approx([0.5, 0.5, 0.7, 0.9, 0.9])
@@ -102,7 +102,7 @@ def test_more_than_all_of_the_waits_inside_transfers_is_refused():
         ((1e-3,), (1.5,), "a part, from 0 to 1"),
     ],
 )
-def test_waits_that_there_cannot_be_are_refused(seconds, harvest, message):
+def test_invalid_waits_are_refused(seconds, harvest, message):
     with pytest.raises(InvalidValueError, match=message):
         IdleHarvest(seconds, harvest)
 
@@ -123,12 +123,12 @@ def test_a_file_with_a_pair_too_few_names_the_arrangement(tmp_path):
         ({"arrangements": (Arrangement("nice", pairs(lambda *_: 0.0), pairs(slope)),)}, "a foreground speed of 0"),
     ],
 )
-def test_what_cannot_be_is_refused(changes, message):
+def test_invalid_measurements_are_refused(changes, message):
     with pytest.raises(InvalidValueError, match=message):
         measured(**changes)
 
 
-def test_an_arrangement_that_was_not_measured_is_told_with_those_that_were():
+def test_an_unmeasured_arrangement_raises_with_the_measured_ones():
     with pytest.raises(InvalidValueError, match=r"measured for other core \(choose one of: lowest\)"):
         measured().rates("other core")
 

@@ -18,7 +18,7 @@ BATCH = 16
 
 
 def made(gpus=2, first=lambda b: 0.5e-3 * b):
-    """A layer that scales unless told otherwise, and one that does not and runs on one GPU."""
+    """A layer that scales by default, and one that does not and runs on one GPU."""
     profile = profile_from_times(make_graph([(), (0,)]), [first, lambda b: 8e-3])
     cluster = Cluster(gpus, inside=Link(1e12, 1e-4, "made by hand"))
     return plan(profile, cluster, BATCH, amplification_limit=1.5), profile
@@ -60,7 +60,7 @@ def test_a_background_gets_less_of_short_waits_and_inside_transfers():
     assert naive[0] == naive[1]
 
 
-def test_the_gpu_that_suffers_most_holds_up_the_plan():
+def test_the_most_slowed_gpu_delays_the_plan():
     foreground, background = made()
     found = simulate_collocated_plan(foreground, background, same_for_all(0.5, 0.5), POLICIES["naive"], iterations=20)
     busy = [1 - one.idle_share for one in found.gpus]

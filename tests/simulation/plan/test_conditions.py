@@ -28,8 +28,8 @@ def noisy_profile(*spreads, runs=9):
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])
-def test_gpus_under_the_noise_of_a_profile_would_be_profiled_as_it_was(noise):
-    """What a profile says of iterations, said of those that are drawn: the times and their spread."""
+def test_simulated_noise_reproduces_the_spread_of_the_profile(noise):
+    """Times and spread of the drawn iterations, computed as a profile computes them."""
     conditions = profiled_conditions(noisy_profile(noise / 2, 3 * noise / 2), 3, seed=4)
     drawn = conditions.slowness(20_000, 3)
     for gpu in range(3):
@@ -38,13 +38,13 @@ def test_gpus_under_the_noise_of_a_profile_would_be_profiled_as_it_was(noise):
     assert conditions.seed == 4
 
 
-def test_a_profile_without_noise_is_as_planned_and_one_that_knows_none_is_refused():
+def test_a_profile_without_noise_is_as_planned_and_one_of_unknown_noise_is_refused():
     assert profiled_conditions(noisy_profile(0.0), 2).as_planned
     with pytest.raises(InvalidValueError, match=r"holds no noise.*deeppool profile"):
         profiled_conditions(noisy_profile(), 2)
 
 
-def test_two_iterations_say_nothing_of_noise():
+def test_two_iterations_give_no_estimate_of_the_noise():
     known, unknown = noisy_profile(0.1), noisy_profile(0.5, 0.4, runs=2)
     with pytest.raises(InvalidValueError, match=r"no batch size has more than 2 .* noise shows in 5 .*--seconds"):
         profiled_conditions(unknown, 2)
@@ -105,7 +105,7 @@ def test_no_iteration_is_faster_where_a_gpu_is_slower(problem, overlap, data):
     assert before * (1 - 1e-12) <= after <= 2 * before * (1 + 1e-12)
 
 
-def test_a_fast_gpu_waits_for_a_slow_one_where_their_gradients_meet():
+def test_a_fast_gpu_waits_for_a_slow_one_in_their_all_reduce():
     made = plan_of(layer("conv", 2, forward=1.0, backward=2.0, sync=0.5), gpus=2)
     found = simulate(made, conditions=Conditions(speeds=(1.0, 0.5)))
     assert found.iteration_time == pytest.approx(6.5)
@@ -129,7 +129,7 @@ def test_samples_that_move_between_the_same_gpus_are_waited_for_too():
     assert found.iteration_time == pytest.approx(5.0)
 
 
-def test_a_gpu_that_no_layer_uses_may_be_as_slow_as_it_likes():
+def test_the_speed_of_an_unused_gpu_does_not_matter():
     made = plan_of(layer("fc", 1, forward=1.0, backward=2.0), gpus=2)
     found = simulate(made, conditions=Conditions(speeds=(1.0, 0.01)))
     assert found.iteration_time == pytest.approx(3.0)
@@ -203,7 +203,7 @@ def test_more_gpus_find_more_stragglers():
     assert means[0] < means[1] < means[2]
 
 
-def test_it_comes_back_from_a_file_and_says_what_was_slow(tmp_path):
+def test_it_is_read_back_from_a_file_with_its_slow_gpus(tmp_path):
     found = simulate(two_layer_plan(), conditions=Conditions(speeds=(1, 0.5), jitter=0.1), iterations=10)
     assert files.load(files.save(found, tmp_path / "slow.json")) == found
     assert "speed of GPU 1 at 0.5, jitter 0.1; seed 0: mean" in str(found)
@@ -212,7 +212,7 @@ def test_it_comes_back_from_a_file_and_says_what_was_slow(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"speeds": (1.0, 0.0)}, "speeds must be positive, got 0 "),
         ({"inside_bandwidth": -1.0}, "inside_bandwidth must be positive, got -1 "),
@@ -220,8 +220,8 @@ def test_it_comes_back_from_a_file_and_says_what_was_slow(tmp_path):
         ({"straggling": 1.5}, "straggling is a probability, from 0 to 1, got 1.5"),
     ],
 )
-def test_conditions_that_cannot_be_are_refused(wrong, told):
-    with pytest.raises(InvalidValueError, match=told):
+def test_invalid_conditions_are_refused(wrong, message):
+    with pytest.raises(InvalidValueError, match=message):
         Conditions(**wrong)
 
 

@@ -19,7 +19,7 @@ few = examples(60)
 
 
 def one_by_one(made):
-    """Span by span as a reader of the schedule would write them down, GPU by GPU."""
+    """Returns the spans of the schedule, derived for each GPU separately."""
     times = schedule(order_of(made.tree, made.gpu_sets), made.gpu_sets, made.layers, overlap_sync=made.overlap_sync)
     spans = []
     for gpu in range(made.gpus):

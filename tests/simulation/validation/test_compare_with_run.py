@@ -71,7 +71,7 @@ def test_errors_are_parts_of_what_was_measured_and_the_worst_is_named():
     assert "no interference modelled" in str(found)
 
 
-def test_with_interference_it_says_what_the_collocated_plan_says():
+def test_with_interference_it_agrees_with_the_collocated_plan():
     pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
     found = by_name(compare_with_run(PLAN, run(), background=BACKGROUND, interference=measured))
@@ -124,7 +124,7 @@ def test_one_slow_gpu_is_simulated_as_without_a_run():
 
 
 def harvest(plan, waits, *, priority="lowest", **how):
-    """Simulated of a run of a plan, beside a background that nothing slows down."""
+    """Returns the simulated harvest of a run of a plan with a background that nothing slows down."""
     pairs = tuple(Arrangement(name, ((1.0,),), ((0.0,),)) for name in ("normal", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs, waits)
     sharing = replace(POLICIES["priority"], priority=priority)
@@ -133,7 +133,7 @@ def harvest(plan, waits, *, priority="lowest", **how):
     return by_name(found)["background harvest"].simulated
 
 
-def test_of_a_wait_a_background_gets_what_was_measured_for_its_length():
+def test_a_background_harvests_the_part_of_a_wait_measured_for_its_length():
     """1 ms between two layers of one GPU while the other one computes, and 200 ms."""
     short = plan_of(
         layer("conv", 2, forward=0.10, backward=0.20), layer("fc", 1, forward=0.0005, backward=0.0005), gpus=2
@@ -161,7 +161,7 @@ def test_waits_are_as_long_as_they_are_in_each_iteration():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"model": "other"}, "its model is other, this plan's is tiny"),
         ({"ranks": 8}, "its ranks is 8"),
@@ -169,8 +169,8 @@ def test_waits_are_as_long_as_they_are_in_each_iteration():
         ({"plan_iteration_time": 0.7}, "one of 0.7 s an iteration, this one's is 0.5 s"),
     ],
 )
-def test_a_run_of_another_plan_is_refused(change, told):
-    with pytest.raises(InvalidValueError, match=told):
+def test_a_run_of_another_plan_is_refused(change, message):
+    with pytest.raises(InvalidValueError, match=message):
         compare_with_run(PLAN, replace(run(), **change))
 
 
