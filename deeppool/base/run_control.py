@@ -1,4 +1,4 @@
-"""Changes to a run while it goes on, and their entries in its record.
+"""Changes to a run while it runs, and their entries in its record.
 
 A bound on the foreground's slowdown is held by a controller beside every rank, which has measured what the background
 costs. A run without a controller cannot get a bound: its background does not ask for permission piece by piece.
@@ -18,7 +18,7 @@ DECIDED_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BoundInterval:
-    """The part of a run under one bound, where that was changed while it ran."""
+    """Part of a run under one bound, recorded when the bound was changed during the run."""
 
     bound: float | None
     """Bound on the foreground's mean slowdown, where 0.03 is 3 %, or None before the first bound."""

@@ -73,7 +73,7 @@ class RegisteredRun:
 
     @property
     def alive(self) -> bool:
-        """Whether the run still goes on."""
+        """Whether the run is still going."""
         return _has_reader(folder() / f"{self.name}.stop")
 
     @property
@@ -134,7 +134,7 @@ def registered(function: Callable[Parameters, Result]) -> Callable[Parameters, R
 
 
 class _Registration:
-    """The two files of a run. Where they cannot be written, the run goes on unregistered."""
+    """The two files of a run. If they cannot be written, the run continues unregistered."""
 
     def __init__(self, what: str, cancellation: Cancellation) -> None:
         self._cancellation = cancellation

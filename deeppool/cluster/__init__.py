@@ -1,5 +1,5 @@
 """GPUs, nodes and the network between them.
 
 cluster           Cluster, Link
-measured_network  MeasuredNetwork: transfer and all-reduce times that were measured
+measured_network  MeasuredNetwork: transfer and all-reduce times from a benchmark
 """

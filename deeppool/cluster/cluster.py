@@ -13,14 +13,14 @@ from deeppool.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one GPU can send to another, and receive at the same time."""
+    """Directed link between two GPUs, used in both directions at the same time."""
 
     bandwidth: float
     """Bytes per second, each direction."""
     latency: float
     """Seconds before the first byte arrives."""
     source: str
-    """Where the two numbers come from: a data sheet, or how they were measured."""
+    """Source of the two numbers: a data sheet, or a description of the measurement."""
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
@@ -45,22 +45,23 @@ LOOPBACK = Link(
 )
 
 MAXIMUM_GPUS = 2**20
-"""Of a cluster, and of a node."""
+"""Maximum number of GPUs of a cluster, and of a node."""
 
 # Decimal gigabytes, as on the data sheets. A driver shows a few per cent more, which the CUDA context takes.
 A100_MEMORY = 40e9
-"""DGX A100 320 GB data sheet: 8 GPUs of 40 GB, as in DeepPool's evaluation (table 2); there is one of 80 GB too."""
+"""Memory of each of 8 GPUs in a DGX A100 320 GB, in bytes, by its data sheet, as in DeepPool's evaluation (table 2); a
+version with 80 GB exists."""
 H100_MEMORY = 80e9
-"""DGX H100 data sheet: 8 GPUs of 80 GB."""
+"""Memory of each of 8 GPUs in a DGX H100, in bytes, by its data sheet."""
 H200_MEMORY = 141e9
-"""DGX H200 data sheet: 8 GPUs of 141 GB."""
+"""Memory of each of 8 GPUs in a DGX H200, in bytes, by its data sheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal GPUs in equal nodes: ``Cluster(gpus=8)`` is one DGX A100.
+    """Cluster of equal GPUs in equal nodes: ``Cluster(gpus=8)`` is one DGX A100.
 
-    GPUs are numbered 0 … ``gpus`` - 1, node by node. A "GPU" is whatever runs one rank: on a CPU
+    GPUs are numbered 0 … ``gpus`` - 1, node by node. A "GPU" is a device that runs one rank: on a CPU
     cluster it is a core.
     """
 
@@ -70,13 +71,13 @@ class Cluster:
     name: str = "dgx-a100"
     gpus_per_node: int = 8
     inside: Link = field(default=NVSWITCH_A100)
-    """Between two GPUs of one node."""
+    """Link between two GPUs of one node."""
     between: Link = field(default=INFINIBAND_HDR)
-    """Between two GPUs of different nodes."""
+    """Link between two GPUs of different nodes."""
     memory: float | None = A100_MEMORY
-    """Bytes of each GPU; None: unknown, and no plan is refused for it."""
+    """Memory of each GPU in bytes, or None if unknown; plans are then not checked for memory."""
     measured: MeasuredNetwork | None = field(default=None, repr=False)
-    """What ``deeppool network`` measured on these GPUs; all-reduces are then priced by it, unless asked otherwise."""
+    """Measurements of ``deeppool network`` on these GPUs; they determine all-reduce times, unless disabled."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "gpus_per_node"):
@@ -91,7 +92,7 @@ class Cluster:
         return f"{self.name}, {self.gpus} GPUs ({self.inside})"
 
     def link(self, gpu_count: int, first: int = 0) -> Link:
-        """The slowest link that ``gpu_count`` GPUs cross, from GPU ``first`` on."""
+        """Returns the slowest link among ``gpu_count`` GPUs, from GPU ``first`` on."""
         one_node = first // self.gpus_per_node == (first + gpu_count - 1) // self.gpus_per_node
         return self.inside if one_node else self.between
 
@@ -107,7 +108,7 @@ PRESETS = {
 
 
 def find_cluster(name_or_file: str, gpus: int) -> Cluster:
-    """A preset by name, or a cluster file, with ``gpus`` GPUs of it in use.
+    """Returns a preset by name, or a cluster from a file, with ``gpus`` GPUs of it in use.
 
     Raises:
         InvalidValueError: neither a preset nor a file.

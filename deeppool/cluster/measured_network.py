@@ -24,24 +24,24 @@ from deeppool.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The alpha-beta model: latency + size x seconds_per_byte, and how far it is from what it was fitted to."""
+    """Alpha-beta model, latency + size x seconds_per_byte, with its residuals."""
 
     latency: float
-    """Alpha, in seconds."""
+    """Latency (alpha), in seconds."""
     seconds_per_byte: float
-    """Beta."""
+    """Seconds per byte (beta)."""
     median_error: float
-    """|line / measured - 1|, the median over the measured sizes."""
+    """Median of |line / measured - 1| over the measured sizes."""
     worst_error: float
-    """The largest of them."""
+    """Maximum of |line / measured - 1| over the measured sizes."""
 
     def at(self, size: float) -> float:
-        """Seconds of so many bytes."""
+        """Returns the seconds for a size in bytes."""
         return self.latency + size * self.seconds_per_byte
 
     @property
     def errors(self) -> str:
-        """Its residuals in words."""
+        """Formats the residuals."""
         return f"off by {self.median_error:.0%} in the median, {self.worst_error:.0%} at worst"
 
     def __str__(self) -> str:
@@ -50,13 +50,13 @@ class Line:
 
 
 def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> Line:
-    """The line of least relative squares, Σ (line / measured - 1)²: 4 bytes count for as much as 64 MB.
+    """Fits the line of least relative squares, Σ (line / measured - 1)²: 4 bytes count for as much as 64 MB.
 
-    Neither latency nor seconds per byte is negative; where the best line's would be, it is 0.
+    Neither latency nor seconds per byte is negative; a negative one of the best fit becomes 0.
 
     Args:
         sizes: bytes, at least two different ones.
-        seconds: measured, positive.
+        seconds: measured times, positive.
     """
     # Relative least squares: a x flat + b x steep should be 1 at every size.
     flat = [1 / time for time in seconds]
@@ -75,21 +75,21 @@ def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of one pattern at several sizes."""
+    """Transfer times of one pattern at several sizes."""
 
     sizes: tuple[int, ...]
-    """Bytes, ascending."""
+    """Message sizes in bytes, ascending."""
     seconds: tuple[float, ...]
-    """Medians."""
+    """Median seconds per size."""
     spread: tuple[float, ...]
-    """Half the distance of the quartiles, relative to the median."""
+    """Half the interquartile range, relative to the median."""
     runs: tuple[int, ...]
-    """How many each median is of."""
+    """Number of runs behind each median."""
     line: Line
-    """The alpha-beta model of the same medians."""
+    """Alpha-beta model of the medians."""
     computing: tuple[float, ...] | None = None
-    """Part of these seconds for which the first rank's core computes, gloo's threads included; in the others it
-    waits. None: not measured, as on GPUs, which a transfer's kernels hold."""
+    """Share of these seconds for which the first rank's core computes, gloo's threads included; it waits for the rest.
+    None if not measured, as on GPUs, which a transfer's kernels occupy."""
 
     def __post_init__(self) -> None:
         if not len(self.sizes) == len(self.seconds) == len(self.spread) == len(self.runs):
@@ -107,14 +107,14 @@ class Curve:
 
     @property
     def computing_share(self) -> float:
-        """``computing`` over all sizes, each by its seconds, as most time is spent on large ones; 1 if not measured."""
+        """Mean of ``computing`` over all sizes, weighted by seconds; 1 if not measured."""
         if self.computing is None:
             return 1.0
         whole = sum(self.seconds)
         return sum(share * seconds / whole for share, seconds in zip(self.computing, self.seconds, strict=True))
 
     def at(self, size: float) -> float:
-        """Seconds of so many bytes; the measured median at a measured size."""
+        """Returns the seconds for a size in bytes; at a measured size, the measured median."""
         if size <= self.sizes[0]:
             return self.seconds[0]
         if size > self.sizes[-1]:
@@ -130,12 +130,12 @@ class Curve:
 def curve_through(
     sizes: Sequence[int], runs: Sequence[Sequence[float]], computing: Sequence[Sequence[float]] | None = None
 ) -> Curve:
-    """The medians of several runs at each size, and the line through them.
+    """Returns the medians of several runs at each size, and the line through them.
 
     Args:
         sizes: bytes, ascending.
-        runs: per size the seconds of every run, at least two.
-        computing: per size the part of every run for which a core computed.
+        runs: seconds of every run, at least two, for each size.
+        computing: share of every run for which a core computed, for each size.
     """
     medians = tuple(statistics.median(times) for times in runs)
     return Curve(
@@ -149,14 +149,14 @@ def curve_through(
 
 
 def quartile_distance(times: Sequence[float]) -> float:
-    """From the first to the third quartile, in seconds."""
+    """Returns the interquartile range of the times, in seconds."""
     lower, _, upper = statistics.quantiles(times, n=4, method="inclusive")
     return upper - lower
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """All-reduces of the first ``gpus`` GPUs."""
+    """Times of all-reduces over the first ``gpus`` GPUs."""
 
     gpus: int
     curve: Curve
@@ -164,20 +164,20 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredNetwork:
-    """Every pattern that was measured on one set of ranks, and how."""
+    """Measurements of every pattern on one set of ranks, and their settings."""
 
     backend: str
-    """Of torch.distributed."""
+    """Backend of torch.distributed."""
     device_name: str
-    """Of rank 0."""
+    """Name of rank 0's device."""
     ranks: int
     ranks_per_node: int
     inside: Curve | None
-    """One way between two ranks of a node; None where nodes have one rank each."""
+    """One-way transfers between two ranks of a node, or None where nodes have one rank each."""
     between: Curve | None
-    """One way between ranks of two nodes; None where there was one node."""
+    """One-way transfers between ranks of two nodes, or None where there was one node."""
     all_reduce: tuple[AllReduce, ...]
-    """By group, ascending; the first one is of two ranks."""
+    """All-reduces by group size, ascending from two ranks."""
     method: str
     date: str
     versions: dict[str, str]
@@ -188,21 +188,21 @@ class MeasuredNetwork:
             raise InvalidValueError(f"all_reduce must hold ascending groups from 2 on, got {groups}")
 
     def __hash__(self) -> int:
-        # Networks are keys of caches, and a dict has no hash of its own.
+        # Networks are keys of caches, and a dict is not hashable.
         return hash((self.backend, self.device_name, self.date, self.all_reduce[-1]))
 
     @property
     def largest_group(self) -> int:
-        """GPUs beyond which all-reduces are extrapolated."""
+        """Number of GPUs beyond which all-reduces are extrapolated."""
         return self.all_reduce[-1].gpus
 
     def computing(self, kind: Literal["transfer", "all-reduce"]) -> float:
-        """Part of such a pattern's time for which a rank's core computes; 1 where that was not measured."""
+        """Returns the share of a pattern's time for which a rank's core computes; 1 where that was not measured."""
         curves = [self.inside, self.between] if kind == "transfer" else [group.curve for group in self.all_reduce]
         return statistics.fmean(curve.computing_share for curve in curves if curve is not None)
 
     def table(self) -> str:
-        """A line a pattern: some of its medians, their spread, and the line through all of them."""
+        """Formats a line per pattern: some of its medians, their spread, and the line through all of them."""
         rows = [("transfer inside a node", self.inside), ("transfer between nodes", self.between)]
         rows += [(f"all-reduce of {group.gpus}", group.curve) for group in self.all_reduce]
         shown = [(name, curve) for name, curve in rows if curve is not None]
@@ -219,7 +219,7 @@ class MeasuredNetwork:
         return "\n".join(lines)
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:
-        """Seconds over the first ``gpu_count`` GPUs, at least two; the module says what is taken where."""
+        """Returns the seconds of an all-reduce over the first ``gpu_count`` GPUs, at least two."""
         place = bisect_left(self.all_reduce, gpu_count, key=_gpus)
         if place == len(self.all_reduce):
             last = self.all_reduce[-1]
@@ -233,7 +233,7 @@ class MeasuredNetwork:
         return fewer + max(0.0, time - fewer) * (gpu_count - lower.gpus) / (upper.gpus - lower.gpus)
 
     def favours(self, gpu_count: int) -> bool:
-        """Whether so many GPUs were measured, and were faster at some size than the next smaller measured group."""
+        """Whether this group size was measured, and faster at some size than the next smaller measured group."""
         place = bisect_left(self.all_reduce, gpu_count, key=_gpus)
         if place in (0, len(self.all_reduce)) or self.all_reduce[place].gpus != gpu_count:
             return False
@@ -246,7 +246,7 @@ def _gpus(group: AllReduce) -> int:
 
 
 def _ring_growth(last: AllReduce, gpu_count: int, size: int) -> float:
-    """How much longer a ring over more GPUs takes than the largest that was measured."""
+    """Returns the time of a ring over ``gpu_count`` GPUs relative to that of the largest measured group."""
     steps, line = 2 * (last.gpus - 1), last.curve.line
     latency, per_byte = line.latency / steps, line.seconds_per_byte * last.gpus / steps
 

@@ -59,9 +59,9 @@ class Coordinator:
         """Starts a coordinator, unless it runs, and a Ray for it.
 
         Args:
-            address: ``HOST:PORT`` of a Ray that runs, of which this machine is a node; a Ray on this machine alone
-                unless given.
-            gpus: cores that a Ray on this machine takes for its GPUs, where it has no real ones; all unless given.
+            address: ``HOST:PORT`` of a running Ray of which this machine is a node; by default a Ray on this machine
+                alone.
+            gpus: number of cores that a Ray on this machine offers as GPUs, where it has no real ones; all by default.
 
         Raises:
             RunError: Ray is not installed, does not start, or is not at the address.
@@ -105,25 +105,25 @@ class Coordinator:
         steps: int,
         checkpoints: str | os.PathLike[str] | None = None,
     ) -> int:
-        """Puts a foreground job into the queue; it gets as many GPUs as its plan's layers use.
+        """Adds a foreground job to the queue; it gets as many GPUs as its plan's layers use.
 
         Args:
-            plan: made of the profile of ``job.capture()``, or of a model by its name.
-            job: the user's training; without one the plan's model trains on the synthetic task, as in
+            plan: plan from the profile of ``job.capture()``, or of a model by its name.
+            job: training of the user; without one the plan's model trains on the synthetic task, as in
                 :func:`deeppool.launch`.
-            steps: updates that the training shall have made in the end; without a job, iterations to measure.
-            checkpoints: folder to keep them in, on a disk that all machines share; the training goes on from the
-                latest one there.
+            steps: total number of updates at the end; without a job, number of iterations to measure.
+            checkpoints: folder of the checkpoints, on a disk that all machines share; the training continues
+                from the latest one in it.
 
         Returns:
             The number of the job.
 
         Raises:
-            InvalidValueError: the cluster is too small, or a number makes no sense.
+            InvalidValueError: the cluster is too small, or a number is out of its bounds.
         """
         _check_steps(steps)
         if job is None and checkpoints is not None:
-            raise InvalidValueError(f"checkpoints {checkpoints} are of a training job, and none was given")
+            raise InvalidValueError(f"checkpoints {checkpoints} need a training job, got none")
         if job is None:
             find_workload(plan.model)
         import cloudpickle
@@ -139,18 +139,18 @@ class Coordinator:
         return number
 
     def submit_background(self, job: str | Job, *, gpus: int = 1, steps: int | None = None) -> int:
-        """Puts a background job into the queue: a training on each of some GPUs, independent of one another.
+        """Adds a background job to the queue: independent trainings, one per GPU.
 
         Args:
             job: a model by name, or a :class:`deeppool.job.Job` with its own batch and input shape.
-            gpus: how many; a foreground may run there too, and has precedence.
-            steps: updates of each; until it is cancelled unless given.
+            gpus: number of GPUs; a foreground may run there too, and has precedence.
+            steps: updates of each training; by default until it is cancelled.
 
         Returns:
             The number of the job.
 
         Raises:
-            InvalidValueError: the cluster is too small, or a number makes no sense.
+            InvalidValueError: the cluster is too small, or a number is out of its bounds.
             CaptureError: there is no such model.
         """
         if gpus < 1:
@@ -169,7 +169,7 @@ class Coordinator:
         return found
 
     def wait(self, job: int, timeout: float | None = None) -> JobRecord:
-        """Returns when a job is over.
+        """Waits until a job is over, and returns its record.
 
         Raises:
             RunError: it is not over in ``timeout`` seconds.
@@ -181,12 +181,12 @@ class Coordinator:
         return found
 
     def cancel(self, job: int) -> JobRecord:
-        """Ends a job, whether it runs or waits; returns when its processes are gone."""
+        """Ends a running or waiting job; returns when its processes have ended."""
         found: JobRecord = self._ask("cancel", job)
         return found
 
     def stop(self) -> ClusterStatus:
-        """Cancels every job and ends the coordinator, and Ray too where :meth:`start` started it.
+        """Cancels every job and ends the coordinator, and also Ray where :meth:`start` started it.
 
         Returns:
             The last status; all jobs are over.
@@ -199,7 +199,7 @@ class Coordinator:
         return last
 
     def disconnect(self) -> None:
-        """Leaves the cluster, if this object has joined it; its jobs go on."""
+        """Disconnects from the cluster, if this object connected to it; its jobs continue."""
         if self._connected:
             self._ray.shutdown()
 

@@ -24,30 +24,30 @@ from deeppool.processes.rank_group import private_folder
 from deeppool.records.training_record import Metrics
 
 CHUNK_SECONDS = 1.0
-"""Between two looks at what a background process has done."""
+"""Seconds between two progress checks of a background process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreground:
-    """A training by a plan."""
+    """Foreground job: a training by a plan."""
 
     plan: Plan
-    """For as many GPUs as it uses."""
+    """Plan for as many GPUs as it uses."""
     job: bytes | None
-    """The user's TrainingJob, pickled; None: the plan's model by name, on the synthetic task."""
+    """Pickled TrainingJob of the user, or None to train the plan's model by name on the synthetic task."""
     steps: int
     checkpoints: str | None
     folder: str
-    """That it was submitted from; the user's modules are there."""
+    """Folder from which it was submitted; the user's modules are imported from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Independent trainings of one job, one on each of some GPUs."""
+    """Background job: independent trainings, one on each of some GPUs."""
 
     job: Job
     steps: int | None
-    """Of each of them; None: until it is cancelled."""
+    """Number of updates of each training, or None to train until it is cancelled."""
     folder: str
 
 
@@ -55,24 +55,24 @@ Work = Foreground | Background
 
 
 class Driver:
-    """Drives one job to its end. :meth:`progress` may be called meanwhile."""
+    """Driver of one job until its end. :meth:`progress` may be called meanwhile."""
 
     def __init__(self) -> None:
-        """Starts with nothing done."""
+        """Creates the driver with no progress."""
         self._progress = JobProgress()
 
     def progress(self) -> JobProgress:
-        """How far the job is."""
+        """Returns the progress of the job."""
         return self._progress
 
     def run(self, number: int, work: Work, slots: Sequence[RaySlot], scratch: str) -> tuple[JobProgress, Record | None]:
-        """Trains; returns what came of it.
+        """Trains, and returns the final progress and the record.
 
         Args:
-            number: of the job.
-            work: what to train.
-            slots: where, per rank.
-            scratch: folder for temporary files; whoever kills this process removes it.
+            number: number of the job.
+            work: job to train.
+            slots: GPU of each rank.
+            scratch: folder for temporary files; the coordinator removes it after this process has ended.
         """
         tempfile.tempdir = scratch
         os.chdir(work.folder)
@@ -131,7 +131,7 @@ class Driver:
             process, message = inbox.get()
             if message is None:
                 raise ProcessDiedError(
-                    f"{process.name} {process.exit_reason()} (submit it again, or see its last words)"
+                    f"{process.name} {process.exit_reason()} (submit it again, or see its last output)"
                 )
             if message["event"] == "trained":
                 clocks, _, losses = zip(*message["log"], strict=True)

@@ -10,31 +10,31 @@ from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.coordinator.runtime import Runtime
 
 START_SECONDS = 60.0
-"""A runtime that is not up by then has no machine that could hold it."""
+"""Time limit in seconds for the start of a runtime; after it, its node counts as lost."""
 END_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One GPU, or core, that Ray has."""
+    """GPU, or core, that Ray reports."""
 
     number: int
     node: str
-    """Ray's name of it; several nodes may be on one machine."""
+    """Ray's id of the node; several nodes may be on one machine."""
     machine: str
     index: int
-    """Among those of the machine."""
+    """Index among the cores of the machine."""
 
 
 class NodeLostError(Exception):
-    """A node starts no runtime."""
+    """Raised when a node starts no runtime."""
 
 
 class Gpus:
-    """All that the cluster has; belongs to the coordinator's event loop."""
+    """GPUs of the cluster with their runtimes; used only in the coordinator's event loop."""
 
     def __init__(self, device: str) -> None:
-        """Starts no runtime before one is needed.
+        """Creates the object; runtimes start when they are first needed.
 
         Args:
             device: ``cpu`` where the cores of the cluster are its GPUs, ``cuda`` where it has GPUs.
@@ -42,13 +42,13 @@ class Gpus:
         self._ray = find_ray()
         self._device = device
         self._seen: dict[tuple[str, int], Core] = {}
-        """Every GPU that there ever was, by its node and its index there."""
+        """All GPUs since the start, by node and index."""
         self._lost: set[str] = set()
-        """Nodes that did not start a runtime; Ray never uses the name of a node again."""
+        """Nodes that did not start a runtime; Ray never reuses the id of a node."""
         self._runtimes: dict[int, Any] = {}
 
     def living(self) -> dict[int, Core]:
-        """By number, those of the nodes that live; a node that has joined since is among them."""
+        """Returns the GPUs of the living nodes by number, those of new nodes included."""
         unit = "CPU" if self._device == "cpu" else "GPU"
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in self._lost]
         for node in sorted(nodes, key=lambda node: str(node["NodeManagerAddress"])):
@@ -62,10 +62,10 @@ class Gpus:
         return {core.number: core for core in self._seen.values() if core.node in names}
 
     async def slots(self, numbers: tuple[int, ...]) -> list[RaySlot]:
-        """Some GPUs, their runtimes started where there are none.
+        """Returns slots on some GPUs, and starts missing runtimes.
 
         Raises:
-            NodeLostError: a node starts none; its GPUs are the cluster's no more.
+            NodeLostError: a node starts none; its GPUs are removed from the cluster.
         """
         cores = {core.number: core for core in self._seen.values()}
         for _ in range(2):
@@ -74,7 +74,7 @@ class Gpus:
             silent = [slot for slot, answer in zip(slots, up, strict=True) if answer is None]
             if not silent:
                 return slots
-            # One that had nothing to do may have been killed since: a second one is tried.
+            # An idle runtime may have been killed since: a second one is tried.
             for slot in silent:
                 self._give_up(slot)
         self._lost |= {cores[slot.gpu].node for slot in silent}
@@ -83,7 +83,8 @@ class Gpus:
     async def end(self, job: int, slot: RaySlot) -> None:
         """Ends the processes of a job on one of its GPUs."""
         if await within(END_SECONDS, slot.runtime.end.remote(job)) is None:
-            # It is gone, or hangs: its processes end with it, those of another job too, which is told.
+            # The runtime is gone, or hangs: all its processes end with it, those of another job too, which gets an
+            # error.
             self._give_up(slot)
 
     def close(self) -> None:
@@ -103,14 +104,14 @@ class Gpus:
         return self._runtimes[core.number]
 
     def _give_up(self, slot: RaySlot) -> None:
-        """The next job gets another runtime, unless one was started already."""
+        """Drops a runtime, so that the next job gets a new one, unless one was started already."""
         self._ray.kill(slot.runtime)
         if self._runtimes.get(slot.gpu) is slot.runtime:
             del self._runtimes[slot.gpu]
 
 
 def on_node(node: str) -> Any:
-    """Ray's word for an actor that can only be on one node."""
+    """Returns Ray's scheduling strategy for an actor that can only be on one node."""
     find_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -118,7 +119,7 @@ def on_node(node: str) -> Any:
 
 
 async def within(seconds: float, asked: Awaitable[Any]) -> Any:
-    """An actor's answer; None from one that is late or gone."""
+    """Waits for an actor's answer; returns None if it is late or the actor is gone."""
     try:
         return await asyncio.wait_for(asked, seconds)
     except (TimeoutError, find_ray().exceptions.RayError):

@@ -1,7 +1,7 @@
-"""The coordinator's actor: keeps the queue, starts what the placement says, and writes the history.
+"""The coordinator's actor: keeps the queue, starts jobs by the placement, and writes the history.
 
-Everything that it knows is changed on its one event loop. Runtimes and drivers are actors that belong to it: Ray
-ends them with it, and with them end the processes of every job.
+Its state changes only on its one event loop. Runtimes and drivers are actors that belong to it: Ray
+ends them with it, and the processes of every job end with them.
 """
 
 import asyncio
@@ -21,32 +21,32 @@ from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place
 
 PROGRESS_SECONDS = 1.0
-"""A driver that imports a user's modules may be slow to say how far it is."""
+"""Time limit in seconds for a driver's progress report, which an import of the user's modules may delay."""
 
 
 @dataclass
 class _Job:
-    """A job that is not over."""
+    """Job that is not over."""
 
     record: JobRecord
     work: Work
     slots: list[RaySlot] = field(default_factory=list)
     driver: Any = None
     scratch: str | None = None
-    """Folder for the driver's temporary files."""
+    """Folder for the driver's temporary files, or None."""
     attempt: "asyncio.Task[dict[str, Any]] | None" = None
-    """Trains; it alone is cancelled, so that what follows it is always done."""
+    """Task that trains; it alone is cancelled, so that the cleanup after it always runs."""
     ending: "asyncio.Task[None] | None" = None
-    """Waits for that, and does what follows."""
+    """Task that waits for the attempt, and cleans up."""
     cancelled: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Head:
-    """Runs as one actor of a Ray cluster."""
+    """Coordinator as one actor of a Ray cluster."""
 
     def __init__(self, device: str) -> None:
-        """Starts with nothing; :meth:`open` is called first.
+        """Creates the coordinator without jobs; :meth:`open` is called first.
 
         Args:
             device: ``cpu`` where the cores of the cluster are its GPUs, ``cuda`` where it has GPUs.
@@ -58,15 +58,15 @@ class Head:
         self._trouble: str | None = None
         self._past: list[JobRecord] = []
         self._jobs: dict[int, _Job] = {}
-        """Those that are not over, in the order in which they came."""
+        """Jobs that are not over, in the order of submission."""
 
     # -- called by clients ------------------------------------------------------------------------------
 
     async def open(self, folder: str) -> None:
-        """Reads the history, unless that was done.
+        """Reads the history, unless it was read before.
 
         Args:
-            folder: of the history, on the machine of this actor.
+            folder: folder of the history, on the machine of this actor.
         """
         if self._history is None:
             history = History(Path(folder))
@@ -74,7 +74,7 @@ class Head:
             self._history = history
 
     async def submit(self, role: Role, model: str, gpu_count: int, steps: int | None, work: Work) -> int:
-        """Takes a job into the queue; returns its number."""
+        """Adds a job to the queue; returns its number."""
         have = len(self._gpus.living())
         if gpu_count > have:
             raise InvalidValueError(
@@ -85,7 +85,7 @@ class Head:
                 f"the plan is for device {work.plan.device}, this cluster's is {self._device} (profile and plan there)"
             )
         if role == "background" and self._device != "cpu":
-            raise InvalidValueError("background jobs train on cores so far, this cluster's places are GPUs")
+            raise InvalidValueError("background jobs train on cores so far, this cluster has GPUs")
         number = 1 + max((*self._jobs, *(record.job for record in self._past)), default=0)
         self._jobs[number] = _Job(JobRecord(number, role, model, gpu_count, steps, now()), work)
         self._change(self._jobs[number])
@@ -106,7 +106,7 @@ class Head:
         return ClusterStatus(address, self._device, gpus, tuple(jobs), self._trouble)
 
     async def wait(self, number: int) -> JobRecord:
-        """Returns when a job is over."""
+        """Waits until a job is over, and returns its record."""
         job = self._jobs.get(number)
         if job is not None:
             await job.over.wait()
@@ -117,7 +117,7 @@ class Head:
         return past
 
     async def cancel(self, number: int) -> JobRecord:
-        """Ends a job in whatever state it is; returns when its processes are gone."""
+        """Ends a job in any state; returns when its processes have ended."""
         job = self._jobs.get(number)
         if job is not None and job.record.state == "queued":
             self._end(job, state="cancelled")
@@ -129,8 +129,8 @@ class Head:
         return await self.wait(number)
 
     async def close(self) -> None:
-        """Cancels every job; this actor may be ended then."""
-        # First those that wait: none shall start when another ends.
+        """Cancels every job; this actor may be ended afterwards."""
+        # Waiting jobs first: none may start when another ends.
         jobs = sorted(self._jobs.values(), key=lambda job: job.record.state != "queued")
         await asyncio.gather(*(self.cancel(job.record.job) for job in jobs))
         self._gpus.close()
@@ -138,7 +138,7 @@ class Head:
     # -- the queue --------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Starts what can start now."""
+        """Starts every job that can start now."""
         cores = self._gpus.living()
         waiting = [job for job in self._jobs.values() if job.record.state == "queued"]
         for job in waiting:
@@ -169,7 +169,7 @@ class Head:
             job.ending = asyncio.create_task(self._run(job, job.attempt))
 
     async def _run(self, job: _Job, attempt: Awaitable[dict[str, Any]]) -> None:
-        """One job from its start to its end; its processes are gone then."""
+        """Runs one job from its start until its processes have ended."""
         try:
             changes = await attempt
         except asyncio.CancelledError:
@@ -195,10 +195,10 @@ class Head:
         self._schedule()
 
     async def _train(self, job: _Job) -> dict[str, Any]:
-        """What the record of a job gets that came to its end."""
+        """Trains, and returns the changes of the job's record."""
         here = on_node(self._ray.get_runtime_context().get_node_id())
         remote = self._ray.remote(Driver).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-        # It starts beside the runtimes.
+        # The driver starts concurrently with the runtimes.
         job.driver = remote.remote()
         job.slots = await self._gpus.slots(job.record.gpus)
         job.scratch = tempfile.mkdtemp(prefix="deeppool-")
@@ -210,7 +210,7 @@ class Head:
         return changes
 
     async def _update_progress(self, job: _Job) -> None:
-        """Asks a driver how far its job is."""
+        """Updates the progress of a job from its driver."""
         if job.driver is None:
             return
         progress = await within(PROGRESS_SECONDS, job.driver.progress.remote())
@@ -230,11 +230,11 @@ class Head:
             self._history.write(job.record)
             self._trouble = None
         except DocumentError as error:
-            # The jobs are worth more than what is told of them.
+            # A failure to write the history does not end the jobs.
             self._trouble = str(error)
 
 
 def _in_one_line(error: BaseException) -> str:
-    """Ours speak for themselves."""
+    """Formats an error in one line; errors of deeppool are used unchanged."""
     text = " ".join(str(error).split())
     return text if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {text}"

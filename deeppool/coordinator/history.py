@@ -13,7 +13,7 @@ from deeppool.units import format_seconds
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 SHOWN = 10
-"""Ended jobs that a status shows to people; JSON has all."""
+"""Number of ended jobs that a printed status shows; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class JobProgress:
     """Progress of a job."""
 
     update: int = 0
-    """Updates that it has made; of a background, those of its slowest process."""
+    """Number of updates made; for a background, that of its slowest process."""
     loss: float | None = None
-    """Of the last one; None before it, and where it is not told or is no number."""
+    """Loss of the last update, or None before it, and where it is not reported or not a number."""
     seconds_per_update: float | None = None
     what: str = "starting"
-    """In words."""
+    """Current activity."""
 
 
 WAITING = JobProgress(what="waiting for GPUs")
@@ -34,7 +34,7 @@ WAITING = JobProgress(what="waiting for GPUs")
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job that a coordinator was given."""
+    """Record of one job of a coordinator."""
 
     KIND: ClassVar[str] = "cluster-job"
 
@@ -43,24 +43,24 @@ class JobRecord:
     model: str
     gpu_count: int
     steps: int | None
-    """Updates that it shall make; None: until it is cancelled."""
+    """Requested number of updates, or None to train until it is cancelled."""
     submitted: str
     state: State = "queued"
     gpus: tuple[int, ...] = ()
-    """Of the cluster, in the order of the job's ranks."""
+    """GPUs of the cluster, in the order of the job's ranks."""
     machines: tuple[str, ...] = ()
     """Address of each GPU's machine."""
     started: str | None = None
     ended: str | None = None
     progress: JobProgress = WAITING
     error: str | None = None
-    """Why it failed."""
+    """Reason why it failed, or None."""
     result: str | None = None
-    """File with the record of the training."""
+    """File with the record of the training, or None."""
 
     @property
     def over(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether the job has ended, so that its record is final."""
         return self.state in ("done", "failed", "cancelled")
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One GPU of the cluster, and the jobs that hold its two places."""
+    """Use of one GPU of the cluster: its foreground job and its background job."""
 
     gpu: int
     machine: str
@@ -93,21 +93,21 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster at one moment."""
+    """Status of a cluster at one moment."""
 
     KIND: ClassVar[str] = "cluster-status"
 
     address: str
-    """Of its Ray."""
+    """Address of the cluster's Ray."""
     device: str
     gpus: tuple[GpuUse, ...]
     jobs: tuple[JobRecord, ...]
-    """Ended ones too, in the order in which they came."""
+    """Records of all jobs, ended ones included, in the order of submission."""
     trouble: str | None = None
-    """Why the last record of a job could not be kept."""
+    """Reason why the last record of a job could not be written, or None."""
 
     def job(self, number: int) -> JobRecord:
-        """One of the jobs."""
+        """Returns the record of a job."""
         return next(job for job in self.jobs if job.job == number)
 
     def __str__(self) -> str:
@@ -123,15 +123,15 @@ class ClusterStatus:
 
 
 class History:
-    """Records of jobs, a file each; whole or not there, and read again by the next coordinator."""
+    """Folder of job records, one file each, written atomically, and read again by the next coordinator."""
 
     def __init__(self, folder: Path) -> None:
-        """Makes the folder, private to this user, where there is none."""
+        """Creates the folder, private to this user, where it is missing."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
 
     def read(self) -> list[JobRecord]:
-        """All records. Jobs that had not ended when their coordinator did have failed with it."""
+        """Reads all records. Jobs that had not ended when their coordinator did are marked as failed."""
         records = []
         for path in sorted(self.folder.glob("job-??????.json")):
             record = serialization.read(path, JobRecord)
@@ -143,14 +143,14 @@ class History:
         return records
 
     def write(self, record: JobRecord) -> None:
-        """Keeps what is known now."""
+        """Writes the current record of a job."""
         serialization.write(record, self.folder / f"job-{record.job:06}.json")
 
     def write_result(self, job: int, record: Record) -> str:
-        """Keeps what came of a job; returns the file."""
+        """Writes the record of a job's training; returns the file."""
         return str(serialization.write(record, self.folder / f"job-{job:06}-record.json"))
 
 
 def now() -> str:
-    """Local time, to the second."""
+    """Returns the local time, to the second."""
     return datetime.datetime.now().isoformat(timespec="seconds")

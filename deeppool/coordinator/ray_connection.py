@@ -1,7 +1,7 @@
-"""Ray: imported where it is needed, started on this machine, joined by its address.
+"""Connection to Ray: imports it on demand, starts it on this machine, or joins it by its address.
 
-A Ray of this machine listens on the loopback interface, obeys only who can read this user's token, and has no
-dashboard. None tells anybody that it is used.
+A Ray of this machine listens on the loopback interface, accepts only clients with this user's token, and has no
+dashboard. Usage reports are disabled.
 """
 
 import importlib
@@ -31,36 +31,37 @@ PROBE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The Ray that this user's commands talk to, in a file that they all read."""
+    """Ray instance that this user's commands connect to, stored in a file."""
 
     KIND: ClassVar[str] = "joined-ray"
 
     address: str
     pid: int | None
-    """Of the process that holds it; None: somebody else's Ray."""
+    """Process id of the Ray host, or None for a Ray that was started otherwise."""
     created: float | None
-    """Seconds since the epoch at which that process began: numbers of processes are used again."""
+    """Start of that process in seconds since the epoch: process ids are reused."""
 
 
 def state_folder() -> Path:
-    """Where what outlives a command is kept, as the XDG base directory specification has it."""
+    """Returns the folder for state that outlives a command, by the XDG base directory specification."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser() / "deeppool" / "cluster"
 
 
 def ray_environment(*, on_loopback: bool = False) -> dict[str, str]:
-    """Variables for Ray's processes, and for a process while it connects to Ray.
+    """Returns variables for Ray's processes, and for a process while it connects to Ray.
 
     Args:
-        on_loopback: for a Ray that this machine has to itself.
+        on_loopback: for a Ray on this machine alone.
     """
-    # Ray hides the GPUs from actors that asked for none; it warns that this will change, and we mean what it does.
+    # Ray hides the GPUs from actors that requested none; it warns that this will change, so the current behaviour is
+    # set.
     found = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
     if not on_loopback:
         return found
     return found | {
-        # Ray would take the loopback address for the machine's public one, and listen on every interface. On macOS
-        # and Windows it does not, and this is the switch between the two, whatever the system.
+        # Ray would take the loopback address for the machine's public one, and listen on every interface. On macOS and
+        # Windows it does not, and this variable selects between the two on any system.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_file()),
@@ -96,7 +97,7 @@ def find_ray() -> Any:
 
 
 def token_file() -> Path:
-    """The file that opens this user's Rays to this user."""
+    """Returns the file of the token that authenticates this user's clients to Ray."""
     path = state_folder() / "token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
@@ -106,7 +107,7 @@ def token_file() -> Path:
 
 
 def running() -> Joined | None:
-    """What was started or joined last, if it still runs."""
+    """Returns the Ray that was started or joined last, or None if it has ended."""
     import psutil
 
     path = _file()
@@ -127,7 +128,7 @@ def start_here(cores: int | None) -> Joined:
     """Starts a Ray on this machine, in a process that outlives this one.
 
     Args:
-        cores: to offer, beside the GPUs that Ray finds; all that this process may use unless given.
+        cores: number to offer, beside the GPUs that Ray finds; by default all that this process may use.
 
     Raises:
         RunError: it does not start.
@@ -147,7 +148,7 @@ def start_here(cores: int | None) -> Joined:
             stderr=errors,
             text=True,
             env=os.environ | ray_environment(on_loopback=True),
-            # It shall not end with the terminal.
+            # It must not end with the terminal.
             start_new_session=True,
         )
     assert host.stdout is not None
@@ -164,16 +165,16 @@ def start_here(cores: int | None) -> Joined:
     if not told:
         host.wait()
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-        raise RunError(f"Ray does not start: {said[-1] if said else 'it said nothing'} (its words are in {log})")
+        raise RunError(f"Ray does not start: {said[-1] if said else 'no output'} (its output is in {log})")
     joined = Joined(json.loads(told)["address"], host.pid, psutil.Process(host.pid).create_time())
     remember(joined)
-    # The process is not this one's to wait for: it goes on when this one has ended.
+    # This process does not wait for it: it continues when this one has ended.
     host.returncode = 0
     return joined
 
 
 def remember(joined: Joined) -> None:
-    """For the commands that follow."""
+    """Stores the Ray for later commands."""
     state_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     serialization.write(joined, _file())
 
@@ -182,10 +183,10 @@ def join(address: str) -> tuple[Any, bool]:
     """Connects this process to a Ray.
 
     Returns:
-        The module ``ray``, and whether the process was not connected before: who connects it may disconnect it.
+        The module ``ray``, and whether this call connected the process: only then may the caller disconnect it.
 
     Raises:
-        RunError: none answers there, or it does not take this machine in, or the process is connected elsewhere.
+        RunError: none answers there, or it rejects this machine, or the process is connected elsewhere.
     """
     with ray_environment_set(on_loopback=_probe(address) == LOOPBACK):
         ray = find_ray()
@@ -207,7 +208,7 @@ def _connected(ray: Any, address: str) -> Any:
 
 
 def _probe(address: str) -> str:
-    """Something listens there; returns the host. Ray itself would try for a long time."""
+    """Checks that the address accepts connections, and returns its host. Ray itself would retry for a long time."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidValueError(f"address must be HOST:PORT, got '{address}' (ray start --head prints it)")
@@ -219,7 +220,7 @@ def _probe(address: str) -> str:
 
 
 def leave(joined: Joined) -> None:
-    """Ends a Ray that was started here, and all its processes; of another one forgets where it is."""
+    """Ends a Ray that was started here with all its processes; only removes the stored address of another one."""
     import psutil
 
     if joined.pid is not None:

@@ -1,4 +1,4 @@
-"""Process that starts Ray on this machine and holds it until SIGTERM; Ray's processes end with it.
+"""Process that starts Ray on this machine and runs it until SIGTERM; Ray's processes end with it.
 
 It writes one line to standard output: Ray's address, as JSON. Its environment has what :func:`ray_environment` returns.
 """
@@ -14,14 +14,14 @@ import threading
 from deeppool.coordinator.ray_connection import LOOPBACK, find_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20
-"""For models on their way to the ranks; what does not fit goes through a file."""
+"""Size of the object store: for models on their way to the ranks; larger objects go through a file."""
 
 
 def main() -> None:
-    """Starts Ray, and waits."""
+    """Starts Ray, and waits for SIGTERM."""
     ray = find_ray()
     over = threading.Event()
-    # Ray's logs and sockets, and what processes that were killed leave: private, and gone with Ray.
+    # Ray's logs and sockets, and files of killed processes: private, and removed with Ray.
     with tempfile.TemporaryDirectory(prefix="deeppool-ray-") as folder:
         os.environ["TMPDIR"] = folder
         ray.init(

@@ -16,17 +16,17 @@ from deeppool.processes.managed_process import Inbox, ProcessHandle
 from deeppool.units import format_bytes
 
 ANSWER_SECONDS = 5.0
-"""A runtime that takes longer to say how a process does is lost."""
+"""Time limit in seconds for an answer of a runtime; after it, the runtime counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaySlot:
-    """A GPU that a job was given."""
+    """GPU assigned to a job."""
 
     gpu: int
-    """Its number in the cluster."""
+    """Number of the GPU in the cluster."""
     machine: str
-    """Address."""
+    """Address of its machine."""
     runtime: Any
     """Handle of its :class:`deeppool.coordinator.runtime.Runtime`."""
 
@@ -35,18 +35,18 @@ class RaySlot:
 
 
 class RayLauncher:
-    """Starts the processes of one job, each rank on its GPU of the cluster."""
+    """Launcher of one job's processes, each rank on its GPU of the cluster."""
 
     same_files = False
-    """The driver, which launches, may be on another machine."""
+    """Whether ranks and launcher share files: the driver, which launches, may be on another machine."""
 
     def __init__(self, job: int, slots: Sequence[RaySlot], folder: str) -> None:
-        """Starts nothing.
+        """Creates the launcher without starting a process.
 
         Args:
-            job: its number; its processes are told apart by it.
-            slots: per rank.
-            folder: on every machine, from which the user's code is imported.
+            job: number of the job, which identifies its processes.
+            slots: GPU of each rank.
+            folder: folder on every machine from which the user's code is imported.
         """
         self._job, self._slots, self._folder = job, slots, folder
         self._ray = find_ray()
@@ -55,7 +55,7 @@ class RayLauncher:
         self.cores = len(slots)
 
     def check(self, model: str, needed: int) -> None:
-        """Raises RunError where a machine has too little memory for the ranks on it."""
+        """Raises RunError if a machine has too little memory for the ranks on it."""
         machines = defaultdict(list)
         for slot in self._slots:
             machines[slot.machine].append(slot)
@@ -72,7 +72,7 @@ class RayLauncher:
         files = self._ray.put({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
         prepared = self._ray.get([slot.runtime.prepare.remote(self._job, files) for slot in self._slots])
         if self._one_machine:
-            # Nobody outside can reach a file; torch's store would listen on every interface.
+            # A file cannot be reached from outside; torch's store would listen on every interface.
             shared = {"rendezvous": prepared[0].rendezvous, "interface": "lo"}
         else:
             shared = {"rendezvous": self._ray.get(self._slots[0].runtime.rendezvous.remote())}
@@ -84,11 +84,11 @@ class RayLauncher:
         self.cores = len(held)
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """As its runtime prepared it."""
+        """Returns the resources of a rank, as its runtime prepared them."""
         return self._specs[rank]
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
-        """Starts a process by the rank's runtime."""
+        """Starts a process through the rank's runtime."""
         return RayProcess(self._job, self._slots[rank], module, name, self._folder, inbox)
 
 
@@ -98,7 +98,7 @@ class RayProcess:
     def __init__(
         self, job: int, slot: RaySlot, module: str, name: str, folder: str, inbox: Inbox | None = None
     ) -> None:
-        """Starts it; its answers come by a thread that asks for them."""
+        """Starts the process, and a thread that receives its answers."""
         self._ray = find_ray()
         self.name = f"{name} on {slot}"
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
@@ -119,7 +119,7 @@ class RayProcess:
             self.inbox.put((self, None))
 
     def _ask(self, method: str, *arguments: Any, timeout: float = ANSWER_SECONDS, **named: Any) -> Any:
-        """What the child's own end answers; None from a runtime that is gone."""
+        """Calls a method of the process at its runtime; returns None if the runtime is gone."""
         if self._lost:
             return None
         try:
@@ -130,28 +130,28 @@ class RayProcess:
             return None
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Waits until the command is given: calls to an actor of several threads may overtake one another."""
+        """Sends a command and waits for its delivery: calls to an actor of several threads may overtake one another."""
         self._ask("send", command, **arguments)
 
     def exit_code(self) -> int | None:
-        """A process whose runtime is gone was killed with it."""
+        """Returns the exit code, or None while it runs; a process whose runtime is gone counts as killed."""
         code: int | None = self._ask("exit_code")
         return -signal.SIGKILL if self._lost else code
 
     def cpu_seconds(self) -> float | None:
-        """Asked on its machine."""
+        """Returns the CPU seconds of the process, measured on its machine."""
         seconds: float | None = self._ask("cpu_seconds")
         return seconds
 
     def exit_reason(self) -> str:
-        """With the last words of the child, or the news that its machine does not answer."""
+        """Returns how the process ended, with its last line of output, or that its machine does not answer."""
         told: str | None = self._ask("exit_reason")
         return "was lost: its machine does not answer" if told is None else told
 
     def kill(self) -> None:
-        """Ends it now; with its runtime it has ended already."""
+        """Kills the process; it has ended already if its runtime has."""
         self._ask("kill")
 
     def close(self, grace: float = 2.0) -> None:
-        """Asks it to exit, and kills it after ``grace`` seconds."""
+        """Requests the exit of the process, and kills it after ``grace`` seconds."""
         self._ask("close", grace, timeout=grace + ANSWER_SECONDS)

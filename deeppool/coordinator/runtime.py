@@ -1,7 +1,7 @@
-"""The actor of one GPU, or core: it starts the processes of its foreground and of its background.
+"""Actor of one GPU, or core, which starts the processes of its foreground and of its background.
 
-Both have one parent, this process or its fork server, so one session: Linux shares the CPU between sessions before it
-looks at priorities. When this process ends, however it does, its children read the end of their input and exit.
+Both have the same parent, this process or its fork server, so the same session: Linux divides the CPU between sessions
+before it applies priorities. When this process ends, its children read the end of their input and exit.
 """
 
 import ipaddress
@@ -28,18 +28,19 @@ class _Started:
 
 
 class Runtime:
-    """One GPU of the cluster. Its methods run in several threads at once."""
+    """Runtime of one GPU of the cluster. Its methods run in several threads at once."""
 
     CALLS = 16
-    """At once: two for each of its processes, one of them waiting for answers, and some to spare."""
+    """Maximum number of concurrent calls: two for each of its processes, one of them waiting for answers, and a
+    reserve."""
 
     def __init__(self, device: str, address: str, index: int) -> None:
-        """Starts with no process.
+        """Creates the runtime without a process.
 
         Args:
             device: ``cpu`` or ``cuda``.
-            address: of the machine.
-            index: of the core among those that the cluster uses on the machine; of a GPU Ray shows only this one.
+            address: address of the machine.
+            index: index of the core among the cluster's on the machine; unused for a GPU: Ray shows only that one.
         """
         cores = usable_cores()
         self._core = cores[index % len(cores)] if device == "cpu" else None
@@ -50,13 +51,13 @@ class Runtime:
         self._keys = itertools.count()
 
     def free_memory(self) -> int:
-        """Bytes of the machine that a process could have."""
+        """Returns the bytes of the machine's memory that are available."""
         import psutil
 
         return int(psutil.virtual_memory().available)
 
     def prepare(self, job: int, files: dict[str, bytes]) -> WorkerSpec:
-        """Puts the files of a job into a private folder; the rendezvous is one for ranks on this machine."""
+        """Writes the files of a job into a private folder; the rendezvous is for ranks on this machine."""
         folder = Path(tempfile.mkdtemp(prefix="deeppool-"))
         self._folders[job] = folder
         for name, content in files.items():
@@ -70,12 +71,12 @@ class Runtime:
         )
 
     def rendezvous(self) -> str:
-        """One for ranks on several machines, at a port that is free now."""
+        """Returns a rendezvous for ranks on several machines, at a port that is free now."""
         with socket.create_server((self._address, 0)) as server:
             return f"tcp://{self._address}:{server.getsockname()[1]}"
 
     def start(self, job: int, module: str, name: str, folder: str) -> int:
-        """Starts ``python -m module`` in a folder; returns the number by which the process is called here."""
+        """Starts ``python -m module`` in a folder; returns the number that identifies the process in this runtime."""
         if job in self._ended:
             raise RunError(f"job {job} has ended")
         if not Path(folder).is_dir():
@@ -88,7 +89,7 @@ class Runtime:
         return key
 
     def messages(self, key: int) -> list[Message | None]:
-        """Waits for answers of a process; None as the last of all: it has died."""
+        """Waits for answers of a process; None is the last one, after its end."""
         inbox = self._started[key].child.inbox
         messages = [inbox.get()[1]]
         try:
@@ -103,7 +104,7 @@ class Runtime:
         return getattr(self._started[key].child, method)(*arguments, **named)
 
     def end(self, job: int) -> bool:
-        """Kills every process of a job, removes its files, and lets it start no more; True when that is done."""
+        """Kills every process of a job, removes its files, and rejects new ones; returns True when that is done."""
         self._ended.add(job)
         for key, started in list(self._started.items()):
             if started.job == job:
@@ -116,7 +117,7 @@ class Runtime:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has an address; None where none is known to have it."""
+    """Returns the network interface with an address, or None if none is known."""
     import psutil
 
     if ipaddress.ip_address(address).is_loopback:

@@ -85,6 +85,6 @@ def _of_torch(index: int) -> tuple[str, str]:
     from deeppool.device.sm_share import sm_share
 
     with torch.cuda.device(index):
-        lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, whatever its types say
+        lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, contrary to its types
         problem = sm_share(CudaDevice(), 0.5).problem
     return f"{lowest} to {highest}", "yes" if problem is None else f"no: {problem}"

@@ -102,7 +102,7 @@ class CudaDevice:
         """Returns one of torch's 32 streams of that priority on the selected GPU: the 33rd is the first again."""
         import torch
 
-        lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, whatever its types say
+        lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, contrary to its types
         return CudaStream(self, priority, torch.cuda.Stream(priority=highest if priority == "high" else lowest))
 
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
@@ -134,7 +134,7 @@ class CudaDevice:
         """Sets TF32 for both products and convolutions or for neither; torch alone uses it for convolutions only."""
         import torch
 
-        # torch refuses to mix these settings with the older allow_tf32 flags; their types say less than there is.
+        # torch refuses to mix these settings with the older allow_tf32 flags; its type stubs are incomplete here.
         backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]
         before = [backend.fp32_precision for backend in backends]
         for backend in backends:

@@ -47,7 +47,7 @@ class Environment:
     gpu_problem: str | None
     """Reason why no GPUs are listed."""
     background_priority: str
-    """Lowest priority that a background job gets on this machine."""
+    """Lowest priority available to a background job on this machine."""
     control_groups: str | None
     """Folder in which this process may create control groups, to give a background a share of a core, or None."""
     versions: dict[str, str]

@@ -97,7 +97,7 @@ class Device(Protocol):
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Makes each work repeatable without launching its kernels one by one: a CUDA graph.
 
-        It keeps the priority of the stream that is current now, whatever stream repeats it. Stamps made inside are
+        It keeps the priority of the stream that is current now, on any stream that repeats it. Stamps made inside are
         made anew by each repetition. All works are run in order some times first, then captured in that order. They
         share their memory, so what one frees is overwritten when another runs: one call per job. The CPU launches
         launches nothing, and returns the works unchanged.

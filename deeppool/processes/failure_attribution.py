@@ -15,7 +15,7 @@ ADVICE = {
 
 
 def root_cause(ranks: Sequence[RankStatus], codes: Mapping[str, int | None]) -> RankStatus | None:
-    """Rank that failed by itself; None if all that ended so far lost a connection.
+    """Returns the rank that failed by itself, or None if all that ended so far lost a connection.
 
     Args:
         ranks: all ranks of the run.
@@ -31,7 +31,7 @@ def root_cause(ranks: Sequence[RankStatus], codes: Mapping[str, int | None]) -> 
 def failure_error(
     ranks: Sequence[RankStatus], first: RankStatus | None, exit_reason: str, when: str, out_of_memory: int
 ) -> RankFailedError:
-    """Error of a run that failed with one of its ranks.
+    """Creates the error of a run that failed with one of its ranks.
 
     Args:
         ranks: all ranks of the run.
@@ -69,7 +69,7 @@ def failure_error(
 
 
 def out_of_memory_kills() -> int:
-    """Processes that this machine's kernel has killed for lack of memory since its start; 0 if unknown."""
+    """Returns how many processes this machine's kernel killed for lack of memory since its start; 0 if unknown."""
     try:
         counters = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
     except OSError:

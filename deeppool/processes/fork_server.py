@@ -77,7 +77,7 @@ class ForkServer:
         return None
 
     def _reap(self, pidfd: int) -> None:
-        """Kills what a worker started before reaping it, while nobody else can have its process group id."""
+        """Kills the descendants of a worker before reaping it, while no other process can have its process group id."""
         number, pid = self.workers.pop(pidfd)
         self.selector.unregister(pidfd)
         os.close(pidfd)

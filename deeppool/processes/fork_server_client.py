@@ -50,18 +50,18 @@ class ForkedProcess:
         self.started, self._ended = threading.Event(), threading.Event()
 
     def poll(self) -> int | None:
-        """None while it runs; minus the signal's number if a signal killed it."""
+        """Returns the exit code, or None while it runs; minus the signal's number if a signal killed it."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """As :meth:`subprocess.Popen.wait`."""
+        """Waits for the end and returns the exit code, as :meth:`subprocess.Popen.wait` does."""
         if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Does nothing once it has ended."""
+        """Sends a signal; does nothing once the process has ended."""
         with contextlib.suppress(ProcessLookupError):
             if self.returncode is None:
                 os.kill(self.pid, number)
@@ -111,7 +111,7 @@ def _fork_server(client: socket.socket, link: socket.socket) -> "psutil.Process"
 
 
 class ForkServerClient:
-    """Starts a fork server and asks it for processes. The server ends with the process that holds its client."""
+    """Client that starts a fork server and forks processes through it. The server ends with the client's process."""
 
     def __init__(self, start: Start = _spawn_server) -> None:
         """Starts the server."""
@@ -237,7 +237,7 @@ _client: ForkServerClient | None = None
 
 
 def fork_server() -> ForkServerClient | None:
-    """The fork server of this process, started on first use; None on platforms without one."""
+    """Returns the fork server of this process, started on first use, or None on platforms without one."""
     if not FORKS:
         return None
     with _open_lock:
@@ -249,7 +249,7 @@ def fork_server() -> ForkServerClient | None:
 
 
 def fork_own_server() -> None:
-    """Makes a fork of this process its fork server, which has all modules from the start.
+    """Forks this process to create its fork server, which has all modules from the start.
 
     For a process that was itself forked, first thing in its main function: it must not have a thread yet.
     """
@@ -265,7 +265,7 @@ def _adopt(client: ForkServerClient) -> ForkServerClient:
 
 
 def _reset_in_fork() -> None:
-    """Forgets the parent's fork server, and its lock, which a thread of the parent may have held."""
+    """Drops the parent's fork server, and its lock, which a thread of the parent may have held."""
     global _client, _open_lock
     _client, _open_lock = None, threading.Lock()
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from deeppool.processes.managed_process import Message
 
 SILENT_SECONDS = 30.0
-"""Without a heartbeat for so long, a rank counts as stopped even if the others make progress."""
+"""Seconds without a heartbeat after which a rank counts as stopped even if the others make progress."""
 LATE_SECONDS = 5.0
-"""Without a heartbeat for so long, a rank is reported as hung once no rank makes progress."""
+"""Seconds without a heartbeat after which a rank is reported as hung once no rank makes progress."""
 
 
 @dataclass(slots=True)
@@ -20,11 +20,11 @@ class RankStatus:
 
     name: str
     heartbeat: Message | None = None
-    """See :class:`deeppool.processes.heartbeat.Heartbeat`; None before the first, while it imports what it needs."""
+    """Last heartbeat (:class:`deeppool.processes.heartbeat.Heartbeat`), or None before the first, while it imports."""
     time: float = 0.0
-    """When the heartbeat came, on the detector's clock."""
+    """Arrival time of the heartbeat, on the detector's clock."""
     failure: Message | None = None
-    """See :mod:`deeppool.execution.failure_report`."""
+    """Failure report (:mod:`deeppool.execution.failure_report`), or None."""
 
     @property
     def what(self) -> str:
@@ -33,18 +33,18 @@ class RankStatus:
 
     @property
     def waits(self) -> bool:
-        """Whether it is known to wait for other ranks."""
+        """Whether the rank reported that it waits for other ranks."""
         return self.heartbeat is not None and bool(self.heartbeat["waits"])
 
 
 @dataclass(slots=True)
 class HangDetector:
-    """Records the messages of the ranks of a run. Its clock counts the seconds in which messages were read."""
+    """Detector of hung ranks in a run. Its clock counts the seconds in which messages were read."""
 
     ranks: dict[str, RankStatus] = field(default_factory=dict)
     clock: float = 0.0
     progress: float = 0.0
-    """When a rank last made progress."""
+    """Time of the last progress of any rank, on the detector's clock."""
 
     def record(self, name: str, message: Message) -> None:
         """Records a message of a rank; a heartbeat is progress only if its activity is new."""

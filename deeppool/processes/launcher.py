@@ -47,7 +47,7 @@ class Launcher(Protocol):
         """Copies the files of a private folder to every machine of the run, before a process starts."""
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """Resources of one rank, known after :meth:`distribute_files`."""
+        """Returns the resources of one rank, known after :meth:`distribute_files`."""
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """Starts ``python -m module`` on the machine of a rank; answers go to ``inbox``, or to an inbox of its own."""
@@ -91,11 +91,11 @@ class LocalLauncher:
             )
 
     def distribute_files(self, folder: Path) -> None:
-        """Remembers the folder: the ranks read the same files."""
+        """Stores the folder: the ranks read the same files."""
         self._folder = folder
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """Resources of one rank, on the loopback interface: gloo would listen on the machine's public address."""
+        """Returns a rank's resources, on the loopback interface: gloo would listen on the machine's public address."""
         return WorkerSpec(
             folder=str(self._folder),
             rendezvous=(self._folder / "rendezvous").as_uri(),

@@ -1,8 +1,8 @@
 """Managed process: a child that reads commands as JSON lines on standard input and answers on standard output.
 
 The parent kills its processes when it closes them, and a process whose parent is gone reads the end of its input and
-exits, whatever it was doing. Each has its own process group, which is killed with it: the processes that it started
-itself, such as data loaders, may hang too.
+exits, independent of its activity. Each has its own process group, which is killed with it: its own children, such as
+data loaders, may hang too.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ CONTROL = "control"
 
 
 class ProcessDiedError(RunError):
-    """A process ended before it was asked to."""
+    """Raised when a process ends before its exit was requested."""
 
 
 class ProcessHandle(Protocol):
-    """Handle of a managed process on any machine. Its answers go to an inbox; None as an answer: it has ended."""
+    """Handle of a managed process on any machine. Its answers go to an inbox; the answer None reports its end."""
 
     name: str
     inbox: "Inbox"
@@ -43,26 +43,26 @@ class ProcessHandle(Protocol):
         """Sends a command; a process that has ended is noticed when its answer is awaited."""
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus the signal's number if a signal killed it."""
+        """Returns the exit code, or None while it runs; minus the signal's number if a signal killed it."""
 
     def cpu_seconds(self) -> float | None:
-        """CPU time used so far; None once it has ended."""
+        """Returns the CPU seconds used so far, or None once it has ended."""
 
     def exit_reason(self) -> str:
-        """How the process ended, with the last line of its standard error."""
+        """Returns how the process ended, with the last line of its standard error."""
 
     def kill(self) -> None:
         """Kills the process."""
 
     def close(self, grace: float = 2.0) -> None:
-        """Asks the process to exit, and kills it after ``grace`` seconds."""
+        """Requests the exit of the process, and kills it after ``grace`` seconds."""
 
 
 Inbox = queue.SimpleQueue[tuple[ProcessHandle, Message | None]]
 
 
 class ManagedProcess:
-    """Runs ``python -m module`` on this machine and exchanges messages with it. A context manager that ends it."""
+    """Managed process on this machine, ``python -m module``. A context manager that ends it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ManagedProcess:
         Args:
             module: to run; its main function makes a :class:`CommandChannel`.
             name: for error messages, for example ``rank 1``.
-            inbox: for its answers; several processes may share one. None as an answer: the process has ended.
+            inbox: for its answers; several processes may share one. The answer None reports the end of the process.
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
             folder: working folder, from which its modules are imported; the current one by default.
             fork_server: forks the process; None: a new process is started.
@@ -127,18 +127,18 @@ class ManagedProcess:
             self.process.stdin.flush()
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus the signal's number if a signal killed it."""
+        """Returns the exit code, or None while it runs; minus the signal's number if a signal killed it."""
         return self.process.poll()
 
     def cpu_seconds(self) -> float | None:
-        """CPU time used so far; None once it has ended."""
+        """Returns the CPU seconds used so far, or None once it has ended."""
         try:
             return cpu_seconds_of(self.process.pid)
         except ProcessLookupError:
             return None
 
     def exit_reason(self) -> str:
-        """How the process ended, with the last line of its standard error."""
+        """Returns how the process ended, with the last line of its standard error."""
         code = self.exit_code()
         if code is None:
             return "is running"
@@ -148,7 +148,7 @@ class ManagedProcess:
         return f"{how}: {lines[-1]}" if lines else how
 
     def close(self, grace: float = 2.0) -> None:
-        """Asks the process to exit, and kills it after ``grace`` seconds."""
+        """Requests the exit of the process, and kills it after ``grace`` seconds."""
         self.send("exit")
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -200,7 +200,7 @@ class CommandChannel:
     """Reads commands and sends answers in a managed process. Create it first in main: it redirects stray prints."""
 
     EXIT_SECONDS = 5.0
-    """Time limit to exit for a process that was asked to, once its parent is gone."""
+    """Seconds within which a process must exit after its parent is gone."""
 
     def __init__(self) -> None:
         """Takes over standard input and output."""
@@ -254,7 +254,7 @@ class CommandChannel:
 
 
 def receive(process: ProcessHandle, timeout: float) -> Message:
-    """Next answer of a process with its own inbox.
+    """Waits for the next answer of a process with its own inbox.
 
     Raises:
         ProcessDiedError: it ended, or sent nothing for ``timeout`` seconds.

@@ -24,7 +24,7 @@ from deeppool.processes.shared_page import SHARED_MEMORY
 TICK = 1.0
 """Seconds between two checks for hung ranks."""
 ATTRIBUTION_SECONDS = 2.0
-"""If the first ranks to end lost a connection: how long to wait for the rank at its other end."""
+"""Seconds to wait for the rank that failed first, if the first ranks to end lost their connection to it."""
 CLEANUP_WATCHDOG = """read -r _
 for _ in 1 2 3 4 5; do
   left=
@@ -59,7 +59,7 @@ class RankGroup:
         return process
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Sends every rank the same command."""
+        """Sends the same command to every rank."""
         for process in self._ranks:
             process.send(command, **arguments)
 
@@ -104,7 +104,7 @@ class RankGroup:
         return [answers[process] for process in self._ranks]
 
     def watch(self, seconds: float, when: str) -> None:
-        """Waits, and notices at once if a rank fails.
+        """Waits, and fails as soon as a rank fails.
 
         Raises:
             RankFailedError: a rank failed; all are ended.
@@ -114,7 +114,7 @@ class RankGroup:
             self._receive(min(left, TICK), when)
 
     def _receive(self, seconds: float, when: str) -> tuple[ProcessHandle, Message] | None:
-        """Next message of a rank that is no heartbeat; None if none comes in time."""
+        """Returns the next message of a rank except heartbeats, or None if none comes in time."""
         before, received = time.monotonic(), None
         with contextlib.suppress(queue.Empty):
             received = wait(self._inbox, seconds)
@@ -169,7 +169,7 @@ class RankGroup:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """Temporary folder that only this user can enter (mode 0700), removed together with control groups of its name.
+    """Creates a temporary folder with mode 0700, and removes it together with control groups of its name.
 
     A folder of the same name in shared memory, for :class:`SharedPage`, comes and goes with it.
     """

@@ -104,7 +104,7 @@ class SharedPage:
 
     @property
     def done(self) -> tuple[int, int, float, float]:
-        """Counts of the background: steps, pieces, seconds that the pieces used, seconds that it was held back."""
+        """Returns the counts of the background: steps, pieces, seconds used by pieces, seconds held back."""
         counts, seconds = self._whole_numbers, self._numbers
         return counts[_STEPS], counts[_PIECES], seconds[_BUSY], seconds[_HELD]
 
@@ -112,7 +112,7 @@ class SharedPage:
 
     @property
     def limits(self) -> tuple[bool, float, frozenset[Operator]]:
-        """Arguments of :meth:`set_limits`; no limits before its first call and after :meth:`clear`."""
+        """Returns the arguments of :meth:`set_limits`; no limits before its first call and after :meth:`clear`."""
         if not self._whole_numbers[_LIMITED]:
             return True, 1.0, frozenset()
         changes = self._whole_numbers[_CHANGES]
@@ -123,12 +123,12 @@ class SharedPage:
 
     @property
     def doing(self) -> Operator | None:
-        """Current operator of the foreground; None between operators."""
+        """Returns the current operator of the foreground, or None between operators."""
         code = self._whole_numbers[_DOING]
         return _operator(code - 1) if code else None
 
     def wait(self, seconds: float) -> bool:
-        """Waits for new limits or for a waiting foreground; False if neither comes in time."""
+        """Waits for new limits or for a waiting foreground; returns False if neither comes in time."""
         return self._wakeup.wait(seconds)
 
     def count(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:

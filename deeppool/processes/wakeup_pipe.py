@@ -6,7 +6,7 @@ import select
 from pathlib import Path
 
 PIPE_BYTES = 65_536
-"""Notifications that are read at once: the capacity of a pipe on Linux."""
+"""Maximum number of notifications read at once: the capacity of a pipe on Linux."""
 
 
 class WakeupPipe:
@@ -17,7 +17,7 @@ class WakeupPipe:
 
         Args:
             folder: private folder of the run, on the rank's machine.
-            rank: that notifies.
+            rank: rank that notifies.
         """
         path = Path(folder) / f"wakeup-{rank}"
         with contextlib.suppress(FileExistsError):
@@ -32,7 +32,7 @@ class WakeupPipe:
             os.write(self._pipe, b"\0")
 
     def wait(self, seconds: float) -> bool:
-        """Waits for a notification since the last call; False if none comes in time."""
+        """Waits for a notification since the last call; returns False if none comes in time."""
         if not select.select([self._pipe], [], [], seconds)[0]:
             return False
         os.read(self._pipe, PIPE_BYTES)

@@ -53,7 +53,7 @@ def save(record: serialization.Record, path: str | os.PathLike[str]) -> Path:
 def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
     """Writes a run's record into a folder, which is created if missing, under a name that no file has yet.
 
-    The name says what ran and when: ``run-2026-11-21T05-00-00-vgg16-resnet18.json``.
+    The name has the models and the time: ``run-2026-11-21T05-00-00-vgg16-resnet18.json``.
 
     Raises:
         DocumentError: it cannot be written.

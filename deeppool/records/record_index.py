@@ -33,7 +33,7 @@ class Entry:
     kind: str | None
     """Key of :data:`deeppool.records.files.KINDS`, or None if the file is not a record of deeppool."""
     model: str | None
-    """Model of the record, where it stands at the start of the file."""
+    """Model of the record, if it is at the start of the file, or None."""
     problem: str | None
     """Reason why the file cannot be a record of this version, or None."""
 
@@ -46,7 +46,7 @@ def record_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
     """Lists the JSON files of a folder, newest first, without those that vanish meanwhile.
 
     Raises:
-        DocumentError: there is no such folder, or it may not be read.
+        DocumentError: there is no such folder, or it is not readable.
     """
     place = Path(folder)
     try:
@@ -75,7 +75,7 @@ def _entry(path: Path) -> Entry | None:
     if kind is None:
         problem = "not a file of deeppool"
     elif kind not in KINDS:
-        problem = f"of kind '{kind}', which this deeppool does not know"
+        problem = f"of kind '{kind}', which this deeppool does not support"
     elif not tail.rstrip().endswith("}"):
         problem = "cut off before its end"
     return Entry(path, saved, status.st_size, kind, json.loads(model[1]) if kind and model else None, problem)

@@ -106,8 +106,8 @@ class BackgroundResult:
 class GovernorResult:
     """Estimates and decisions of one rank's controller while the rank was collocated.
 
-    Its own estimate, from iterations without background among those with one, stands beside the measured slowdown,
-    which compares whole phases; the baseline of both is a core that is kept awake.
+    The controller's own estimate compares adjacent iterations with and without background; the measured slowdown of the
+    run compares whole phases. The baseline of both is a core that is kept awake.
     """
 
     slowdown: float | None
@@ -193,7 +193,7 @@ class RunRecord:
     governors: tuple[GovernorResult, ...] = ()
     """Result of each rank's controller, where feedback or a bound was requested."""
     emulated_rank: int | None = None
-    """Only rank that ran, if all others were emulated, or None if all of them ran."""
+    """Rank that ran if all others were emulated; None if all ranks ran."""
     bounds: tuple[BoundInterval, ...] = ()
     """Intervals of each bound, if it was changed during the run: ``sharing``, ``foreground``, ``background`` and
     ``governors`` are of the last one under which anything was measured."""

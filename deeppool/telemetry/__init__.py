@@ -1,4 +1,4 @@
-"""What the devices and the processes of a run do, sampled beside it.
+"""Telemetry: samples of the devices and the processes of a run.
 
 record      Sample, Telemetry and its summary
 gpu_meter   GPUs, by the driver's management library

@@ -1,4 +1,4 @@
-"""Reads the cores, and this process with those that it started, through psutil."""
+"""Meters of the cores, and of this process and its descendants, through psutil."""
 
 import time
 
@@ -9,24 +9,24 @@ from deeppool.telemetry.record import ProcessSample
 
 
 class CoreMeter:
-    """Measures the utilisation of each core, by all processes."""
+    """Meter of the utilisation of each core, by all processes."""
 
     def __init__(self) -> None:
-        """Begins to count."""
+        """Starts counting."""
         self.cores = tuple(usable_cores())
         self._before = psutil.cpu_times(percpu=True)
 
     def read(self) -> tuple[float, ...]:
-        """Shares of the time since the last reading, in the order of :attr:`cores`."""
+        """Returns each core's busy share of the time since the last reading, in the order of :attr:`cores`."""
         before, self._before = self._before, psutil.cpu_times(percpu=True)
         return tuple(_busy(before[core], self._before[core]) for core in self.cores)
 
 
 class ProcessMeter:
-    """CPU time and memory of this process and its descendants."""
+    """Meter of the CPU time and memory of this process and its descendants."""
 
     def __init__(self) -> None:
-        """Begins to count."""
+        """Starts counting."""
         self._root = psutil.Process()
         self._cpu: dict[psutil.Process, float] = {}
         self._names: dict[psutil.Process, str] = {}
@@ -34,7 +34,7 @@ class ProcessMeter:
         self.read()
 
     def read(self) -> tuple[ProcessSample, ...]:
-        """Each that lives; one that began since the last reading has used its CPU time since then."""
+        """Returns a sample of each living process; a new one counts all its CPU time so far."""
         now = time.perf_counter()
         seconds, self._read_at = now - self._read_at, now
         before, self._cpu = self._cpu, {}
@@ -54,7 +54,7 @@ class ProcessMeter:
 
 
 def _busy(before: tuple[float, ...], after: tuple[float, ...]) -> float:
-    """Of two readings of one core's clocks; ``guest`` is in ``user`` already."""
+    """Returns the busy share between two readings of one core's clocks; ``guest`` is in ``user`` already."""
     spent = {
         name: getattr(after, name) - getattr(before, name)
         for name in after._fields  # type: ignore[attr-defined]  # a named tuple that differs between systems
@@ -66,6 +66,6 @@ def _busy(before: tuple[float, ...], after: tuple[float, ...]) -> float:
 
 
 def _name(process: psutil.Process) -> str:
-    """``python -m deeppool.execution.worker`` is known by its module."""
+    """Returns the name of a process: its module for ``python -m module``, else its program."""
     words = process.cmdline()
     return words[words.index("-m") + 1] if "-m" in words[:-1] else process.name()

@@ -7,10 +7,10 @@ from deeppool.telemetry.record import GpuSample
 
 
 class GpuMeter:
-    """One GPU. Shares of multiprocessors come from GPM, the performance monitors of Hopper and later."""
+    """Meter of one GPU. Shares of multiprocessors come from GPM, the performance monitors of Hopper and later."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
-        """Takes the first reading of what is counted since."""
+        """Takes the first reading, which later ones are relative to."""
         self._nvml, self._handle = nvml, handle
         self._first_energy = nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
         self._before: Any = None
@@ -36,7 +36,7 @@ class GpuMeter:
         )
 
     def _sm_activity(self) -> float | None:
-        """Between the last reading of the monitors and one made now."""
+        """Returns the share of busy multiprocessors since the last reading of the monitors."""
         if self._before is None or self._nvml.ask("nvmlGpmSampleGet", self._handle, self._now) is None:
             return None
         api = self._nvml.api
@@ -51,7 +51,7 @@ class GpuMeter:
         return float(answer.metrics[0].value) / 100
 
     def close(self) -> None:
-        """Frees the monitors' memory."""
+        """Frees the memory of the monitors."""
         for sample in (self._before, self._now):
             if sample is not None:
                 self._nvml.ask("nvmlGpmSampleFree", sample)

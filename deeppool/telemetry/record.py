@@ -11,63 +11,64 @@ from deeppool.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU at one moment; None: this GPU or its driver does not say."""
+    """Sample of one GPU; a field is None if the GPU or its driver does not report it."""
 
     memory: int | None
-    """Bytes in use, by all processes."""
+    """Bytes in use by all processes."""
     utilisation: float | None
-    """Share of the driver's last sampling period in which any kernel ran: says busy, not how busy."""
+    """Share of the driver's last sampling period in which any kernel ran: whether it was busy, not how busy."""
     sm_activity: float | None
     """Share of the multiprocessors that were busy since the last sample, by the GPU's performance monitors."""
     power: float | None
-    """Watts."""
+    """Power draw in watts."""
     energy: float | None
-    """Joules since the first sample."""
+    """Energy in joules since the first sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One process of the run at one moment."""
+    """Sample of one process of the run."""
 
     pid: int
     name: str
     """Module that it runs, or the program."""
     memory: int
-    """Bytes of the resident set."""
+    """Resident set size in bytes."""
     cpu: float
-    """Cores' worth of CPU time since the last sample: 1.0 is one core."""
+    """CPU time since the last sample, in cores: 1.0 is one core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The machine at one moment."""
+    """Sample of the machine at one moment."""
 
     time: float
     """Seconds since sampling began."""
     gpus: tuple[GpuSample, ...]
     cores: tuple[float, ...]
-    """Share of the time since the last sample in which each core that this process may use was busy, with anything."""
+    """Share of the time since the last sample in which each core that this process may use was busy, with any
+    process."""
     memory_available: int
     """Bytes that the operating system would give without swapping."""
     processes: tuple[ProcessSample, ...]
-    """This one first, then those that it started and theirs."""
+    """Samples of this process first, then of its descendants."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """One device over all samples."""
+    """Summary of one device over all samples."""
 
     name: str
     utilisation: float | None
-    """Mean."""
+    """Mean utilisation, or None."""
     sm_activity: float | None = None
-    """Mean."""
+    """Mean share of busy multiprocessors, or None."""
     peak_memory: int | None = None
-    """Bytes."""
+    """Peak memory in bytes, or None."""
     power: float | None = None
-    """Mean, watts."""
+    """Mean power in watts, or None."""
     energy: float | None = None
-    """Joules."""
+    """Energy in joules, or None."""
 
     def __str__(self) -> str:
         parts = [
@@ -82,17 +83,17 @@ class DeviceSummary:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """All samples of a machine."""
+    """Telemetry of a machine: all samples with their metadata."""
 
     KIND: ClassVar[str] = "telemetry"
 
     started: str
-    """When sampling began, UTC."""
+    """Start of the sampling, in UTC."""
     interval: float
-    """Seconds between two samples, as asked for."""
+    """Requested seconds between two samples."""
     gpus: tuple[str, ...]
     gpu_problem: str | None
-    """Why there are none."""
+    """Reason why there are no GPUs, or None."""
     cores: tuple[int, ...]
     """Numbers of the cores, in the order of a sample."""
     samples: tuple[Sample, ...]
@@ -106,7 +107,7 @@ class Telemetry:
                 )
 
     def summary(self) -> tuple[DeviceSummary, ...]:
-        """Each GPU, then each core."""
+        """Returns a summary of each GPU, then of each core."""
         gpus = tuple(self._gpu(index, name) for index, name in enumerate(self.gpus))
         return gpus + tuple(
             DeviceSummary(f"core {core}", _mean(sample.cores[index] for sample in self.samples))

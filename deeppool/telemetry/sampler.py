@@ -1,4 +1,4 @@
-"""Samples the machine in a thread of the launcher's process, never of a rank's."""
+"""Sampler: a thread of the launcher's process, never of a rank's, that samples the machine."""
 
 import logging
 import threading
@@ -18,15 +18,15 @@ from deeppool.telemetry.record import Sample, Telemetry
 INTERVAL = 0.5
 """Seconds between two samples."""
 SHORTEST = 0.05
-"""Seconds. The clocks of cores and processes tick every 10 ms."""
+"""Minimum seconds between two samples: the clocks of cores and processes tick every 10 ms."""
 KEPT = 7200
-"""Samples that are held, the newest: an hour of them at two a second."""
+"""Maximum number of samples kept, the newest ones: an hour at two a second."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Sampler:
-    """Samples until it is closed.
+    """Sampler that runs until it is closed.
 
     with Sampler() as sampler:
         dp.launch(plan, background="resnet18")
@@ -37,7 +37,7 @@ class Sampler:
         """Starts the thread.
 
         Raises:
-            InvalidValueError: an interval too short to measure anything in.
+            InvalidValueError: the interval is too short for a measurement.
         """
         if not interval >= SHORTEST:
             raise InvalidValueError(f"interval must be at least {SHORTEST:g} s, got {interval:g}")
@@ -55,7 +55,7 @@ class Sampler:
         self._thread.start()
 
     def telemetry(self) -> Telemetry:
-        """Returns the samples so far; from any thread, also when closed."""
+        """Returns the samples so far; callable from any thread, also after :meth:`close`."""
         return Telemetry(
             self._started,
             self._interval,
@@ -80,7 +80,7 @@ class Sampler:
         due = time.perf_counter()
         try:
             while True:
-                # A late sample does not delay those after it, and what was missed is not made up for.
+                # A late sample does not delay later ones, and missed samples are not made up for.
                 due = max(due + self._interval, time.perf_counter())
                 if self._closing.wait(due - time.perf_counter()):
                     break

@@ -1,8 +1,8 @@
-"""One training process: what a job is and how its step computes.
+"""Training in one process: the definition of a job and the computation of its step.
 
 training_job    TrainingJob: model, loss, data and optimizer
 synthetic_task  a learnable task for any classifier
-data            which samples of a dataset a rank reads
-precision       autocast, and the types that travel
+data            samples of a dataset for each rank
+precision       autocast, and the types of transferred tensors
 dropout         masks that depend on the sample and not on the plan
 """

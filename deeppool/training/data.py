@@ -1,7 +1,7 @@
-"""Which samples of a dataset a global batch holds, and how a rank reads its own.
+"""Assignment of a dataset's samples to global batches, and the loading of a rank's own samples.
 
-The order of an epoch depends on the seed and the epoch alone, so that a training that goes on from a checkpoint,
-on whatever ranks, sees what it would have seen.
+The order of an epoch depends on the seed and the epoch alone, so that a training that continues from a checkpoint, on
+any ranks, gets the same samples as without the interruption.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader, Dataset
 from deeppool.errors import InvalidValueError
 
 Samples = tuple[torch.Tensor, ...]
-"""Each input, and the targets."""
+"""Inputs, and the targets."""
 
 
 class SampleOrder:
-    """Positions in a dataset of every sample of every global batch; what does not fill a batch waits an epoch."""
+    """Positions in a dataset of every sample of every global batch; each epoch drops an incomplete last batch."""
 
     def __init__(self, size: int, global_batch: int, seed: int) -> None:
-        """Takes the samples in the dataset."""
+        """Sets the size of the dataset, the batch and the seed."""
         if size < global_batch:
             raise InvalidValueError(
                 f"the dataset has {size} samples, a global batch is {global_batch} (plan for a smaller batch)"
@@ -30,7 +30,7 @@ class SampleOrder:
         self._order: list[int] = []
 
     def positions(self, iteration: int) -> list[int]:
-        """Of one global batch."""
+        """Returns the positions of one global batch."""
         epoch, batch = divmod(iteration, self.size // self.global_batch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed + epoch)
@@ -39,10 +39,10 @@ class SampleOrder:
 
 
 class ShardReader:
-    """Reads one rank's shards, each through a loader of torch that works ahead."""
+    """Reader of one rank's shards, each through a loader of torch that prefetches."""
 
     def __init__(self, dataset: Dataset[Any], global_batch: int, seed: int, workers: int) -> None:
-        """Takes a dataset whose items are each input and the target, and the processes that work ahead per shard."""
+        """Sets a dataset whose items are inputs and a target, and the number of prefetching processes per shard."""
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise InvalidValueError(
                 f"the dataset is a {type(dataset).__name__}, expected one with a length and positions "
@@ -54,7 +54,7 @@ class ShardReader:
         self._current: dict[range, tuple[int, Samples]] = {}
 
     def shard(self, iteration: int, samples: range) -> Samples:
-        """Inputs and targets of some samples of a global batch; iterations must come one after another."""
+        """Returns inputs and targets of some samples of a global batch; iterations must be consecutive."""
         if samples not in self._loaders:
             batches = _ShardPositions(self.order, samples, iteration)
             self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))
@@ -64,7 +64,7 @@ class ShardReader:
 
 
 class _ShardPositions:
-    """What a loader reads: endless, one shard at a time."""
+    """Endless sampler of a loader: positions of one shard at a time."""
 
     def __init__(self, order: SampleOrder, samples: range, first: int) -> None:
         self.order, self.samples, self.first = order, samples, first

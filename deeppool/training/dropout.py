@@ -1,7 +1,7 @@
 """Dropout whose masks depend on the sample and not on the plan.
 
 Each element of a mask is drawn from a generator that is seeded by the run's seed, the iteration, the operator and
-the sample's position in the global batch. A sample then loses the same activations on whatever rank it is, so a
+the sample's position in the global batch. A sample then loses the same activations on every rank, so a
 burst-parallel run trains as one process does with the same seed. Other random operators (dropout inside fused
 attention, stochastic depth) draw on each rank, as in DDP.
 """
@@ -17,19 +17,19 @@ from deeppool.graph.capture.extract import Segment
 
 @dataclass(slots=True)
 class DropoutSeed:
-    """What the masks of an iteration are drawn from; the trainer sets it before each stage runs."""
+    """Seed of the masks of an iteration; the trainer sets it before each stage runs."""
 
     seed: int
     iteration: int = 0
     samples: range = range(0)
-    """Positions in the global batch of the samples at hand."""
+    """Positions of the current samples in the global batch."""
 
 
 class SampleDropout(nn.Module):
-    """Stands in for one dropout operator."""
+    """Replacement of one dropout operator."""
 
     def __init__(self, name: str, probability: float, draw: DropoutSeed) -> None:
-        """Takes the operator's name in the model, which is the same for every plan."""
+        """Sets the operator's name in the model, which is the same for every plan."""
         super().__init__()
         self.name, self.probability, self.draw = name, probability, draw
 
@@ -37,7 +37,7 @@ class SampleDropout(nn.Module):
         """Zeroes elements, and scales the others up by 1 / (1 - probability)."""
         mask = torch.empty_like(x)
         generator = torch.Generator(x.device)
-        # Where an earlier layer made several rows of each sample, a sample's rows are adjacent.
+        # If an earlier layer made several rows of each sample, a sample's rows are adjacent.
         rows = mask.unflatten(0, (len(self.draw.samples), -1))
         for sample, row in zip(self.draw.samples, rows, strict=True):
             generator.manual_seed(_seed(self.draw.seed, self.draw.iteration, self.name, sample))
@@ -46,7 +46,7 @@ class SampleDropout(nn.Module):
 
 
 def replace_dropout(segment: Segment, draw: DropoutSeed) -> None:
-    """Puts a :class:`SampleDropout` in the place of every active dropout operator of a stage."""
+    """Replaces every active dropout operator of a stage by a :class:`SampleDropout`."""
     graph = segment.module.graph
     for node in list(graph.nodes):
         if node.target is torch.ops.aten.dropout.default and node.args[1] > 0 and node.args[2]:

@@ -1,4 +1,4 @@
-"""What runs in 16 bits, and what then travels in 16 bits."""
+"""Mixed precision: autocast, and the types of transferred tensors."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: str, precision: Precision, *, cache_enabled: bool = True) -> torch.autocast:
-    """The context in which forwards run on a kind of device; ``cache_enabled`` keeps weights that were cast."""
+    """Returns the autocast context for forwards on a kind of device; ``cache_enabled`` keeps cast weights."""
     dtype = AUTOCAST.get(precision, torch.bfloat16)
     return torch.autocast(device, dtype, enabled=precision in AUTOCAST, cache_enabled=cache_enabled)
 
@@ -23,9 +23,9 @@ def autocast(device: str, precision: Precision, *, cache_enabled: bool = True) -
 def boundary_types(
     captured: CapturedModel, segments: Sequence[Segment], precision: Precision
 ) -> dict[fx.Node, torch.dtype]:
-    """The type of every value between stages, known to every rank, also to those that only receive it.
+    """Returns the type of every value between stages, on every rank, also on those that only receive it.
 
-    Under autocast it is what the operators leave, found by a run on fake tensors, which compute nothing.
+    Under autocast it is the type of the operators' outputs, found by a run on fake tensors, which compute nothing.
     """
     if precision not in AUTOCAST:
         return {node: node.meta["val"].dtype for segment in segments for node in segment.outputs}

@@ -1,4 +1,4 @@
-"""A task that any classifier can learn: noisy copies of one prototype per class."""
+"""Synthetic task that any classifier can learn: noisy copies of one prototype per class."""
 
 from typing import TYPE_CHECKING
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class SyntheticTask:
-    """A fixed, seeded data set that lives in memory; every process that asks gets the same samples.
+    """Fixed, seeded data set in memory; every process gets the same samples.
 
     Floating inputs are ``prototype[class] + noise``. Integer inputs are tokens, drawn from the whole vocabulary
-    that the model knows, with a part of it for each class. Every position of a sample has its class as target.
+    of the model, with a part of it for each class. Every position of a sample has its class as target.
     """
 
     CLASSES = 10
-    """At most; a model with fewer classes gets as many as it has."""
+    """Maximum number of classes; a model with fewer outputs gets as many as it has."""
     NOISE = 0.5
     BATCHES = 4
 
@@ -24,9 +24,9 @@ class SyntheticTask:
         """Draws ``BATCHES`` global batches.
 
         Args:
-            captured: whose inputs and target the samples fit.
+            captured: model whose inputs and target the samples fit.
             batch: samples in a global batch.
-            seed: of everything drawn.
+            seed: seed of all samples.
         """
         import torch
 
@@ -59,7 +59,7 @@ class SyntheticTask:
     def _tokens(
         self, labels: "Tensor", shape: tuple[int, ...], classes: int, vocabulary: int, generator: "Generator"
     ) -> "Tensor":
-        """Tokens that leave the label as remainder when divided by the number of classes."""
+        """Draws tokens that leave the label as remainder when divided by the number of classes."""
         import torch
 
         classes = min(classes, vocabulary)
@@ -69,6 +69,6 @@ class SyntheticTask:
         return classes * multiples.long() + remainders
 
     def shard(self, step: int, start: int, stop: int) -> tuple["Tensor", ...]:
-        """Samples ``start`` to ``stop`` of the global batch of a step: each input, and the targets."""
+        """Returns samples ``start`` to ``stop`` of the global batch of a step: inputs, and the targets."""
         offset = step % self.BATCHES * self.batch
         return tuple(tensor[offset + start : offset + stop] for tensor in self.tensors)

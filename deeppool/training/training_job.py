@@ -1,4 +1,4 @@
-"""How gradients become updates: what a user chooses beside the plan, as Python's own objects."""
+"""Training rule and training job: settings that a user chooses beside the plan, as Python objects."""
 
 import math
 import os
@@ -30,20 +30,20 @@ LAUNCHED = "job.launched"
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The rule that every rank of a run follows."""
+    """Rule that every rank of a run follows."""
 
     optimizer: "MakeOptimizer"
-    """Makes any torch optimizer of (name, parameter) pairs: those that a rank computes with."""
+    """Function that makes a torch optimizer from (name, parameter) pairs: those that a rank computes with."""
     schedule: "MakeSchedule | None" = None
-    """Makes a learning-rate schedule that steps once an update."""
+    """Function that makes a learning-rate schedule, which steps once an update."""
     accumulation: int = 1
-    """Global batches whose mean gradient makes one update."""
+    """Number of global batches whose mean gradient makes one update."""
     clip_norm: float | None = None
-    """The most that the norm of all gradients together may be, as in ``torch.nn.utils.clip_grad_norm_``."""
+    """Maximum norm of all gradients together, as in ``torch.nn.utils.clip_grad_norm_``."""
     synchronise_batch_norm: bool = False
-    """BatchNorm's statistics over all shards of the batch; False: over each shard, as in DDP."""
+    """Whether BatchNorm's statistics are over all shards of the batch; False: over each shard, as in DDP."""
     seed: int = 0
-    """Of weights, of the order of samples and of dropout's masks."""
+    """Seed of weights, of the order of samples and of dropout's masks."""
 
     def __post_init__(self) -> None:
         if self.accumulation < 1:
@@ -54,26 +54,26 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(Training):
-    """A training of the user's own: model, data, loss and rule, given as Python.
+    """Training of the user's own: model, data, loss and rule, given as Python objects.
 
-    Whatever it holds travels to the processes of a run with its code, so it may be defined in a notebook.
+    Its contents are sent to the processes of a run with their code, so it may be defined in a notebook.
     """
 
     model: "torch.nn.Module | str"
-    """A module in the mode in which it trains, a workload's name, or ``package.module:callable``."""
+    """Module in the mode in which it trains, name of a workload, or ``package.module:callable``."""
     input_shape: "Shapes | None" = None
-    """Of one sample, without the batch, as for :func:`deeppool.capture`."""
+    """Input shapes of one sample, without the batch, as for :func:`deeppool.capture`."""
     input_dtype: "Dtypes | None" = None
-    """As for :func:`deeppool.capture`."""
+    """Input types, as for :func:`deeppool.capture`."""
     dataset: "MakeDataset"
-    """Makes, in each process, a dataset with a length whose items are each input, and the target."""
+    """Function that makes, in each process, a dataset with a length whose items are inputs and a target."""
     loss: "Loss | None" = None
-    """Maps (outputs, target) to the mean over the samples; None: as for :func:`deeppool.capture`."""
+    """Loss function of (outputs, target), the mean over the samples; None: as for :func:`deeppool.capture`."""
     loader_workers: int = 0
-    """Processes per rank that load samples ahead; with 0 the rank itself does."""
+    """Number of prefetching processes per rank; with 0 the rank itself loads."""
 
     def capture(self, granularity: Granularity = "module") -> "CapturedModel":
-        """The model and its loss as layers: what to profile and plan."""
+        """Captures the model and its loss as layers, to profile and plan."""
         from deeppool.graph.capture.capture import capture
 
         return capture(
@@ -87,14 +87,14 @@ class TrainingJob(Training):
 
 
 def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
-    """Hands a job to the processes of this run; ``folder`` must be private, as whoever can write it can run code."""
+    """Saves a job for the processes of this run; ``folder`` must be private, as its writers can run code."""
     import cloudpickle
 
     (Path(folder) / LAUNCHED).write_bytes(cloudpickle.dumps(job))
 
 
 def load_job(folder: str | os.PathLike[str]) -> TrainingJob:
-    """Takes over a job that the launcher of this very process saved."""
+    """Loads a job that the launcher of this process saved."""
     import cloudpickle
 
     define_missing_operators()

@@ -41,7 +41,7 @@ def test_files_are_listed_the_newest_first_with_what_they_are(folder: Path) -> N
     assert [(entry.path.name, entry.kind, entry.model, entry.problem) for entry in record_index(folder)] == [
         ("binary.json", None, None, "not a file of deeppool"),
         ("empty.json", None, None, "not a file of deeppool"),
-        ("later.json", "dream", None, "of kind 'dream', which this deeppool does not know"),
+        ("later.json", "dream", None, "of kind 'dream', which this deeppool does not support"),
         ("theirs.json", None, None, "not a file of deeppool"),
         ("half.json", "run", "tiny", "cut off before its end"),
         ("run.json", "run", "tiny", None),

@@ -1,4 +1,4 @@
-"""One run over the processes that torchrun starts, on one node or several.
+"""Runs over the processes that torchrun starts, on one node or several.
 
 torchrun starts the same command once per rank, on every node. The process with rank 0 becomes the launcher; each of
 the others becomes a host server, which starts the processes of its rank (the rank itself, its background job, its

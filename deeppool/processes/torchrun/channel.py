@@ -1,7 +1,7 @@
 """Messages and files over one TCP connection between the launcher and a host server.
 
 Both ends authenticate with :mod:`multiprocessing.connection`'s handshake and a key that they share (``authkey``). The
-handshake does not encrypt: whoever sees the network between the nodes can read the messages. They are JSON, sent with
+handshake does not encrypt: an observer of the network between the nodes can read the messages. They are JSON, sent with
 ``send_bytes`` and never with ``send``, which pickles.
 """
 
@@ -21,7 +21,7 @@ CHUNK = 2**20
 """Bytes of a file per message."""
 HANDSHAKE_SECONDS = 20.0
 """Time limit for the other end to authenticate."""
-# A machine that is switched off closes no connection: the kernel ends it after these seconds.
+# A machine that is switched off closes no connection: the kernel closes it after these seconds.
 IDLE_SECONDS, PROBE_SECONDS, PROBES = 3, 1, 3
 
 
@@ -80,12 +80,12 @@ class Channel:
                 size -= len(part)
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages until the other end is gone."""
+        """Yields messages until the other end is gone."""
         while message := self._receive():
             yield json.loads(message)
 
     def _receive(self) -> bytes:
-        """The next message; empty once the other end is gone, within a message too."""
+        """Returns the next message, or an empty one once the other end is gone, also within a message."""
         try:
             return self._connection.recv_bytes()
         except (EOFError, OSError):

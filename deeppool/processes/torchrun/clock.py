@@ -23,10 +23,10 @@ class ClockOffset:
 
     @property
     def seconds(self) -> float:
-        """Offset by the fastest round trip; 0 before the first."""
+        """Returns the offset by the fastest round trip; 0 before the first."""
         return min(self._round_trips)[1] if self._round_trips else 0.0
 
     @property
     def error(self) -> float:
-        """Upper bound of the offset's error."""
+        """Returns an upper bound of the offset's error, in seconds."""
         return min(self._round_trips)[0] / 2 if self._round_trips else 0.0

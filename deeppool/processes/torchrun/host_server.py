@@ -22,13 +22,13 @@ FIRST_PINGS = 8
 
 @dataclass(frozen=True, slots=True)
 class HostSlot:
-    """One of torchrun's processes: its ranks, its machine and the resources there."""
+    """Slot of one of torchrun's processes: its rank, its machine and the resources there."""
 
     rank: int
     local_rank: int
     """Index among torchrun's processes on its node."""
     local_ranks: int
-    """torchrun's processes on its node."""
+    """Number of torchrun's processes on its node."""
     node: int
     host: str
     cores: tuple[int, ...]
@@ -41,7 +41,7 @@ class HostSlot:
 
 
 def find_host_slot(folder: Path) -> HostSlot:
-    """The slot of this process."""
+    """Returns the slot of this process."""
     import psutil
     import torch
 
@@ -154,7 +154,7 @@ class HostServer:
                 self._channel.send("answer", process=process, message=message)
                 continue
             with self._lock:
-                # Whoever closes a process unregisters it first; its exit reason cannot be read any more.
+                # The caller that closes a process unregisters it first; its exit reason can then not be read any more.
                 if process not in self._processes:
                     continue
                 code, exit_reason = handle.exit_code(), handle.exit_reason()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ANSWER_SECONDS = 5.0
-"""Time limit for an answer of a host server that takes it no time."""
+"""Time limit in seconds for an immediate answer of a host server."""
 
 
 class HostConnection:
@@ -55,7 +55,7 @@ class HostConnection:
 
     @property
     def gone(self) -> str:
-        """Message that the host server is gone."""
+        """Returns the message that the host server is gone."""
         return f"torchrun's process of rank {self.slot.rank} on {self.slot.host} is gone"
 
     def _listen(self) -> None:
@@ -81,7 +81,7 @@ class TorchrunProcess:
     """Handle of a process that a host server has started."""
 
     def __init__(self, connection: HostConnection, number: int, name: str, inbox: Inbox | None) -> None:
-        """See :meth:`HostConnection.start`."""
+        """Creates the handle: see :meth:`HostConnection.start`."""
         self.name = name
         self.number = number
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
@@ -104,15 +104,15 @@ class TorchrunProcess:
             self.inbox.put((self, None))
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Gives a command; a process that has died is noticed when its answer is awaited."""
+        """Sends a command; a process that has ended is noticed when its answer is awaited."""
         self._connection.channel.send("command", process=self.number, command=command, arguments=arguments)
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus a signal's number where that killed it, SIGHUP if its host server is gone."""
+        """Returns the exit code, minus a signal's number if killed (SIGHUP: its host server is gone), or None."""
         return self._code
 
     def cpu_seconds(self) -> float | None:
-        """That it has used so far; None once it has ended."""
+        """Returns the CPU seconds used so far, or None once it has ended."""
         if self._ended.is_set():
             return None
         self._connection.channel.send("cpu", process=self.number)
@@ -122,30 +122,30 @@ class TorchrunProcess:
             return None
 
     def exit_reason(self) -> str:
-        """How the process ended, with the last thing it said on standard error."""
+        """Returns how the process ended, with the last line of its standard error."""
         return self._exit_reason
 
     def kill(self) -> None:
-        """Ends it now."""
+        """Kills the process."""
         self.close(0)
 
     def close(self, grace: float = 2.0) -> None:
-        """Asks it to exit, and kills it after ``grace`` seconds."""
+        """Requests the exit of the process, and kills it after ``grace`` seconds."""
         if not self._ended.is_set():
             self._connection.channel.send("close", process=self.number, grace=grace)
             self._ended.wait(grace + ANSWER_SECONDS)
 
 
 class TorchrunLauncher:
-    """Starts one rank beside each of torchrun's processes, this one included."""
+    """Launcher that starts one rank on the host of each of torchrun's processes, this one included."""
 
     def __init__(self, connections: Mapping[int, HostConnection], slot: HostSlot, address: str, device: str) -> None:
-        """Starts no process.
+        """Creates the launcher without starting a process.
 
         Args:
-            connections: of the ranks from 1.
-            slot: of this process, which has rank 0.
-            address: of this machine as the others reach it; the loopback if all are on it.
+            connections: connections to the ranks from 1.
+            slot: slot of this process, which has rank 0.
+            address: address of this machine as the others reach it; the loopback if all are on it.
             device: ``cpu`` or ``cuda``.
         """
         self._connections, self._address, self._device = connections, address, device
@@ -160,7 +160,7 @@ class TorchrunLauncher:
         )
 
     def check(self, model: str, needed: int) -> None:
-        """Raises RunError where a node has too few GPUs, or too little memory."""
+        """Raises RunError if a node has too few GPUs, or too little memory."""
         for slot in self._slots:
             if self._device == "cuda" and slot.local_rank >= slot.gpus:
                 raise RunError(
@@ -186,7 +186,7 @@ class TorchrunLauncher:
         self._store = _create_store(self._address)
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """Resources of one rank; between nodes gloo finds the interface itself, or by ``GLOO_SOCKET_IFNAME``."""
+        """Returns a rank's resources; between nodes gloo finds the interface itself, or by ``GLOO_SOCKET_IFNAME``."""
         slot = self._slots[rank]
         own = rank == 0 or self.one_node
         return WorkerSpec(

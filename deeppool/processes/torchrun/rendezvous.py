@@ -1,6 +1,7 @@
 """Rendezvous of torchrun's processes: the launcher leaves its address and an authentication key in torchrun's store.
 
-Whoever can read that store can start processes: keep its port to the nodes of the run, as torch.distributed asks.
+Every process that can read that store can start processes: restrict its port to the nodes of the run, as
+torch.distributed asks.
 On one node, and between "nodes" whose master address is the loopback, the launcher listens on the loopback only.
 """
 
@@ -34,11 +35,11 @@ RENDEZVOUS_SECONDS = 120.0
 """Time limit for every node to start Python, import torch and connect to the launcher."""
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 3
-"""When one process fails, torchrun ends all; rank 0 has this time to report why."""
+"""Seconds for rank 0 to report the cause when one process fails and torchrun ends all."""
 
 
 class WorkerGroup:
-    """All of torchrun's processes, as rank 0 sees them."""
+    """All of torchrun's processes, as connected to rank 0."""
 
     def __init__(self, connections: dict[int, HostConnection], slot: HostSlot, address: str) -> None:
         """Takes the connections to the ranks from 1, and the slot of this process."""
@@ -46,7 +47,7 @@ class WorkerGroup:
         self.ranks = len(connections) + 1
 
     def launcher(self, device: str, ranks: int) -> TorchrunLauncher:
-        """Launcher for the ranks of a plan.
+        """Creates the launcher for the ranks of a plan.
 
         Raises:
             RunError: the plan is for more ranks, or fewer.
@@ -68,7 +69,7 @@ def rendezvous() -> Iterator[WorkerGroup]:
 
     Raises:
         RunError: a process does not connect, or rank 0 is gone.
-        SystemExit: on the ranks from 1; 0 when all went well on rank 0, else 1, without a message: rank 0 prints one.
+        SystemExit: on the ranks from 1; 0 if rank 0 succeeded, else 1, without a message: rank 0 prints one.
     """
     _end_with_torchrun()
     with private_folder() as folder:
@@ -99,7 +100,7 @@ def _join_store() -> "Store":
     try:
         store, _, _ = next(iter(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS))))
     except (RuntimeError, ValueError, OSError) as error:
-        raise RunError(f"torchrun's processes cannot meet: {_first_line(error)}") from error
+        raise RunError(f"torchrun's processes cannot connect: {_first_line(error)}") from error
     # torchrun keeps its store when it restarts processes: they must not find the old address.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     # The ranks are clients of the launcher's store, not of torchrun's.
@@ -108,7 +109,7 @@ def _join_store() -> "Store":
 
 
 def _own_address(slot: HostSlot) -> str:
-    """Address of rank 0's machine as the others reach it."""
+    """Returns the address of rank 0's machine as the others reach it."""
     address = os.environ["MASTER_ADDR"]
     return LOOPBACK if is_loopback(address) or slot.local_ranks == int(os.environ["WORLD_SIZE"]) else address
 
@@ -120,7 +121,7 @@ def _gather(store: "Store", address: str) -> dict[int, HostConnection]:
     connections: dict[int, HostConnection] = {}
 
     def admit(connection: socket.socket) -> None:
-        """Authenticates in a thread: a stranger that connects and sends nothing holds up nobody."""
+        """Authenticates in a thread, so that a connection that sends nothing does not delay the others."""
         with contextlib.suppress(ConnectionError):
             channel = Channel(connection, authkey, accepted=True)
             for hello in itertools.islice(channel, 1):
