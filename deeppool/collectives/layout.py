@@ -28,7 +28,7 @@ class Layout:
         return -(-self.batch // len(self.gpus))
 
     def shard(self, gpu: int) -> range:
-        """Samples on a GPU; empty where it is not in the layout."""
+        """Returns the samples on a GPU; empty where it is not in the layout."""
         if gpu not in self.gpus:
             return range(0)
         position = self.gpus.index(gpu)

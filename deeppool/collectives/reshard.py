@@ -21,7 +21,7 @@ class Transfer:
 
 @lru_cache(maxsize=4096)
 def reshard(source: Layout, destination: Layout) -> tuple[Transfer, ...]:
-    """All transfers, in the order in which every rank posts them: by sample, so by sender and receiver."""
+    """Returns all transfers, in the order in which every rank posts them: by sample, so by sender and receiver."""
     transfers = []
     for receiver in destination.gpus:
         wanted = destination.shard(receiver)
@@ -35,7 +35,7 @@ def reshard(source: Layout, destination: Layout) -> tuple[Transfer, ...]:
 
 @lru_cache(maxsize=4096)
 def busiest_samples(source: Layout, destination: Layout) -> int:
-    """Samples through the busiest GPU port, sent or received: what the transfers' time follows.
+    """Returns the samples through the busiest GPU port, sent or received, which determine the transfers' time.
 
     Equal to the largest sum over :func:`reshard`'s transfers of one GPU in one direction, without listing them.
     """
@@ -65,7 +65,7 @@ def busiest_samples_of_first(source: int, destination: int, batch: int) -> int:
 
 
 def _bounds(gpus: int, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Per GPU of a layout, in its order, the first sample of its shard and the one after the last."""
+    """Returns, per GPU of a layout, the first sample of its shard and the one after the last."""
     size, larger = divmod(batch, gpus)
     positions = np.arange(gpus + 1)
     edges = positions * size + np.minimum(positions, larger)

@@ -76,7 +76,7 @@ class HelperProcesses:
             raise
 
     def _setup(self, slot: WorkerSpec) -> dict[str, Any]:
-        """More fields of the ``setup`` command."""
+        """Returns further fields of the ``setup`` command."""
         raise NotImplementedError
 
     def _send(self, command: str, **arguments: Any) -> None:

@@ -67,7 +67,7 @@ def place_background(sharing: Sharing, device: str, job: BackgroundJob) -> tuple
 
 
 def training_problem(training: Training) -> str | None:
-    """The part of a training that cannot be captured as pieces for a device to replay; None: there is none."""
+    """Returns the part of a training that cannot be captured as pieces for a device to replay; None: there is none."""
     for given, what in (
         (training.accumulation > 1, f"accumulation {training.accumulation}"),
         (training.clip_norm is not None, f"clip_norm {training.clip_norm}"),

@@ -224,7 +224,7 @@ class BackgroundWorker:
 
 
 def single_stage(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:
-    """The whole model as one stage."""
+    """Returns the whole model as one stage."""
     return (stage_of(captured, range(len(captured.graph.layers)), batch),)
 
 
@@ -263,5 +263,5 @@ def _limit_gpu_memory(budget: float | None, place: torch.device) -> None:
 
 
 def _finite(loss: float | None) -> float | None:
-    """The loss; None where it is not finite, which JSON cannot express."""
+    """Returns the loss; None where it is not finite, which JSON cannot express."""
     return loss if loss is not None and math.isfinite(loss) else None

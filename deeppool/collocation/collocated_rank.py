@@ -75,7 +75,7 @@ class CollocatedRank:
         return BackgroundLimits(*self._page.limits), self._phases.doing
 
     def _foreground_cpu_seconds(self) -> float:
-        """CPU seconds of this process without those of the background."""
+        """Returns the CPU seconds of this process without those of the background."""
         return time.process_time() - (0.0 if self._background is None else self._background.launcher.cpu_seconds())
 
 

@@ -81,18 +81,18 @@ def assign_to_bounds(answers: Sequence[Message], bounds: Sequence[BoundResults])
 
 
 def last_measured(bounds: Sequence[BoundResults]) -> BoundResults:
-    """The last bound with measured iterations, whose results are those of the run."""
+    """Returns the last bound with measured iterations, whose results are those of the run."""
     return next((bound for bound in reversed(bounds) if any(bound.rounds)), bounds[-1])
 
 
 def mean(rounds: Rounds, left_out: range = range(0)) -> float | None:
-    """Mean of the iterations of all rounds but some; None where there are none."""
+    """Returns the mean of the iterations of all rounds but some; None where there are none."""
     kept = [seconds for number, times in enumerate(rounds) if number not in left_out for seconds in times]
     return fmean(kept) if kept else None
 
 
 def slowdown_margin(alone: Rounds, collocated: Rounds, block: int = 1) -> float | None:
-    """Half-width of the 95 % confidence interval of the slowdown; both conditions were measured in the same rounds."""
+    """Returns the half-width of the 95 % confidence interval of the slowdown, from rounds with both conditions."""
 
     def without(left_out: range) -> float | None:
         base, slowed = mean(alone, left_out), mean(collocated, left_out)
@@ -102,7 +102,7 @@ def slowdown_margin(alone: Rounds, collocated: Rounds, block: int = 1) -> float 
 
 
 def harvest_margin(alone: WorkDone, collocated: WorkDone, block: int = 1) -> float | None:
-    """Half-width of the 95 % confidence interval of the harvest: collocated throughput over throughput alone."""
+    """Returns the half-width of the 95 % confidence interval of the harvest, collocated over alone throughput."""
     # A bound that came late was measured in the last rounds only.
     late = len(alone.phases) - len(collocated.phases)
 
@@ -115,7 +115,7 @@ def harvest_margin(alone: WorkDone, collocated: WorkDone, block: int = 1) -> flo
 
 
 def _throughput(phases: Sequence[tuple[float, float]], left_out: range) -> float | None:
-    """Steps per second in all phases but some; None where no time was measured."""
+    """Returns the steps per second in all phases but some; None where no time was measured."""
     kept = [phase for number, phase in enumerate(phases) if number not in left_out]
     steps, seconds = (sum(values) for values in zip(*kept, strict=True)) if kept else (0.0, 0.0)
     return steps / seconds if seconds else None

@@ -81,7 +81,7 @@ def _usage(processes: "Iterable[psutil.Process]") -> Usage | None:
 
 
 def memory_shortage(total: float, available: float) -> float | None:
-    """Bytes of memory that a machine is short of; None: there is enough."""
+    """Returns the bytes of memory that a machine is short of; None: there is enough."""
     missing = min(MIN_FREE_SHARE * total, ENOUGH_FREE) - available
     return missing if missing > 0 else None
 

@@ -69,14 +69,14 @@ class ForegroundPhases:
             return None
 
     def times(self) -> Mapping[Operator, float]:
-        """Seconds that the device spent in each operator since the last call; waits until all have ended."""
+        """Returns the device seconds of each operator since the last call; waits until all have ended."""
         self._wait()
         with self._lock:
             found, self._times = self._times, defaultdict(float)
         return found
 
     def busy(self) -> float:
-        """Seconds for which the device has computed for the foreground so far, without waits for other ranks."""
+        """Returns the device seconds of the foreground so far, without waits for other ranks."""
         self._wait()
         return self._busy
 

@@ -65,7 +65,7 @@ class BackgroundJob:
 
 
 def synthetic_job(background: str | Job, plan: Plan, batch: int | None = None) -> Job:
-    """A background that trains a model on synthetic data.
+    """Returns a background that trains a model on synthetic data.
 
     For a model given by name, samples have the foreground's shape where both models take the same kind of input.
 
@@ -82,7 +82,7 @@ def synthetic_job(background: str | Job, plan: Plan, batch: int | None = None) -
 
 
 def measured_job(background: str | Job | BackgroundJob, plan: Plan, batch: int | None = None) -> BackgroundJob:
-    """The background job of a measured run; ``batch`` is for a model given by name.
+    """Returns the background job of a measured run; ``batch`` is for a model given by name.
 
     Raises:
         CaptureError: an unknown model.
@@ -157,7 +157,7 @@ class JobQueue:
         return queue.popleft() if queue else None
 
     def waiting(self) -> list[BackgroundJob]:
-        """Jobs that wait."""
+        """Returns the jobs that wait."""
         queues = {id(queue): queue for queue in self._queues.values()}
         return [job for queue in queues.values() for job in queue]
 

@@ -132,7 +132,7 @@ class PieceLauncher:
             self._thread = None
 
     def cpu_seconds(self) -> float:
-        """CPU time that its threads have used; on a CPU most of it is the pieces' own."""
+        """Returns the CPU time that its threads have used; on a CPU most of it is the pieces' own."""
         clock = self._clock
         return self._cpu_before + (0.0 if clock is None else _read(clock))
 

@@ -28,7 +28,7 @@ REPETITIONS = 3
 
 
 def longest_piece(sharing: Sharing) -> float:
-    """Maximum seconds of a piece, for a background in a process of its own on a CPU.
+    """Returns the maximum seconds of a piece, for a background in a process of its own on a CPU.
 
     At the lowest priority a bound only has to be seen within an iteration. Any other mechanism reacts to the phases of
     an iteration, and at any other priority the foreground waits for the running piece.
@@ -107,7 +107,7 @@ def _measure(
 
 
 def _samples(captured: CapturedModel, batch: int) -> tuple[torch.Tensor, ...]:
-    """Random samples in the order of the program's inputs: reading the job's own would skip some of them."""
+    """Returns random samples in the order of the program's inputs: reading the job's own would skip some of them."""
     place = next(captured.program.parameters()).device
     whole = extract(captured, range(len(captured.graph.layers)))
     found = dict(zip(whole.inputs, example_inputs(whole, batch, place), strict=True))
@@ -116,6 +116,6 @@ def _samples(captured: CapturedModel, batch: int) -> tuple[torch.Tensor, ...]:
 
 
 def stage_of(captured: CapturedModel, layers: range, batch: int) -> Stage:
-    """Some consecutive layers as one stage on one rank."""
+    """Returns some consecutive layers as one stage on one rank."""
     first, last = captured.graph.layers[layers.start].name, captured.graph.layers[layers.stop - 1].name
     return Stage(first if first == last else f"{first} … {last}", tuple(layers), Layout((0,), batch))

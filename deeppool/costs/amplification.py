@@ -8,14 +8,14 @@ TOLERANCE = 1e-9
 
 
 def amplification(time: float, gpu_count: int, single_gpu_time: float) -> float:
-    """time x gpu_count / single_gpu_time."""
+    """Returns time x gpu_count / single_gpu_time."""
     return time * gpu_count / single_gpu_time
 
 
 def time_allowance(
     limit: float, gpu_count: NDArray[np.float64], single_gpu_time: float | NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The longest a layer may take on ``gpu_count`` GPUs and keep the limit."""
+    """Returns the longest time of a layer on ``gpu_count`` GPUs that keeps the limit."""
     if np.isinf(limit):
         return np.full_like(single_gpu_time / gpu_count, np.inf)
     return limit * single_gpu_time / gpu_count * (1 + TOLERANCE)

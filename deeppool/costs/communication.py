@@ -45,13 +45,13 @@ NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "meas
 
 
 def ring(cluster: Cluster, gpu_count: int, size: int) -> float:
-    """Seconds of a ring all-reduce over the first GPUs."""
+    """Returns the seconds of a ring all-reduce over the first GPUs."""
     link = cluster.link(gpu_count)
     return 2 * (gpu_count - 1) * (link.latency + size / gpu_count / link.bandwidth)
 
 
 def halving_doubling(cluster: Cluster, gpu_count: int, size: int) -> float:
-    """Seconds of recursive halving and doubling."""
+    """Returns the seconds of recursive halving and doubling."""
     link = cluster.link(gpu_count)
     steps = int(math.log2(gpu_count))
     power: int = 2**steps
@@ -61,7 +61,7 @@ def halving_doubling(cluster: Cluster, gpu_count: int, size: int) -> float:
 
 
 def hierarchical(cluster: Cluster, gpu_count: int, size: int) -> float:
-    """Seconds of reduce-scatter inside nodes, rings between them, all-gather inside."""
+    """Returns the seconds of reduce-scatter inside nodes, rings between them, all-gather inside."""
     inside = cluster.gpus_per_node
     nodes, rest = divmod(gpu_count, inside)
     if nodes < 2 or rest:
@@ -87,7 +87,7 @@ FAVOURED: dict[str, Callable[[Cluster, int], bool]] = {
 
 
 def default_model(cluster: Cluster) -> NetworkModel:
-    """``measured`` where the cluster has measurements, else ``ring``."""
+    """Returns ``measured`` where the cluster has measurements, else ``ring``."""
     return "ring" if cluster.measured is None else "measured"
 
 
@@ -106,12 +106,12 @@ class Network:
             )
 
     def reshard_time(self, source: Layout, destination: Layout, sample_bytes: int) -> float:
-        """Seconds to move activations of ``sample_bytes`` per sample one way; the gradients take the same way back."""
+        """Returns the seconds to move activations of ``sample_bytes`` per sample one way, as for the gradients back."""
         latency, per_byte = self.reshard_terms(source, destination)
         return latency + sample_bytes * per_byte
 
     def reshard_terms(self, source: Layout, destination: Layout) -> tuple[float, float]:
-        """Seconds however few bytes, and seconds per byte of a sample."""
+        """Returns the seconds independent of the number of bytes, and the seconds per byte of a sample."""
         if source == destination:
             return 0.0, 0.0
         first = min(source.gpus[0], destination.gpus[0])
@@ -137,7 +137,7 @@ class Network:
         return link.latency, -(-batch // min(source, destination)) / link.bandwidth
 
     def favoured_by(self, gpu_count: int) -> tuple[str, ...]:
-        """The model's patterns whose all-reduce may be faster over so many GPUs than over fewer."""
+        """Returns the model's patterns whose all-reduce may be faster over ``gpu_count`` GPUs than over fewer."""
         if self.model == "measured":
             assert self.cluster.measured is not None
             return (f"measured on {gpu_count}",) if self.cluster.measured.favours(gpu_count) else ()
@@ -148,7 +148,7 @@ class Network:
         )
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:
-        """Seconds to sum ``size`` bytes of gradients over the first ``gpu_count`` GPUs."""
+        """Returns the seconds to sum ``size`` bytes of gradients over the first ``gpu_count`` GPUs."""
         if gpu_count == 1 or size == 0:
             return 0.0
         if self.model == "paper":

@@ -47,7 +47,7 @@ class CostTable:
         return total
 
     def comm(self, sample_bytes: int, place: Locality = SAME_START) -> Floats:
-        """(K, K) from, to: seconds there in forward and back in backward: comm((i, g) -> (j, h))."""
+        """Returns (K, K) from, to: seconds there in forward and back in backward, comm((i, g) -> (j, h))."""
         both: Floats = 2 * (self.reshard_latency[place] + sample_bytes * self.reshard_per_byte[place])
         return both
 
@@ -106,7 +106,7 @@ def reprice(costs: CostTable, profile: Profile, layers: Sequence[int]) -> CostTa
 def _layer_times(
     profile: Profile, layers: Iterable[int], global_batch: int, gpu_counts: tuple[int, ...]
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Forward, backward and extrapolated, each (layers, K); layers of equal signature are asked for once."""
+    """Returns forward, backward and extrapolated, each (layers, K); computed once for layers of equal signature."""
     rows: dict[str, int] = {}
     asked = []
     which = []
@@ -125,7 +125,7 @@ def _layer_times(
 
 @lru_cache(maxsize=16)
 def _reshard_terms(network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> Floats:
-    """(3, K, K, 2) place, from, to: latency and seconds per byte; no layer changes them, so plans share them."""
+    """Returns (3, K, K, 2) place, from, to: latency and seconds per byte, which do not depend on layers."""
     terms = np.array(
         [
             [[network.terms_between(a, b, global_batch, place) for b in gpu_counts] for a in gpu_counts]

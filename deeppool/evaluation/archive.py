@@ -70,7 +70,7 @@ class NightlyArchive:
             lock.release()
 
     def runs(self) -> list[NightlyRun]:
-        """Finished runs, the oldest first; other folders and unreadable runs are skipped."""
+        """Returns finished runs, the oldest first; other folders and unreadable runs are skipped."""
         found = []
         for path in self.folder.iterdir():
             if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
@@ -84,7 +84,7 @@ class NightlyArchive:
         return sorted(found, key=lambda run: run.started)
 
     def load_unfinished(self) -> NightlyRun | None:
-        """The unfinished run; None if there is none, or if it cannot be read."""
+        """Returns the unfinished run; None if there is none, or if it cannot be read."""
         try:
             return serialization.read(self.unfinished / RECORD_FILE, NightlyRun)
         except DeeppoolError:
@@ -107,7 +107,7 @@ class NightlyArchive:
         shutil.rmtree(self.unfinished / notebook, ignore_errors=True)
 
     def free_name(self, date: str) -> str:
-        """An unused run name: the date, with a number from the second run of a day on."""
+        """Returns an unused run name: the date, with a number from the second run of a day on."""
         name, number = date, 1
         while (self.folder / name).exists():
             number += 1

@@ -50,7 +50,7 @@ class NotebookTask:
     """Address of plotly's script, relative to the report; empty: the report contains the script."""
 
     def to_json(self) -> dict[str, Any]:
-        """The task as a JSON object."""
+        """Returns the task as a JSON object."""
         return asdict(self) | {"path": str(self.path), "folder": str(self.folder)}
 
 
@@ -67,7 +67,7 @@ class ExecutedNotebook:
     summary: str
 
     def to_json(self) -> dict[str, Any]:
-        """The executed notebook as a JSON object."""
+        """Returns the executed notebook as a JSON object."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ def _kernel_transport(sockets: Path) -> Any:
 
 
 def _summary(executed: Path) -> str:
-    """Text printed by the tagged cell, or the record as text where there is no such cell."""
+    """Returns the text printed by the tagged cell, or the record as text where there is no such cell."""
     import nbformat
 
     lines = []

@@ -71,7 +71,7 @@ class Findings:
         return check
 
     def evaluation(self) -> Evaluation:
-        """The numbers and checks added so far, as a record."""
+        """Returns the numbers and checks added so far, as a record."""
         return Evaluation(
             name=self.name,
             title=self.title,
@@ -95,7 +95,7 @@ class Findings:
 
 
 def machine() -> str:
-    """Name of this machine's GPUs, or of its processor if it has none."""
+    """Returns the name of this machine's GPUs, or of its processor if it has none."""
     with Nvml() as nvml:
         names = nvml.names
     return f"{len(names)} x {names[0]}" if names else processor_name()

@@ -27,7 +27,7 @@ def write_index(run: NightlyRun, report: RegressionReport, folder: Path) -> Path
 
 
 def page(run: NightlyRun, report: RegressionReport, folder: Path) -> str:
-    """The index page as HTML; it loads nothing from a network."""
+    """Returns the index page as HTML; it loads nothing from a network."""
     return (
         html_templates()
         .get_template(INDEX)
@@ -42,7 +42,7 @@ def page(run: NightlyRun, report: RegressionReport, folder: Path) -> str:
 
 
 def _sections(report: RegressionReport) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]], str, str]]:
-    """Tables of the report: heading, column headings, rows, class, and a remark below."""
+    """Returns the tables of the report: heading, column headings, rows, class, and a remark below."""
     more = len(report.moved) - MAX_CHANGES
     remark = f"And {more} more, in verdict.json." if more > 0 else ""
     changed = [change_row(change) for change in report.moved[:MAX_CHANGES]]
@@ -62,7 +62,7 @@ def _sections(report: RegressionReport) -> list[tuple[str, tuple[str, ...], list
 
 
 def _notebook(outcome: NotebookOutcome, folder: Path) -> dict[str, Any]:
-    """Values of the template for one notebook."""
+    """Returns the values of the template for one notebook."""
     done = outcome.state == "done"
     how = f"done in {format_seconds(outcome.seconds)}" if done else outcome.state
     return {
@@ -77,7 +77,7 @@ def _notebook(outcome: NotebookOutcome, folder: Path) -> dict[str, Any]:
 
 
 def _rows(record: Path) -> dict[str, object] | None:
-    """Numbers and checks of a notebook; None where it left no readable record."""
+    """Returns the numbers and checks of a notebook; None where it left no readable record."""
     try:
         evaluation = serialization.read(record, Evaluation)
     except DeeppoolError:

@@ -40,7 +40,7 @@ class FinishedRun:
     report: RegressionReport
 
     def to_json(self) -> dict[str, Any]:
-        """The run as a JSON object."""
+        """Returns the run as a JSON object."""
         return {"folder": str(self.folder), "fine": self.report.fine, "verdict": serialization.to_json(self.report)}
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def nightly(
 
 
 def machine_with_cores() -> str:
-    """This machine's GPUs or processor, with the number of usable cores; runs of other machines are not compared."""
+    """Returns this machine's GPUs or processor and its usable cores; runs of other machines are not compared."""
     return f"{machine()}, {len(usable_cores())} cores"
 
 
@@ -162,7 +162,7 @@ def _is_unchanged(outcome: NotebookOutcome, notebook: Notebook, preset: str) -> 
 
 
 def _mark_not_run(run: NightlyRun, problem: str) -> NightlyRun:
-    """The run, in which notebooks without an outcome are ``not run``."""
+    """Marks notebooks without an outcome as ``not run``."""
     known = {outcome.name for outcome in run.outcomes}
     missing = tuple(
         NotebookOutcome(name, name, "not run", problem, False, {}, 0.0, "", "")

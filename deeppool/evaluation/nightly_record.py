@@ -68,5 +68,5 @@ class NightlyRun:
     outcomes: tuple[NotebookOutcome, ...]
 
     def outcome(self, notebook: str) -> NotebookOutcome | None:
-        """The outcome of a notebook; None if the run did not include it."""
+        """Returns the outcome of a notebook; None if the run did not include it."""
         return next((outcome for outcome in self.outcomes if outcome.name == notebook), None)

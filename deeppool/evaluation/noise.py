@@ -151,7 +151,7 @@ def _compare_group(
 def _past_residuals(
     members: Sequence[Observation], known: Mapping[str, Sequence[Observation]], usual: Mapping[str, float]
 ) -> dict[str, list[float]]:
-    """Deviations of each member from the group's shift in each earlier run, the newest run first."""
+    """Returns the deviations of each member from the group's shift in each earlier run, the newest run first."""
     runs = max(len(known[each.name]) for each in members)
     residuals: dict[str, list[float]] = {each.name: [] for each in members}
     for back in range(1, runs + 1):
@@ -167,7 +167,7 @@ def _past_residuals(
 
 
 def _usual_scale(numbers: Sequence[Observation], known: Mapping[str, Sequence[Observation]]) -> float:
-    """Median relative scale of the clocked numbers from run to run; 0 if there are too few runs."""
+    """Returns the median relative scale of the clocked numbers from run to run; 0 if there are too few runs."""
     shares = []
     for each in numbers:
         values = [past.value for past in known[each.name]]
@@ -184,12 +184,12 @@ def _is_constant(number: Observation, values: Sequence[float]) -> bool:
 
 
 def _uncertainty(runs: int) -> float:
-    """Standard deviation of the difference to the median of earlier runs, for noise of standard deviation 1."""
+    """Returns the standard deviation of the difference to the median of earlier runs, for unit noise."""
     return math.sqrt(1 + (1 / runs if runs < 3 else math.pi / 2 / runs))
 
 
 def _spreads(number: Observation, past: Sequence[Observation]) -> float:
-    """Spread within this run plus the median spread within earlier ones, in the number's unit."""
+    """Returns the spread within this run plus the median spread within earlier ones, in the number's unit."""
     return number.spread + statistics.median(each.spread for each in past)
 
 

@@ -35,7 +35,7 @@ class Notebook:
     """Parameters of ``quick`` and ``full``, also under ``deeppool`` in its metadata."""
 
     def arguments(self, preset: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters of a preset, with overrides.
+        """Returns the parameters of a preset, with overrides.
 
         Raises:
             InvalidValueError: unknown parameter, for which papermill only logs a warning.
@@ -53,7 +53,7 @@ class Notebook:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """The notebook as a JSON object."""
+        """Returns the notebook as a JSON object."""
         return {
             "name": self.name,
             "title": self.title,
@@ -64,7 +64,7 @@ class Notebook:
 
 
 def notebooks_folder() -> Path:
-    """Folder of the project's notebooks: beside the package in a checkout, inside it when installed."""
+    """Returns the folder of the project's notebooks: beside the package in a checkout, inside it when installed."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "notebooks", package.parent / "notebooks"):
         if folder.is_dir():
@@ -97,7 +97,7 @@ def find_notebooks(folder: str | os.PathLike[str] | None = None) -> dict[str, Pa
 
 
 def _sorted(folder: Path) -> list[Path]:
-    """Notebooks of a folder by name, 9 before 10."""
+    """Returns the notebooks of a folder by name, 9 before 10."""
 
     def key(path: Path) -> tuple[str, int, str]:
         kind = path.stem.split("-")[0]

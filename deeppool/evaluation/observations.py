@@ -15,7 +15,7 @@ from deeppool.records.run_record import RunRecord
 
 
 def observe(folder: Path) -> tuple[tuple[Observation, ...], tuple[Check, ...]]:
-    """Numbers and checks of all records directly in the folder; other files are skipped.
+    """Returns the numbers and checks of all records directly in the folder; other files are skipped.
 
     Raises:
         DocumentError: a record is invalid.
@@ -44,7 +44,7 @@ def observe(folder: Path) -> tuple[tuple[Observation, ...], tuple[Check, ...]]:
 
 
 def of_evaluation(evaluation: Evaluation) -> list[Observation]:
-    """Observations of an evaluation: its numbers."""
+    """Returns the observations of an evaluation: its numbers."""
     return [
         Observation(number.name, number.value, number.unit, number.basis, number.spread or 0.0)
         for number in evaluation.numbers
@@ -52,7 +52,7 @@ def of_evaluation(evaluation: Evaluation) -> list[Observation]:
 
 
 def of_profile(profile: Profile, name: str) -> list[Observation]:
-    """Observations of a measured profile: every distinct layer at every batch size, its geometric mean, and the sums.
+    """Returns the observations of a measured profile: every distinct layer at every batch size, its mean, and the sums.
 
     The mean has less noise than a single batch size, so a layer that is slower at all of them is found more surely.
     """
@@ -85,7 +85,7 @@ def of_profile(profile: Profile, name: str) -> list[Observation]:
 
 
 def of_run(run: RunRecord, name: str) -> list[Observation]:
-    """Observations of a run: iteration time alone, slowdown, and the background's harvest."""
+    """Returns the observations of a run: iteration time alone, slowdown, and the background's harvest."""
     basis: Basis = "measured" if run.emulated_rank is None else "emulated"
     foreground = run.foreground
     found = [

@@ -39,7 +39,7 @@ class CompletedTask:
 
 
 def default_jobs() -> int:
-    """Number of usable cores, at most :data:`MAX_JOBS`."""
+    """Returns the number of usable cores, at most :data:`MAX_JOBS`."""
     return min(MAX_JOBS, len(usable_cores()))
 
 
@@ -161,7 +161,7 @@ class _NotebookProcesses:
 
 
 def _read_answer(task: NotebookTask, exit_code: int, scratch: Path) -> tuple[ExecutedNotebook | None, str]:
-    """The executed notebook, or None with the reason."""
+    """Returns the executed notebook, or None with the reason."""
     if exit_code == 0:
         answer = json.loads((scratch / ANSWER).read_text(encoding="utf-8"))
         return (ExecutedNotebook(**answer["executed"]), "") if "executed" in answer else (None, answer["problem"])

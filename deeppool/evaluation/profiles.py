@@ -39,5 +39,5 @@ def find_profiles(
 
 
 def _sizes(most: int) -> list[int]:
-    """Powers of two up to ``most``, and ``most`` itself."""
+    """Returns powers of two up to ``most``, and ``most`` itself."""
     return sorted({*(2**exponent for exponent in range(most.bit_length())), most})

@@ -45,7 +45,7 @@ class Evaluation:
         return f"{self.title} ({self.name}; {self.device}, {self.date})"
 
     def explain(self) -> str:
-        """The evaluation as tables: the paper's numbers beside these, and the checks."""
+        """Returns the evaluation as tables: the paper's numbers beside these, and the checks."""
         from deeppool.evaluation.tables import as_text
 
         return as_text(self.heading, self.numbers, self.checks)

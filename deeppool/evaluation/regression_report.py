@@ -100,7 +100,7 @@ class RegressionReport:
         return not (self.moved or self.broken or self.not_run or self.unmet)
 
     def explain(self) -> str:
-        """A summary line, and a table for each kind of finding."""
+        """Returns a summary line, and a table for each kind of finding."""
         return render(str(self), *_tables(self))
 
     def __str__(self) -> str:
@@ -247,7 +247,7 @@ CHANGE_HEADINGS = ("number", "usual", "now", "change", "noise", "runs")
 
 
 def change_row(number: NumberChange) -> tuple[str, ...]:
-    """Cells under :data:`CHANGE_HEADINGS`."""
+    """Returns the cells under :data:`CHANGE_HEADINGS`."""
     if number.band <= SAME * abs(number.usual):
         noise = "none"
     elif number.usual:

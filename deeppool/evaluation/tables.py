@@ -15,7 +15,7 @@ CHECK_HEADINGS = ("check", "", "because")
 
 @cache
 def html_templates() -> jinja2.Environment:
-    """Templates of this package; values are escaped."""
+    """Returns the templates of this package; values are escaped."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("deeppool.evaluation", "templates"),
         autoescape=True,
@@ -36,7 +36,7 @@ def format_value(value: float, unit: str) -> str:
 
 
 def as_text(heading: str, numbers: Sequence[Number], checks: Sequence[Check]) -> str:
-    """The heading, the table of the numbers, and the table of the checks."""
+    """Returns the heading, the table of the numbers, and the table of the checks."""
     number_table = table(*NUMBER_HEADINGS[:-1])
     number_table.add_column(NUMBER_HEADINGS[-1], overflow="fold")
     for number in numbers:
@@ -55,7 +55,7 @@ def as_html(heading: str, numbers: Sequence[Number], checks: Sequence[Check]) ->
 
 
 def html_rows(numbers: Sequence[Number], checks: Sequence[Check]) -> dict[str, object]:
-    """Values of the template for numbers and checks."""
+    """Returns the values of the template for numbers and checks."""
     return {
         "number_headings": NUMBER_HEADINGS,
         "number_rows": [number_row(number) for number in numbers],
@@ -65,7 +65,7 @@ def html_rows(numbers: Sequence[Number], checks: Sequence[Check]) -> dict[str, o
 
 
 def number_row(number: Number) -> tuple[str, ...]:
-    """Cells under :data:`NUMBER_HEADINGS`."""
+    """Returns the cells under :data:`NUMBER_HEADINGS`."""
     paper = number.paper
     if isinstance(paper, float | int):
         paper = format_value(paper, number.unit)
@@ -76,7 +76,7 @@ def number_row(number: Number) -> tuple[str, ...]:
 
 
 def check_row(check: Check) -> tuple[str, ...]:
-    """Cells under :data:`CHECK_HEADINGS`; of an expected failure the reason, too."""
+    """Returns the cells under :data:`CHECK_HEADINGS`; of an expected failure the reason, too."""
     if check.holds or not check.known:
         return check.statement, "holds" if check.holds else "does not hold", check.detail
     return check.statement, "does not hold, as expected", "; ".join(filter(None, (check.detail, check.known)))

@@ -34,11 +34,11 @@ class CheckpointFolder:
         return f"; the last checkpoint is {found}" if found else "; there is no checkpoint"
 
     def next_due(self, updates: int, steps: int) -> int:
-        """The update after which the next checkpoint is due, ``steps`` at the latest."""
+        """Returns the update after which the next checkpoint is due, ``steps`` at the latest."""
         return steps if self.path is None else min(steps, updates + self.every - updates % self.every)
 
     def find_resumable(self) -> tuple[Path, int] | None:
-        """The latest checkpoint and its updates; None: there is none.
+        """Returns the latest checkpoint and its updates; None: there is none.
 
         Raises:
             InvalidValueError: it is of another training.

@@ -110,7 +110,7 @@ def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve
 
 
 def _directions(profile: Profile, index: int, dark: bool) -> list[_Curve]:
-    """Curves of one layer: forward, backward and their sum; only the sum has a measured spread."""
+    """Returns the curves of one layer: forward, backward and their sum; only the sum has a measured spread."""
     neutral = theme.neutral(dark=dark)
     return [
         _Curve(
@@ -130,7 +130,7 @@ def _spreads(profile: Profile, index: int) -> tuple[float, ...]:
 
 
 def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatter]:
-    """Traces of a curve: the interpolated line, the extrapolated line, and the points, which form the legend entry."""
+    """Yields the traces of a curve: interpolated line, extrapolated line, and points, which have the legend entry."""
     sizes = profile.batch_sizes
     estimated = profile.provenance == "estimated"
     for first, last, dash, name in (
@@ -207,7 +207,7 @@ def _whole(profile: Profile, unit: TimeUnit) -> go.Scatter:
 
 
 def _between(first: int, last: int) -> list[int]:
-    """Integer batch sizes spaced evenly on a logarithmic axis."""
+    """Returns the integer batch sizes spaced evenly on a logarithmic axis."""
     steps = [round(first * (last / first) ** (step / STEPS)) for step in range(STEPS + 1)]
     return sorted({*steps, first, last})
 

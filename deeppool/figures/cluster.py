@@ -84,7 +84,7 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
 
 
 def blocks_of(simulation: ClusterSimulation) -> list[GpuBlock]:
-    """Blocks to draw: consecutive intervals of a job are joined, and adjacent GPUs grouped."""
+    """Returns the blocks to draw: consecutive intervals of a job are joined, and adjacent GPUs grouped."""
     gpus: dict[tuple[Kind, str, float, float], list[tuple[int, float]]] = defaultdict(list)
     for group in simulation.groups:
         for kind, job, start, end, share in _merge_intervals(group.stints):
@@ -98,7 +98,7 @@ def blocks_of(simulation: ClusterSimulation) -> list[GpuBlock]:
 
 
 def _merge_intervals(stints: tuple[Interval, ...]) -> Iterator[tuple[Kind, str, float, float, float]]:
-    """Kind, job, start, end and mean share of each run of consecutive intervals with the same job, per role."""
+    """Yields kind, job, start, end and mean share of each run of consecutive intervals with the same job, per role."""
     for kind_of, share in ((_foreground_key, "held"), (_background_key, "harvested")):
         for key, found in groupby(stints, kind_of):
             if key is not None:
@@ -169,7 +169,7 @@ def _bars(blocks: list[GpuBlock], simulation: ClusterSimulation, unit: TimeUnit,
 
 
 def _block_label(block: GpuBlock, whole: float, gpus: int) -> str:
-    """The job's name if it fits into the block on a laptop screen."""
+    """Returns the job's name if it fits into the block on a laptop screen."""
     name = shorten(block.job, 18)
     wide = 900 * (block.end - block.start) > (7 * len(name) + 8) * whole
     tall = _HEIGHTS[0 if block.kind == "foreground" else 1] * block.count > 13 * gpus
@@ -194,7 +194,7 @@ def _throughput(simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> It
 
 
 def _unit(longest: float) -> TimeUnit:
-    """The unit of the time axis; cluster workloads take hours rather than milliseconds."""
+    """Returns the unit of the time axis; cluster workloads take hours rather than milliseconds."""
     for unit in (TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)):
         if longest >= 5 * unit.seconds:
             return unit

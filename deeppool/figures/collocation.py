@@ -121,7 +121,7 @@ def _title(run: RunRecord) -> str:
 
 
 def _headings(run: RunRecord) -> list[str]:
-    """Headings of the panels, with the main result of each."""
+    """Returns the headings of the panels, with the main result of each."""
     if run.background is None:
         return ["Foreground iteration", "Idle time"]
     return [

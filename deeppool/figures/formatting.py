@@ -15,12 +15,12 @@ class TimeUnit:
     seconds: float
 
     def of(self, seconds: float) -> float:
-        """Seconds in this unit."""
+        """Returns the seconds in this unit."""
         return seconds / self.seconds
 
 
 def time_unit(longest: float) -> TimeUnit:
-    """The unit in which an axis up to ``longest`` seconds is easy to read: s, ms or us."""
+    """Returns the unit in which an axis up to ``longest`` seconds is easy to read: s, ms or us."""
     for unit in (TimeUnit("s", 1.0), TimeUnit("ms", 1e-3)):
         if longest >= unit.seconds:
             return unit
@@ -41,7 +41,7 @@ def shorten(name: str, limit: int = 26) -> str:
 
 
 def gpu_ranges(gpus: Iterable[int]) -> str:
-    """``GPU 4–7, 12`` for 4, 5, 6, 7 and 12."""
+    """Formats the GPUs 4, 5, 6, 7 and 12 as ``GPU 4–7, 12``."""
     ordered = sorted(gpus)
     runs: list[tuple[int, int]] = []
     if ordered and ordered[-1] - ordered[0] == len(set(ordered)) - 1:

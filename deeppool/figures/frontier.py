@@ -59,7 +59,7 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
 
 
 def frontier_mark(found: Frontier, plan: Plan) -> go.Scatter:
-    """The trace that marks a plan in the frontier's figure.
+    """Returns the trace that marks a plan in the frontier's figure.
 
     Raises:
         InvalidValueError: the plan is for another model, batch or cluster.
@@ -142,7 +142,7 @@ def _axis(values: Sequence[float], unit: TimeUnit) -> dict[str, object]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round tick values between two powers of ten, about ten at most."""
+    """Returns round tick values between two powers of ten, about ten at most."""
     steps = (1, 2, 5) if high - low < _MANY_POWERS else (1,)
     powers = range(math.floor(low), math.ceil(high) + 1)
     found = [step * 10.0**power for power in powers for step in steps]

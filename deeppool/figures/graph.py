@@ -126,7 +126,7 @@ class _Canvas:
         return self.at(row, self.placed.lanes[layer], self.column(row))
 
     def room(self) -> list[int]:
-        """Per layer, the characters that fit between it and the next layer or edge in its row."""
+        """Returns, per layer, the characters that fit between it and the next layer or edge in its row."""
         occupied: dict[int, set[int]] = {}
         for layer, row in enumerate(self.placed.rows):
             occupied.setdefault(row, set()).add(self.placed.lanes[layer])
@@ -142,12 +142,12 @@ class _Canvas:
         return found
 
     def lane_of(self, source: int, target: int) -> int:
-        """Lane of an edge."""
+        """Returns the lane of an edge."""
         lanes = self.placed.lanes
         return self.placed.edge_lanes.get((source, target), max(lanes[source], lanes[target]))
 
     def path(self, source: int, target: int) -> Iterator[tuple[float | None, float | None]]:
-        """Corners of an edge, which continues from the bottom of a column at the top of the next one."""
+        """Yields the corners of an edge, which continues from the bottom of a column at the top of the next one."""
         first, last = self.placed.rows[source], self.placed.rows[target]
         lane = self.lane_of(source, target)
         begin, end = self.column(first), self.column(last)
@@ -179,7 +179,7 @@ def _edges(page: _Canvas, dark: bool) -> go.Scatter:
 def _layers(
     page: _Canvas, values: list[float | None], hover: "_Hover", colour_by: Quantity, dark: bool
 ) -> Iterator[go.Scatter]:
-    """Traces of layers with a value, and of those without one, which have a legend entry."""
+    """Yields the traces of layers with a value, and of those without one, which have a legend entry."""
     coloured = [index for index, value in enumerate(values) if value]
     blank = [index for index, value in enumerate(values) if not value]
     room = page.room()
@@ -228,7 +228,7 @@ def _blank_name(colour_by: Quantity) -> str:
 
 
 def output_bytes(graph: LayerGraph) -> list[int | None]:
-    """Bytes per sample of each layer's output, counted once for any number of readers; None without readers."""
+    """Returns the bytes per sample of each layer's output, once for any number of readers; None without readers."""
     found: list[int | None] = [None] * len(graph.layers)
     for layer in graph.layers:
         for source, size in zip(layer.predecessors, layer.input_bytes, strict=True):
@@ -256,7 +256,7 @@ class _Hover:
         self.whole = profile.iteration_time(batch) if profile else 0.0
 
     def of(self, index: int) -> list[str]:
-        """Name of a layer, and lines that describe it."""
+        """Returns the name of a layer, and lines that describe it."""
         layer: Layer = self.graph.layers[index]
         output = self.outputs[index]
         lines = [
@@ -277,13 +277,13 @@ class _Hover:
 
 
 def _operators(names: tuple[str, ...], limit: int = 6) -> str:
-    """Operator names such as ``conv2d + batch_norm + relu``; only the first ``limit`` of many."""
+    """Returns the operator names such as ``conv2d + batch_norm + relu``; only the first ``limit`` of many."""
     more = f" + {len(names) - limit} more" if len(names) > limit else ""
     return " + ".join(names[:limit]) + more
 
 
 def _colour_axis(values: list[float | None], colour_by: Quantity, dark: bool) -> dict[str, object]:
-    """A logarithmic colour axis with labels at round values."""
+    """Returns a logarithmic colour axis with labels at round values."""
     known = [value for value in values if value]
     most = max(known, default=1.0)
     least = max(min(known, default=1.0), most / 10**DECADES)

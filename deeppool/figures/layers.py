@@ -101,7 +101,7 @@ def _times(plan: Plan, hovers: Hovers, part: SpanKind, unit: TimeUnit, dark: boo
 
 
 def _amplifications(plan: Plan, hovers: Hovers, dark: bool) -> list[dict[str, object]]:
-    """Points of the layers, in two groups: times within the profile, and extrapolated times."""
+    """Returns the points of the layers, in two groups: times within the profile, and extrapolated times."""
     groups: dict[bool, list[int]] = {}
     for index, layer in enumerate(plan.layers):
         groups.setdefault(layer.name in plan.extrapolated_layers, []).append(index)
@@ -128,7 +128,7 @@ def _amplifications(plan: Plan, hovers: Hovers, dark: bool) -> list[dict[str, ob
 
 
 def _hover(layer: LayerAssignment, plan: Plan) -> list[str]:
-    """Name, GPUs, time and amplification of a layer as texts."""
+    """Returns name, GPUs, time and amplification of a layer as texts."""
     note = " (extrapolated)" if layer.name in plan.extrapolated_layers else ""
     return [
         escape(layer.name),
@@ -139,7 +139,7 @@ def _hover(layer: LayerAssignment, plan: Plan) -> list[str]:
 
 
 def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> dict[str, object]:
-    """A labelled line at the limit; extends the axis range beyond it."""
+    """Returns a labelled line at the limit; extends the axis range beyond it."""
     limit = plan.amplification_limit
     if limit is None:
         return {}

@@ -65,13 +65,13 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = Fa
 
 
 def mean_alone(samples: Iterable[LiveSample]) -> float | None:
-    """Mean seconds of an iteration alone on active cores; None until one was measured."""
+    """Returns the mean seconds of an iteration alone on active cores; None until one was measured."""
     alone = [one.seconds for one in samples if one.condition == "awake" and one.seconds is not None]
     return fmean(alone) if alone else None
 
 
 def throughput(samples: Sequence[LiveSample]) -> list[tuple[float, float | None]]:
-    """Times, and the samples per second of all background jobs at those times.
+    """Returns the times, and the samples per second of all background jobs at those times.
 
     A job reports twice a second while it trains; its throughput between two reports is taken as constant. None: the
     jobs are paused, or one of them has not reported twice since it resumed.
@@ -104,7 +104,7 @@ def _latest(samples: Sequence[LiveSample]) -> list[LiveSample]:
 
 
 def _iterations(samples: Sequence[LiveSample], unit: TimeUnit, dark: bool) -> list[go.Scatter]:
-    """A trace for each kind, also for empty ones, so that updates of a displayed figure only change values."""
+    """Returns a trace for each kind, also for empty ones, so that updates of a figure only change values."""
     colours = {"collocated": theme.GREEN, "learning": theme.PURPLE, "alone": theme.neutral(dark=dark)}
     traces = []
     for name in dict.fromkeys(name for name, _ in _MARKERS.values()):
@@ -149,7 +149,7 @@ def _level(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit, d
 
 
 def _bound(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit) -> go.Scatter:
-    """The bound over time, a step at each change, with gaps while the foreground is alone."""
+    """Returns the bound over time, a step at each change, with gaps while the foreground is alone."""
     held = [] if level is None else [(one.time, one.bound) for one in samples if one.condition != "background alone"]
     return go.Scatter(
         name="bound",

@@ -158,7 +158,7 @@ def _hover(point: ScalingPoint) -> list[str]:
 
 
 def _draw_legend(figure: go.Figure, study: ScalingStudy, dark: bool) -> None:
-    """Legend entries for each colour, dash and marker, instead of every combination."""
+    """Draws legend entries for each colour, dash and marker, instead of every combination."""
     plain = {"color": theme.neutral(dark=dark), "width": 2}
     keys: list[tuple[str, dict[str, object]]] = [
         (strategy, {"legendgroup": strategy, "mode": "lines", "line": {"color": colour, "width": 2}})

@@ -26,7 +26,7 @@ _BOTTOM = 56
 
 
 def colour(kind: SpanKind, *, dark: bool = False) -> str:
-    """The colour of a span kind in all figures."""
+    """Returns the colour of a span kind in all figures."""
     return {
         "forward": SKY_BLUE,
         "backward": BLUE,
@@ -39,22 +39,22 @@ def colour(kind: SpanKind, *, dark: bool = False) -> str:
 
 
 def paper(*, dark: bool = False) -> str:
-    """The page's background colour, also of the line between two spans."""
+    """Returns the page's background colour, also of the line between two spans."""
     return _PAPER[dark]
 
 
 def neutral(*, dark: bool = False) -> str:
-    """The colour of values without a span kind: counts, whole iterations."""
+    """Returns the colour of values without a span kind: counts, whole iterations."""
     return _NEUTRAL[dark]
 
 
 def soft(*, dark: bool = False) -> str:
-    """The colour of a second series next to :func:`neutral`."""
+    """Returns the colour of a second series next to :func:`neutral`."""
     return _SOFT[dark]
 
 
 def ramp(*, dark: bool = False) -> list[str]:
-    """A colour scale whose large values contrast with the page; also readable in greyscale."""
+    """Returns a colour scale whose large values contrast with the page; also readable in greyscale."""
     # Cividis (Nunez, Anderton and Renslow, PLOS ONE 2018) without its ends, which lack contrast to the page.
     steps = ["#2A3F6D", "#575D6D", "#7D7C78", "#A59C74", "#D2C060", "#FEE838"]
     return steps if dark else ["#E6D56A", "#BFAF6B", "#97917A", "#70717B", "#434E6C", "#00224E"]
@@ -62,7 +62,7 @@ def ramp(*, dark: bool = False) -> list[str]:
 
 @cache
 def template(*, dark: bool = False) -> go.layout.Template:
-    """A plotly template: thin grids, the legend above the panels, room for long names."""
+    """Returns a plotly template: thin grids, the legend above the panels, room for long names."""
     axis = {
         "gridcolor": _GRID[dark],
         "linecolor": _GRID[dark],
@@ -141,7 +141,7 @@ def theme_layout(
 
 
 def stacked(shares: Sequence[float], *, gap: float) -> dict[str, dict[str, object]]:
-    """Axes of stacked panels with a common horizontal axis, labelled at the lowest panel.
+    """Returns the axes of stacked panels with a common horizontal axis, labelled at the lowest panel.
 
     Properties of a layout, as ``plotly.subplots.make_subplots`` makes them, in a hundredth of its time.
 

@@ -42,7 +42,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
 
 
 def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
-    """The trace that marks a plan in the shared cluster's figure.
+    """Returns the trace that marks a plan in the shared cluster's figure.
 
     Raises:
         InvalidValueError: the plan is of another foreground, or of another cluster.
@@ -61,7 +61,7 @@ def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
 
 
 def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
-    """Trace of the efficient plans with the background in their idle time."""
+    """Returns the trace of the efficient plans with the background in their idle time."""
     points = shared.efficient()
     return go.Scatter(
         name="burst parallel, collocated",
@@ -77,7 +77,7 @@ def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
 
 
 def partition_marks(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
-    """Traces of static partitions, burst parallel and data parallel."""
+    """Yields the traces of static partitions, burst parallel and data parallel."""
     for points, symbol, place in (
         (shared.burst_parallel_partitions, "diamond-open", None),
         (shared.data_parallel_partitions, "square", "bottom center"),
@@ -105,7 +105,7 @@ _HOVER = (
 
 
 def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
-    """Hover texts of a point: strategy, GPUs, iteration time, throughputs, and the ratio to data parallelism."""
+    """Returns hover texts of a point: strategy, GPUs, iteration time, throughputs, ratio to data parallelism."""
     rest = shared.gpus - point.gpus
     return [
         f"{point.strategy}, {'collocated' if point.collocated else 'static partition'}",

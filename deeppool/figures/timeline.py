@@ -102,7 +102,7 @@ class VisibleRange:
         return [self.unit.of(self.start), self.unit.of(self.end)]
 
     def part_of(self, row: Row, kinds: Collection[SpanKind] | None) -> Row:
-        """The visible spans of some kinds, and those up to one width outside, for panning by mouse."""
+        """Returns the visible spans of some kinds, and those up to one width outside, for panning by mouse."""
         first, last = self.start - self.width, self.end + self.width
         near = (span for span in row.spans if span.end >= first and span.start <= last)
         return Row(row.gpus, tuple(span for span in near if kinds is None or span.kind in kinds))
@@ -117,7 +117,7 @@ def _checked(window: Window) -> Window:
 
 
 def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]:
-    """A panel's heading as an annotation above its axis."""
+    """Returns a panel's heading as an annotation above its axis."""
     share = f", foreground holds {100 * panel.held:.0f} % of GPU time" if panel.duration else ""
     basis = f" {panel.basis}" if panel.basis else ""
     return {
@@ -135,7 +135,7 @@ def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]
 
 
 def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool) -> Iterator[Bar]:
-    """One trace per kind, because a browser takes minutes for a trace per span."""
+    """Yields one trace per kind, because a browser takes minutes for a trace per span."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
         rows = [Row(row.gpus, joined(row.spans, seen.width / 1000)) for row in rows]
     row_parts = _row_parts(rows)
@@ -174,7 +174,7 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool)
 
 
 def _row_parts(rows: list[Row]) -> dict[SpanKind, TimelineRow]:
-    """Vertical positions per kind: foreground and background divide a row if they ever overlap."""
+    """Returns the vertical positions per kind: foreground and background divide a row if they ever overlap."""
     if not any(_collocated(row) for row in rows):
         return dict.fromkeys(theme.KINDS, _WHOLE)
     row_parts: dict[SpanKind, TimelineRow] = dict.fromkeys(theme.KINDS, TimelineRow(-0.42, 0.52))
@@ -188,19 +188,19 @@ def _collocated(row: Row) -> bool:
 
 
 def _hairlines(spans: list[Span], longest: float, dark: bool) -> dict[str, object]:
-    """Outlines that separate spans of one colour, omitted around thin spans, which they would cover."""
+    """Returns the outlines that separate spans of one colour, omitted around thin spans, which they would cover."""
     return {"color": theme.paper(dark=dark), "width": [0.6 if span.duration > longest / 200 else 0 for span in spans]}
 
 
 def _bar_label(span: Span, longest: float) -> str:
-    """The span's name if it fits on a laptop, where the axis has about 900 pixels."""
+    """Returns the span's name if it fits on a laptop, where the axis has about 900 pixels."""
     name = shorten(span.name)
     wide = 900 * span.duration > (7 * len(name) + 8) * longest
     return escape(name) if wide and span.kind != "idle" else ""
 
 
 def _row_height(rows: int) -> int:
-    """Height of a row in pixels, smaller for more rows."""
+    """Returns the height of a row in pixels, smaller for more rows."""
     return 34 if rows <= 4 else 28 if rows <= 16 else max(900 // rows, 4)
 
 

@@ -76,7 +76,7 @@ Source = Plan | Simulation | RunRecord | Timeline | TimelinePanel
 
 
 def panels_of(*sources: Source) -> tuple[TimelinePanel, ...]:
-    """Panels of plans (replayed on a virtual clock), simulations and runs, predicted before measured.
+    """Returns the panels of plans (replayed on a virtual clock), simulations and runs, predicted before measured.
 
     Raises:
         InvalidValueError: no source, one without GPUs, or one that is none of these.
@@ -88,7 +88,7 @@ def panels_of(*sources: Source) -> tuple[TimelinePanel, ...]:
 
 
 def rows_of(source: Timeline) -> list[Row]:
-    """One row per GPU; above ``GROUPED_ABOVE`` GPUs, one row for all that do the same."""
+    """Returns one row per GPU; above ``GROUPED_ABOVE`` GPUs, one row for all that do the same."""
     spans: dict[int, list[Span]] = {gpu: [] for gpu in range(source.gpus)}
     for span in source.spans:
         spans.setdefault(span.gpu, []).append(span)

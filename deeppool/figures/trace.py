@@ -19,7 +19,7 @@ _THREADS = 1_000_000
 
 
 def chrome_trace(*timelines: Timeline) -> dict[str, Any]:
-    """One process per timeline, one thread per GPU, one complete event per span; times in microseconds.
+    """Returns one process per timeline, one thread per GPU, one complete event per span; times in microseconds.
 
     Raises:
         InvalidValueError: no timeline, or something else.
@@ -84,7 +84,7 @@ def _event(process: int, span: Span, timeline: Timeline) -> dict[str, Any]:
 
 
 def _thread(process: int, span: Span) -> int:
-    """Thread id of a GPU, followed by that of its background job."""
+    """Returns the thread id of a GPU, followed by that of its background job."""
     return process * _THREADS + 2 * span.gpu + (span.kind == "background")
 
 

@@ -121,7 +121,7 @@ def _trace(mark: _Mark, number: int) -> go.Scatter:
 
 
 def _bars(values: Sequence[float]) -> dict[str, object] | None:
-    """Error bars from the smallest to the largest value; None for a single value."""
+    """Returns error bars from the smallest to the largest value; None for a single value."""
     if len(values) < 2:
         return None
     middle = median(values)

@@ -141,7 +141,7 @@ def _between(
 
 
 def _pieces(layers: tuple[int, ...], predecessors: Edges) -> list[tuple[int, ...]]:
-    """Connected components, each in topological order, ordered by their first layer."""
+    """Returns connected components, each in topological order, ordered by their first layer."""
     parent = {layer: layer for layer in layers}
 
     def root(layer: int) -> int:

@@ -212,7 +212,7 @@ def frontier(
 def _peaks(
     costs: CostTable, memory: MemoryModel, plans: list[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> list[int | None]:
-    """Bytes on the GPU that holds most, per plan (options and first GPUs of its layers)."""
+    """Returns the bytes on the GPU that holds most, per plan (options and first GPUs of its layers)."""
     if not memory.known:
         return [None] * len(plans)
     in_sequence = memory.peaks_in_sequence(np.array(costs.gpu_counts)[[options for options, _ in plans]]).tolist()

@@ -12,7 +12,7 @@ GRAPHS_BOUND = 0.05
 
 
 def bound(graphs: bool) -> float:
-    """Relative deviation of the layer sum beyond which a profile has a warning."""
+    """Returns the relative deviation of the layer sum beyond which a profile has a warning."""
     return GRAPHS_BOUND if graphs else EAGER_BOUND
 
 

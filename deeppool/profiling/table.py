@@ -175,7 +175,7 @@ class Profile:
         return "\n".join([*lines, *(f"  caution: {sentence}" for sentence in self.caveats())])
 
     def iteration_time(self, batch: int) -> float:
-        """Forward plus backward seconds of all layers on one GPU."""
+        """Returns the forward plus backward seconds of all layers on one GPU."""
         return sum(self.time(index, batch).total for index in range(len(self.graph.layers)))
 
     def __str__(self) -> str:

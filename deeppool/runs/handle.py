@@ -217,7 +217,7 @@ class RunHandle(Generic[Result]):
                 _LOG.exception("%s is no longer shown", self.name)
 
     def _wrap(self, theirs: Callable[..., None] | None, ours: Callable[..., None]) -> Callable[..., None]:
-        """A callback that ends a cancelled run, records its arguments and calls the user's own callback."""
+        """Returns a callback that ends a cancelled run, records its arguments and calls the user's own callback."""
 
         def callback(*values: Any) -> None:
             self._cancellation.check()
@@ -235,7 +235,7 @@ class RunHandle(Generic[Result]):
         return f"{self.name}: done in {took}" if self._ended else f"{self.name}: {self.doing} ({share}, {took})"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """A live view in a notebook, a line of text elsewhere."""
+        """Returns a live view in a notebook, a line of text elsewhere."""
         plain = {"text/plain": repr(self)}
         if "ipykernel" not in sys.modules:
             return plain

@@ -58,7 +58,7 @@ def iterations_per_round(total: int, seconds: float, step: float = 0.0) -> list[
 
 
 def rounds_per_block(rounds: int, seconds: float) -> int:
-    """Consecutive rounds treated as autocorrelated; leaves at least three blocks.
+    """Returns the consecutive rounds treated as autocorrelated; leaves at least three blocks.
 
     Args:
         rounds: rounds of the run.

@@ -119,7 +119,7 @@ def _background(
 
 
 def _mean(losses: list[float]) -> float | None:
-    """Mean of some losses; None where it is not finite, which JSON cannot express, or there are none."""
+    """Returns the mean of some losses; None where it is not finite, which JSON cannot express, or there are none."""
     mean = sum(losses) / len(losses) if losses else math.nan
     return mean if math.isfinite(mean) else None
 

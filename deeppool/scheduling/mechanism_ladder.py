@@ -15,7 +15,7 @@ class Rung:
 
 
 def mechanism_ladder(batch: int = 4, smaller_batch: int = 1, bound: float = 0.01) -> dict[str, Rung]:
-    """Each rung adds one mechanism to those before it; the bound on the mean slowdown is not in the paper.
+    """Returns the rungs, each with one more mechanism than the one before; the last, a bound, is not in the paper.
 
     CUDA graphs, the paper's first step, are not a mechanism of sharing: a plan of a profile with graphs has
     them on every rung.

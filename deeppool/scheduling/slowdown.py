@@ -140,7 +140,7 @@ class Slowdown:
         return Estimate(self._times.mean, math.sqrt(self._variance()), self._alone, self._times.count)
 
     def _variance(self) -> float:
-        """Variance of the mean, from blocks if there are three: noise of a shared machine is autocorrelated."""
+        """Returns the variance of the mean, from blocks if there are three, as noise may be autocorrelated."""
         blocks = replace(self._blocks)
         if self._block.count >= Baseline.KEPT:
             blocks.add(self._block.mean)

@@ -150,7 +150,7 @@ class AmplificationExplorer(Panel):
         return self._task.wait(timeout)
 
     def static(self) -> go.Figure:
-        """The frontier figure, with the displayed plan marked."""
+        """Returns the frontier figure, with the displayed plan marked."""
         with self._drawing:
             query, plan = self._query, self._plan
         return figures.frontier(self._plans.frontier(query), plan, dark=self.dark)

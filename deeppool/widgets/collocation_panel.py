@@ -118,7 +118,7 @@ class CollocationPanel(Panel):
             self.run.request_cancel()
 
     def static(self) -> go.Figure:
-        """The figure of the last run; before the first run, the plan's timeline."""
+        """Returns the figure of the last run; before the first run, the plan's timeline."""
         if self.record is not None:
             return figures.collocation(self.record, dark=self.dark)
         return figures.timeline(self.plan, dark=self.dark)
@@ -180,7 +180,7 @@ class CollocationPanel(Panel):
 
 
 def describe_jobs(jobs: Iterable[BackgroundSample]) -> str:
-    """HTML with a line for each background job, and the reason if it has ended."""
+    """Returns HTML with a line for each background job, and the reason if it has ended."""
     return "<br>".join(
         f'<span role="alert" style="color: var(--jp-error-color1, #b00)">background of rank {job.rank} has ended after '
         f"{job.steps} steps: {html.escape(job.reason)}; the foreground goes on</span>"

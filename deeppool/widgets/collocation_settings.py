@@ -79,7 +79,7 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
         self.bound.observe(lambda _: callback(self.max_slowdown), "value")
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for :func:`deeppool.launch`."""
+        """Returns keyword arguments for :func:`deeppool.launch`."""
         seconds = float(self.seconds.value)
         if self.policy.value == "none":
             return {"background": None, "policy": None, "seconds": seconds}

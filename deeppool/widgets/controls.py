@@ -10,7 +10,7 @@ LABEL = {"description_width": "13em"}
 
 
 def steps(label: str, options: Mapping[str, Any], value: Any) -> ipywidgets.SelectionSlider:
-    """A slider over named values that reports every value it passes.
+    """Returns a slider over named values that reports every value it passes.
 
     Args:
         label: label, with the unit.
@@ -28,7 +28,7 @@ def steps(label: str, options: Mapping[str, Any], value: Any) -> ipywidgets.Sele
 
 
 def choice(label: str, options: Mapping[str, Any] | Sequence[str], value: Any) -> ipywidgets.Dropdown:
-    """A drop-down list.
+    """Returns a drop-down list.
 
     Args:
         label: label, with the unit.
@@ -46,7 +46,7 @@ def grid(*controls: ipywidgets.Widget, columns: int = 2) -> ipywidgets.GridBox:
 
 
 def powers(most: int, value: int) -> dict[str, int]:
-    """Powers of two up to ``most``, plus ``value``, as text → number."""
+    """Returns powers of two up to ``most``, plus ``value``, as text → number."""
     found = {2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most} | {value}
     return {f"{count:,}": count for count in sorted(found)}
 

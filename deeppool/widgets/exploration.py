@@ -38,7 +38,7 @@ class PlanQuery:
 
 
 def at_speed(cluster: Cluster, bandwidth: float | None) -> Cluster:
-    """The cluster with all links at one bandwidth, full bisection and its own latencies; None: unchanged."""
+    """Returns the cluster with all links at one bandwidth, full bisection and its own latencies; None: unchanged."""
     if bandwidth is None:
         return cluster
     rate = format_bit_rate(bandwidth)
@@ -70,11 +70,11 @@ class PlanCache:
         self._cache: dict[str, OrderedDict[Hashable, Any]] = {}
 
     def costs(self, query: PlanQuery) -> CostTable:
-        """The cost table of a query; takes milliseconds."""
+        """Returns the cost table of a query; takes milliseconds."""
         return self._compute_once("costs", query, lambda: cost_table(self.profile, query.cluster, query.global_batch))
 
     def plan(self, query: PlanQuery, limit: float | None, *, explained: bool = False) -> Plan:
-        """The plan for a query; takes milliseconds, or seconds with the alternatives of a deep model.
+        """Returns the plan for a query; takes milliseconds, or seconds with the alternatives of a deep model.
 
         Raises:
             InvalidValueError: a limit below 1.
@@ -88,21 +88,21 @@ class PlanCache:
         return self._compute_once("plan", (query, limit, explained), search)
 
     def frontier(self, query: PlanQuery) -> Frontier:
-        """All efficient plans; takes milliseconds to seconds."""
+        """Returns all efficient plans; takes milliseconds to seconds."""
         return self._compute_once("frontier", query, lambda: frontier(self.profile, query.cluster, query.global_batch))
 
     def shared(self, query: PlanQuery) -> SharedCluster:
-        """Ways to share the cluster; computes a frontier for every smaller GPU count, too."""
+        """Returns ways to share the cluster; computes a frontier for every smaller GPU count, too."""
         return self._compute_once(
             "shared", query, lambda: share(self.profile, query.cluster, query.global_batch, self.background)
         )
 
     def compare(self, view: View, query: PlanQuery) -> Frontier | SharedCluster:
-        """The frontier or the shared cluster, depending on the view."""
+        """Returns the frontier or the shared cluster, depending on the view."""
         return self.frontier(query) if view == "frontier" else self.shared(query)
 
     def cached(self, view: View, query: PlanQuery) -> Frontier | SharedCluster | None:
-        """Result of :meth:`compare` if it is cached, else None."""
+        """Returns the result of :meth:`compare` if it is cached, else None."""
         answers: OrderedDict[Hashable, Any] = self._cache.get(view, OrderedDict())
         found: Frontier | SharedCluster | None = answers.get(query)
         return found

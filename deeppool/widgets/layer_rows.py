@@ -25,7 +25,7 @@ NAMES = 3
 
 
 def layer_rows(profile: Profile, batch: int) -> list[list[Cell]]:
-    """One row per layer, under :data:`HEADS`.
+    """Returns one row per layer, under :data:`HEADS`.
 
     Args:
         profile: whose layers and times are shown.
@@ -70,5 +70,5 @@ def _percent(share: float | None) -> Cell:
 
 
 def _bytes(size: int | None) -> Cell:
-    """Unknown sizes sort below all others."""
+    """Returns the sort key and text of a size; unknown sizes sort below all others."""
     return ("–", -1.0) if size is None else (format_bytes(size), float(size))

@@ -41,7 +41,7 @@ def update_trace(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
 
 
 def figure_lock(shown: go.FigureWidget) -> threading.RLock:
-    """The lock of a figure, which drawing and message handling share."""
+    """Returns the lock of a figure, which drawing and message handling share."""
     lock: threading.RLock = shown.__dict__.setdefault("_turn", threading.RLock())
     return lock
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 
 def paragraph(content: str, name: str = "") -> str:
-    """HTML at ordinary line height; ``name`` is a CSS class by which tests find it."""
+    """Returns HTML at ordinary line height; ``name`` is a CSS class by which tests find it."""
     return f'<div class="{name}" style="line-height: 1.5">{content}</div>'
 
 
 def bullet_list(sentences: Iterable[str]) -> str:
-    """An HTML list of escaped sentences; empty for no sentences."""
+    """Returns an HTML list of escaped sentences; empty for no sentences."""
     items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
     return f'<ul style="margin: 0; padding-left: 1.5em">{items}</ul>' if items else ""

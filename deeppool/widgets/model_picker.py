@@ -128,7 +128,7 @@ class ModelPicker(Panel):
         self.guarded(self._draw)()
 
     def static(self) -> go.Figure | None:
-        """The figure of the captured graph; None if no capture was requested."""
+        """Returns the figure of the captured graph; None if no capture was requested."""
         if self.row.run is None and self._captured is None:
             return None
         return figures.graph(self.graph, self._matching_profile(), dark=self.dark)
@@ -246,7 +246,7 @@ class ModelPicker(Panel):
         return ["the profile belongs to another graph, so no times are shown"] if differs else []
 
     def _matching_profile(self) -> Profile | None:
-        """The profile if it belongs to the displayed graph, else None."""
+        """Returns the profile if it belongs to the displayed graph, else None."""
         same = (
             self._profile is not None
             and self._captured is not None
@@ -256,7 +256,7 @@ class ModelPicker(Panel):
 
 
 def describe(found: "Coverage", model: str, notes: Sequence[str] = ()) -> str:
-    """HTML with the coverage of a model by its graph, a collapsed list of operators, and warnings."""
+    """Returns HTML with the coverage of a model by its graph, a collapsed list of operators, and warnings."""
     counts = ", ".join(f"{name} {count}" for name, count in found.operators)
     return paragraph(
         f"<b>{html.escape(model)}</b>: {html.escape(str(found))}"

@@ -93,7 +93,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         return str(self._error_box.value)
 
     def static(self) -> go.Figure | None:
-        """The panel's content as a figure for a page without a kernel; None if there is nothing to draw."""
+        """Returns the panel's content as a figure for a page without a kernel; None if there is nothing to draw."""
         return None
 
     def _ipython_display_(self) -> None:
@@ -106,14 +106,14 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         figure._ipython_display_()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """The widget's MIME bundle; a line of text if :data:`STATIC` is set."""
+        """Returns the widget's MIME bundle; a line of text if :data:`STATIC` is set."""
         if os.environ.get(STATIC):
             return {"text/plain": f"({type(self).__name__}: open the notebook to use it)"}
         return super()._repr_mimebundle_(**options)
 
 
 def _figures(widgets: Sequence[ipywidgets.Widget]) -> Iterator[go.FigureWidget]:
-    """Figures among widgets and their descendants."""
+    """Yields the figures among widgets and their descendants."""
     for widget in widgets:
         if isinstance(widget, go.FigureWidget):
             yield widget

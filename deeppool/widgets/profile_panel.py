@@ -118,7 +118,7 @@ class ProfilePanel(Panel):
         return tuple(self._profile.graph.layers[index].name for index in self.table.selected)
 
     def static(self) -> go.Figure | None:
-        """The curve of the whole iteration over the batch sizes; measures first if needed."""
+        """Returns the curve of the whole iteration over the batch sizes; measures first if needed."""
         return figures.batch_curves(self.profile, dark=self.dark)
 
     # -- controls ---------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class ProfilePanel(Panel):
 
 
 def describe(profile: Profile) -> str:
-    """HTML with a profile's provenance, device, date, method and caveats."""
+    """Returns HTML with a profile's provenance, device, date, method and caveats."""
     measured = profile.provenance == "measured"
     colour = MEASURED if measured else ESTIMATED
     badge = (

@@ -85,7 +85,7 @@ class RunBrowser(Panel):
         self._choose()
 
     def static(self) -> go.Figure | None:
-        """The displayed figure."""
+        """Returns the displayed figure."""
         return None if self._view is None else self._view.figure
 
     def _offer(self, chosen: Path | None, other: Path | None) -> None:
@@ -118,7 +118,7 @@ class RunBrowser(Panel):
             self._draw()
 
     def _read(self, path: Path) -> Any:
-        """A record, read once for each version of its file."""
+        """Returns a record, read once for each version of its file."""
         key = path, next(entry.saved for entry in self.entries if entry.path == path)
         if key not in self._loaded:
             self._loaded = {known: record for known, record in self._loaded.items() if known[0] != path}
@@ -157,7 +157,7 @@ class RunBrowser(Panel):
 
 
 def line(entry: Entry) -> str:
-    """A file's row in the list, with non-breaking spaces, which a list box does not collapse."""
+    """Returns a file's row in the list, with non-breaking spaces, which a list box does not collapse."""
     when, name, kind, model = COLUMNS
     row = f"{entry.saved:%Y-%m-%d %H:%M:%S}".ljust(when) + "  " + shorten(entry.path.name, name).ljust(name) + "  "
     if entry.problem is not None:

@@ -100,5 +100,5 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
 
 
 def side_by_side(*controls: ipywidgets.Widget) -> ipywidgets.HBox:
-    """A row of controls that wraps on a narrow page."""
+    """Returns a row of controls that wraps on a narrow page."""
     return ipywidgets.HBox(controls, layout={"flex_flow": "row wrap"})

@@ -97,6 +97,6 @@ class _Row:
 
 
 def describe(run: RegisteredRun) -> str:
-    """HTML with a run's activity, progress and origin."""
+    """Returns HTML with a run's activity, progress and origin."""
     what, where = html.escape(f"{run.what}: {run.doing}"), html.escape(f"{run.where}, in {run.folder}")
     return f"<b>{what}</b>, {100 * run.progress:.0f} %, {format_seconds(run.age)}<br>{where} (process {run.pid})"

@@ -65,7 +65,7 @@ def _axes(*, dark: bool) -> go.Figure:
 
 
 def busy(telemetry: Telemetry) -> Lines:
-    """Utilisation in percent of each GPU, of its multiprocessors if measured, and of each core."""
+    """Returns the utilisation in percent of each GPU, of its multiprocessors if measured, and of each core."""
     samples = telemetry.samples[-SHOWN:]
     lines: dict[str, Sequence[float | None]] = {}
     for index in range(len(telemetry.gpus)):
@@ -79,7 +79,7 @@ def busy(telemetry: Telemetry) -> Lines:
 
 
 def memory(telemetry: Telemetry) -> Lines:
-    """GiB used on each GPU and by the processes of the run, and GiB available on the machine."""
+    """Returns the GiB used on each GPU and by the processes of the run, and GiB available on the machine."""
     samples = telemetry.samples[-SHOWN:]
     lines: dict[str, Sequence[float | None]] = {}
     for index in range(len(telemetry.gpus)):
@@ -92,7 +92,7 @@ def memory(telemetry: Telemetry) -> Lines:
 
 
 def describe(telemetry: Telemetry) -> str:
-    """HTML with the power and energy of each GPU, or why none is shown, and the processes, busiest first."""
+    """Returns HTML with the power and energy of each GPU, or why none is shown, and the processes, busiest first."""
     rows = [html.escape(f"no GPU: {telemetry.gpu_problem}")] if telemetry.gpu_problem else []
     if not telemetry.samples:
         return "<br>".join([*rows, "no sample yet"])

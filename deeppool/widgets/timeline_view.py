@@ -109,7 +109,7 @@ class TimelineView(Panel):
         return written
 
     def static(self) -> go.Figure:
-        """The displayed figure."""
+        """Returns the displayed figure."""
         start, end = self._seconds()
         whole = end - start >= self._longest * (1 - 1 / STEPS)
         kinds = {kind for kind, button in self.kinds.items() if button.value}
@@ -211,7 +211,7 @@ def _scaled(start: float, end: float, factor: float) -> Window:
 
 
 def _within(window: Window, longest: float) -> Window:
-    """The window shifted, and shortened if necessary, to lie within the iteration."""
+    """Returns the window shifted, and shortened if necessary, to lie within the iteration."""
     start, end = window
     width = min(max(end - start, NARROWEST * longest), longest)
     start = min(max(start, 0.0), longest - width)
@@ -219,7 +219,7 @@ def _within(window: Window, longest: float) -> Window:
 
 
 def _choices(panels: tuple[TimelinePanel, ...]) -> list[tuple[str, int]]:
-    """(text, position) of each entry of the timeline list; all timelines first."""
+    """Returns (text, position) of each entry of the timeline list; all timelines first."""
     every = "all, one below the other" if len(panels) > 1 else f"{panels[0].provenance}: {panels[0].title}"
     each = [(f"{panel.provenance}: {panel.title}", index) for index, panel in enumerate(panels)]
     return [(every, ALL), *(each if len(panels) > 1 else [])]

@@ -48,12 +48,12 @@ class CpuBench:
         return list(self._backgrounds)
 
     def alone(self, kernel: int, seconds: float) -> float:
-        """Kernels per second of the foreground, or of a background: they are equal."""
+        """Returns the kernels per second of the foreground, or of a background: they are equal."""
         (done,) = run([self._foreground], kernel, seconds)
         return float(done["count"] / done["seconds"])
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
-        """Kernels per second of both."""
+        """Returns the kernels per second of both."""
         child = self._backgrounds[arrangement]
         with running([child], background) as (beside,):
             (done,) = run([self._foreground], foreground, seconds, beside=child)

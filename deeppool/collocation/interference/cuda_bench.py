@@ -67,11 +67,11 @@ class CudaBench:
         torch.cuda.synchronize()
 
     def alone(self, kernel: int, seconds: float) -> float:
-        """Kernels per second."""
+        """Returns the kernels per second."""
         return self._measure([StreamJob(self._foreground[kernel], self._streams["foreground"])], seconds)[0]
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
-        """Kernels per second of both."""
+        """Returns the kernels per second of both."""
         jobs = [
             StreamJob(self._foreground[foreground], self._streams["foreground"]),
             StreamJob(self._background[background], self._streams[arrangement]),

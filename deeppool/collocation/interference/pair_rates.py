@@ -17,11 +17,11 @@ class PairBench(Protocol):
         ...
 
     def alone(self, kernel: int, seconds: float) -> float:
-        """Kernels per second of the foreground."""
+        """Returns the kernels per second of the foreground."""
         ...
 
     def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
-        """Kernels per second of both."""
+        """Returns the kernels per second of both."""
         ...
 
 

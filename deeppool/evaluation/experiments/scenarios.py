@@ -69,15 +69,15 @@ class ThreeScenarios:
     """Model of the idle time: where interference was measured, or which share of it a background uses."""
 
     def scenario(self, name: ScenarioName) -> Scenario:
-        """The scenario of a name."""
+        """Returns the scenario of a name."""
         return next(found for found in self.scenarios if found.name == name)
 
     def gain(self, name: ScenarioName, over: ScenarioName) -> float:
-        """Ratio of the cluster throughputs of two scenarios."""
+        """Returns the ratio of the cluster throughputs of two scenarios."""
         return self.scenario(name).throughput / self.scenario(over).throughput
 
     def speedup(self, name: ScenarioName) -> float:
-        """Speed-up of a scenario's foreground over one GPU."""
+        """Returns the speed-up of a scenario's foreground over one GPU."""
         return self.single_gpu_iteration_time / self.scenario(name).iteration_time
 
     def __str__(self) -> str:

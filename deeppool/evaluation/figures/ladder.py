@@ -60,7 +60,7 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
 
 
 def kept_throughput(run: RunRecord) -> float:
-    """Foreground throughput beside its background, as a percentage of alone; from mean iteration times."""
+    """Returns the foreground throughput beside its background, as a percentage of alone; from mean iteration times."""
     return 100 / (1 + run.foreground.slowdown)
 
 

@@ -59,7 +59,7 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
 
 
 def speedups(profile: Profile, *, gpus: int, global_batch: int) -> dict[str, float]:
-    """Speed-up by layer, with a part of the global batch relative to all of it.
+    """Returns the speed-up by layer, with a part of the global batch relative to all of it.
 
     Raises:
         InvalidValueError: the batch cannot be divided among the GPUs.

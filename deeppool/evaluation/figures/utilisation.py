@@ -39,7 +39,7 @@ def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
 
 
 def relative_throughput(profile: Profile) -> dict[int, float]:
-    """Samples per second relative to the profile's best batch, by per-GPU batch."""
+    """Returns the samples per second relative to the profile's best batch, by per-GPU batch."""
     layers = range(len(profile.graph.layers))
     speeds = {b: b / sum(profile.time(layer, b).total for layer in layers) for b in profile.batch_sizes}
     return {batch: speed / max(speeds.values()) for batch, speed in speeds.items()}

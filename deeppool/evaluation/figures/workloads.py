@@ -56,7 +56,7 @@ def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
 
 
 def kind_of(layer: Layer) -> str:
-    """Kind of a layer: that of its most expensive operator."""
+    """Returns the kind of a layer: that of its most expensive operator."""
     for kind, words in (
         ("convolution", ("conv",)),
         ("attention", ("attention",)),

@@ -80,7 +80,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[st
 
 
 def _example(value: Any) -> Any:
-    """Zeros for an output whose first dimension is the batch; None for other tensors, which no loss reads."""
+    """Returns zeros for an output whose first dimension is the batch; None for other tensors, which no loss reads."""
     found = value.meta.get("val") if isinstance(value, fx.Node) else None
     if not isinstance(found, torch.Tensor):
         return value

@@ -62,7 +62,7 @@ def _is_fixed(node: fx.Node) -> bool:
 
 
 def _value(arg: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    """Value of an argument; for a factory's tensor an empty one of its dtype and device."""
+    """Returns the value of an argument; for a factory's tensor an empty one of its dtype and device."""
     if arg in values:
         return values[arg]
     example = arg.meta["val"]

@@ -70,7 +70,7 @@ def coverage(captured: CapturedModel) -> Coverage:
 
 
 def structure(graph: LayerGraph) -> str:
-    """``chain``, ``series-parallel``, or the sizes of the regions that are neither."""
+    """Returns ``chain``, ``series-parallel``, or the sizes of the regions that are neither."""
     parts = list(parts_of(decompose([layer.predecessors for layer in graph.layers])))
     regions = [str(len(part.layers)) for part in parts if isinstance(part, NonSeriesParallel)]
     if regions:
@@ -79,7 +79,7 @@ def structure(graph: LayerGraph) -> str:
 
 
 def _read_parameters(captured: CapturedModel) -> set[int]:
-    """Identities of the attributes that the program reads."""
+    """Returns the identities of the attributes that the program reads."""
     nodes = captured.program.graph.nodes
     return {id(attrgetter(node.target)(captured.program)) for node in nodes if node.op == "get_attr" and node.users}
 

@@ -56,7 +56,7 @@ def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
 
 
 def _external_inputs(captured: CapturedModel, chosen: list[fx.Node]) -> list[fx.Node]:
-    """Data-dependent tensors of other layers, in order of first use."""
+    """Returns the data-dependent tensors of other layers, in order of first use."""
     owned = {node for group in captured.nodes for node in group}
     inside = set(chosen)
     found: dict[fx.Node, None] = {}

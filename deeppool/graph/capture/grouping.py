@@ -137,7 +137,7 @@ def _close(groups: Groups, symbols: set[str]) -> Groups:
 
 
 def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
-    """Groups that read a value outside all groups, directly or through other such values."""
+    """Returns the groups that read a value outside all groups, directly or through other such values."""
     found: set[int] = set()
     for user in node.users:
         found |= {owner[user]} if user in owner else _readers(user, owner)
@@ -145,7 +145,7 @@ def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
 
 
 def _edges(groups: Groups) -> "networkx.DiGraph[int]":
-    """Graph with an edge from each group to its readers."""
+    """Returns the graph with an edge from each group to its readers."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
     found: networkx.DiGraph[int] = networkx.DiGraph()
     found.add_nodes_from(range(len(groups)))

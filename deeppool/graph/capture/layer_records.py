@@ -18,7 +18,7 @@ from deeppool.graph.layer import Granularity, Layer
 
 
 def sample_bytes(node: fx.Node) -> int:
-    """Bytes per sample of a batch-first value."""
+    """Returns the bytes per sample of a batch-first value."""
     value = node.meta["val"]
     return math.prod(map(int, value.shape[1:])) * int(value.element_size())
 
@@ -66,7 +66,7 @@ def describe_layers(
 
 
 def _attributes(node: fx.Node, owner: dict[fx.Node, int]) -> Iterator[str]:
-    """Names of the parameters and buffers that an argument outside all layers depends on."""
+    """Yields the names of the parameters and buffers that an argument outside all layers depends on."""
     if node.op == "get_attr":
         yield str(node.target)
     elif node not in owner and node.op == "call_function":
@@ -85,7 +85,7 @@ def _layer_name(group: tuple[fx.Node, ...], may_be_block: bool) -> str:
 
 
 def _enclosing(nodes: list[fx.Node]) -> str:
-    """Path of the innermost module that encloses all nodes; empty: the model itself."""
+    """Returns the path of the innermost module that encloses all nodes; empty: the model itself."""
     paths = [module_call(node)[1].split(".") for node in nodes]
     return ".".join(parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False)))
 

@@ -26,7 +26,7 @@ def define_missing_operators() -> None:
 
 
 def _stated_version() -> str:
-    """The text of torchvision/version.py, which keeps the build's label that the registry strips."""
+    """Returns the text of torchvision/version.py, which keeps the build's label that the registry strips."""
     for file in metadata.files("torchvision") or ():
         if str(file) == "torchvision/version.py":
             return file.read_text()

@@ -183,7 +183,7 @@ class _GpuContents:
         self.total = np.array([state[size] for size in self.parameters.tolist()]) + self.activations + self.received
 
     def _received(self, index: int) -> int:
-        """Bytes per sample of a layer's received inputs; an output that two layers read counts twice."""
+        """Returns the bytes per sample of a layer's received inputs; an output that two layers read counts twice."""
         layer = self.model.graph.layers[index]
         edges = zip(layer.predecessors, layer.input_bytes, strict=True)
         return sum(size for source, size in edges if self.rows[source] != self.rows[index])
@@ -195,7 +195,7 @@ class _GpuContents:
         return total
 
     def _parameters(self) -> Integers:
-        """Bytes of parameters per GPU; tied parameters once on each."""
+        """Returns the bytes of parameters per GPU; tied parameters once on each."""
         users: dict[tuple[str, ...], tuple[int, set[int]]] = {}
         for row, layer in zip(self.rows, self.model.graph.layers, strict=True):
             users.setdefault(layer.parameters, (layer.parameter_bytes, set()))[1].add(row)
@@ -209,7 +209,7 @@ class _GpuContents:
         return np.minimum(found, self.model.graph.parameter_bytes)
 
     def groups(self) -> list[NDArray[np.intp]]:
-        """Groups of GPUs with the same shards of the same layers."""
+        """Returns the groups of GPUs with the same shards of the same layers."""
         label = np.zeros(self.shards.shape[1], dtype=np.int64)
         for shard in self.shards:
             # A GPU has the smaller shard of a set, the larger one, or none.
@@ -218,7 +218,7 @@ class _GpuContents:
         return [np.flatnonzero(label == value) for value in range(label.max() + 1)]
 
     def heaviest(self, gpu: int) -> tuple[LayerMemory, ...]:
-        """The largest layers on a GPU, descending."""
+        """Returns the largest layers on a GPU, descending."""
         seen: set[tuple[str, ...]] = set()
         found = []
         for index, (layer, row) in enumerate(zip(self.model.graph.layers, self.rows, strict=True)):
@@ -237,7 +237,7 @@ class _GpuContents:
 
 
 def _distinct(gpu_sets: GpuSets) -> tuple[list[GpuSet], list[int]]:
-    """The distinct GPU sets, and per layer the index of its own."""
+    """Returns the distinct GPU sets, and per layer the index of its own."""
     # A set of many GPUs is long to compare, and layers on the same GPUs mostly share one tuple.
     by_object = {id(members): members for members in gpu_sets}
     order = {members: row for row, members in enumerate(dict.fromkeys(by_object.values()))}

@@ -146,7 +146,7 @@ class Placement:
         return {key: self._seconds_of(part, self._passes) for key, part in parts.items()}
 
     def _seconds_of(self, part: Series, passes: Passes) -> float:
-        """Seconds of both passes through a part of the model on the GPUs of this placement."""
+        """Returns the seconds of both passes through a part of the model on the GPUs of this placement."""
         forward = pass_duration(part, self.gpus, lambda layer: passes[layer][0])
         return forward + pass_duration(part, self.gpus, lambda layer: passes[layer][1])
 

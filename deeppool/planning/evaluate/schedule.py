@@ -141,7 +141,7 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
 
 
 def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
-    """The end of all all-reduces that share a GPU with ``gpus``, but not before ``ready``."""
+    """Returns the end of all all-reduces that share a GPU with ``gpus``, but not before ``ready``."""
     start = ready
     for others, end in channels.items():
         if end > start and share_gpus(others, gpus):

@@ -149,7 +149,7 @@ def check_profile_matches(plan: Plan, profile: Profile) -> None:
 
 
 def _stage_times(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTime]:
-    """Measured times of the stages of a run, matched with the layers of its plan."""
+    """Returns the measured times of the stages of a run, matched with the layers of its plan."""
     if (run.model, run.global_batch, run.ranks) != (plan.model, plan.global_batch, plan.gpus):
         raise PlanError(
             f"the run is of {run.model}, batch {run.global_batch} on {run.ranks} ranks, the plan of {plan.model}, "
@@ -187,7 +187,7 @@ def _stage_times(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTi
 
 
 def _layer_times(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[MeasuredTime]:
-    """Measured times by layer name."""
+    """Returns the measured times by layer name."""
     places = {layer.name: index for index, layer in enumerate(plan.layers)}
     found = []
     for name, (forward, backward) in live.items():

@@ -185,7 +185,7 @@ def _record(
 
 
 def _over_limit(plan: Plan, excess: float) -> tuple[str, ...]:
-    """Layers that exceed the plan's limit by more than a fraction of it."""
+    """Returns the layers that exceed the plan's limit by more than a fraction of it."""
     if plan.amplification_limit is None:
         return ()
     most = plan.amplification_limit * (1 + excess)
@@ -195,7 +195,7 @@ def _over_limit(plan: Plan, excess: float) -> tuple[str, ...]:
 
 
 def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) -> Plan:
-    """The plan on the GPUs that it has, with the layer times of another profile."""
+    """Returns the plan on the GPUs that it has, with the layer times of another profile."""
     known: dict[tuple[str, int], LayerTime] = {}
 
     def time_of(index: int, batch: int) -> LayerTime:
@@ -239,13 +239,13 @@ def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime) -> La
 
 
 def _bound(iteration_time: float, best: Plan) -> str:
-    """Optimality of a plan that the search did not choose."""
+    """Returns the optimality of a plan that the search did not choose."""
     factor = optimality_factor(best.optimality) * iteration_time / best.iteration_time
     return certificate(factor) if factor > 1 else "bound 1.000"
 
 
 def _iteration_time(plan: Plan, layers: Sequence[LayerAssignment]) -> float:
-    """Iteration time of the plan with other layer times."""
+    """Returns the iteration time of the plan with other layer times."""
     tree, gpus = plan.tree, plan.gpu_sets
     return pass_duration(tree, gpus, lambda i: layers[i].reshard / 2 + layers[i].forward) + pass_duration(
         tree, gpus, lambda i: layers[i].backward + layers[i].sync + layers[i].reshard / 2
@@ -253,7 +253,7 @@ def _iteration_time(plan: Plan, layers: Sequence[LayerAssignment]) -> float:
 
 
 def _replan_text(record: Replan) -> str:
-    """The recommendation, the corrections and the changes, as tables."""
+    """Returns the recommendation, the corrections and the changes, as tables."""
     corrections = table(
         *("ran", "layers", "batch", "profiled", "measured", "forward", "backward"),
         title=f"corrected by {record.source}",

@@ -130,7 +130,7 @@ def _request_changes(before: Plan, after: Plan) -> tuple[RequestChange, ...]:
 
 
 def _request(plan: Plan) -> dict[str, Value]:
-    """Options of the request."""
+    """Returns the options of the request."""
     cluster = plan.cluster
     return {
         "gpus": plan.gpus,
@@ -181,7 +181,7 @@ def _placed(layer: LayerAssignment) -> PlacedLayer:
 
 
 def _diff_text(changes: PlanDiff) -> str:
-    """The changes as tables; one line if there are none."""
+    """Returns the changes as tables; one line if there are none."""
     if not changes.layers and not changes.request:
         return str(changes)
     parts = []
@@ -230,7 +230,7 @@ def _signed(value: float, text: Callable[[float], str]) -> str:
 
 
 def _part(seconds: float, layer: LayerChange) -> str:
-    """A change in a layer's time, or a dash if it is within rounding."""
+    """Returns a change in a layer's time, or a dash if it is within rounding."""
     if abs(seconds) <= TOLERANCE * max(layer.before.time, layer.after.time):
         return "–"
     return _signed(seconds, format_seconds)

@@ -73,10 +73,10 @@ def _gpus(count: int) -> str:
 
 
 def _percent(fraction: float) -> str:
-    """``41 %``, ``4.1 %``."""
+    """Formats a fraction as ``41 %`` or ``4.1 %``."""
     return f"{round(100 * fraction, 1 if fraction < 0.1 else None):g} %"
 
 
 def _ratio(change: float) -> str:
-    """``12 %``, or ``3.4×`` where a percentage would be hard to read."""
+    """Formats a change as ``12 %``, or as ``3.4×`` where a percentage would be hard to read."""
     return _percent(change) if change < 1 else f"{1 + change:.3g}×"

@@ -76,7 +76,7 @@ class BlockBounds:
         return passes
 
     def _lanes(self, seconds: Floats) -> Floats:
-        """(arrangement, lane, …) sums over each lane's branches of (branch, slot, …); 0 where there is no such lane."""
+        """Returns (arrangement, lane, …) sums over the branches of each lane; 0 where there is no such lane."""
         # A last entry of zeros for lanes with fewer branches, and arrangements with fewer lanes, than others.
         branches = _padded(seconds.reshape(-1, *seconds.shape[2:]))
         lanes: Floats = _padded(branches[self._division.members].sum(axis=1))[self._division.used]

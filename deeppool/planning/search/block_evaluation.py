@@ -69,11 +69,11 @@ class BlockEvaluation:
         return bool(self.bounds[index] >= cap)
 
     def ways(self, cap: float, *, thorough: bool) -> LabelBundle:
-        """Ways through the branches, without the join, in any arrangement."""
+        """Returns ways through the branches, without the join, in any arrangement."""
         return self._within(cap, self.slack, thorough)
 
     def passage(self, ways: LabelBundle, index: int) -> PartialPlan:
-        """One of the ways, with the join."""
+        """Returns one of the ways, with the join."""
         crossing, ends = self.crossing, (self.before, self.after)
         time = float(ways.time[index]) + self.own
         forward = float(ways.forward[index] + ways.moved[index] / 2 + crossing.own_forward[ends])
@@ -86,7 +86,7 @@ class BlockEvaluation:
         )
 
     def _relaxed(self, index: int) -> float:
-        """A tighter bound of one arrangement: max T + sum X, whatever the split into forward and backward."""
+        """Returns a tighter bound of one arrangement: max T + sum X, whatever the split into forward and backward."""
         lanes = [
             lane for lane in self.crossing.division.used[index].tolist() if lane < len(self.crossing.division.lanes)
         ]
@@ -102,7 +102,7 @@ class BlockEvaluation:
         return best
 
     def _stair(self, lane: int) -> list[tuple[float, float, None]]:
-        """Bounds of T and X of all branches of a lane, T ascending and X descending."""
+        """Returns the bounds of T and X of all branches of a lane, T ascending and X descending."""
         if lane not in self._stairs:
             branches, slot = self.crossing.division.lanes[lane]
             stair: list[tuple[float, float, None]] = [(0.0, 0.0, None)]
@@ -114,7 +114,7 @@ class BlockEvaluation:
         return self._stairs[lane]
 
     def _arranged(self, index: int, cap: float, slack: float, thorough: bool) -> LabelBundle:
-        """Ways through the branches in one arrangement, within the cap and the slack."""
+        """Returns ways through the branches in one arrangement, within the cap and the slack."""
         division, reaches = self.crossing.division, self.crossing.reaches
         lanes = [
             (lane, division.lanes[kind][1])
@@ -140,11 +140,11 @@ class BlockEvaluation:
         return folded
 
     def _excess(self, reach: BranchBounds, slot: int) -> float:
-        """Seconds that no way through a branch can beat, but for what its transfers to the join at least take."""
+        """Returns the seconds that no way through a branch can beat, less the least of its transfers to the join."""
         return float(reach.total[slot, self.before, self.after] - reach.least[slot, self.after])
 
     def _lasts(self, reach: BranchBounds, slot: int) -> Iterable[int]:
-        """Counts of a branch's last layer whose fastest ways no other count beats in both time and transfers."""
+        """Returns counts of a branch's last layer whose fastest ways no other count beats in time and transfers."""
         if reach.tail is not None:
             # What a tail takes is only bounded so far, and a bound rules nothing out.
             return range(len(self.crossing.crossings.counts))
@@ -161,7 +161,7 @@ class BlockEvaluation:
     def _branch(
         self, reach: BranchBounds, lane: GpuGroup, slot: int, cap: float, slack: float, thorough: bool
     ) -> LabelBundle:
-        """Ways through one branch: the fastest ones to its efficient last counts, or all."""
+        """Returns ways through one branch: the fastest ones to its efficient last counts, or all."""
         found = []
         for last in range(len(self.crossing.crossings.counts)) if thorough else self._lasts(reach, slot):
             moved = float(reach.moved[slot, last, self.after])

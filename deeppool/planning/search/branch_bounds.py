@@ -41,7 +41,7 @@ class BranchBounds:
         return self.way.lower is self.way.guess and (self.tail is None or self.tail[0].lower is self.tail[0].guess)
 
     def ends(self, times: Floats, slot: int, before: int, after: int) -> list[tuple[float, float, int]]:
-        """T and X, T ascending and X descending, with the last count that has them.
+        """Returns T and X, T ascending and X descending, with the last count that has them.
 
         Args:
             times: (S, fork, last) of the ways: their bounds, or what the search reckons with.

@@ -80,7 +80,7 @@ def fastest_in_sequence(
 
 
 def _rests(costs: CostTable, order: Sequence[int], prices: LimitedCosts) -> Floats:
-    """(layer, share) seconds + share x lag that the layers before a layer add at least, the last layer first.
+    """Returns (layer, share) seconds + share x lag that earlier layers add at least, the last layer first.
 
     A layer adds forward + backward to the seconds and takes at most backward - sync off the lag; transfers
     take at most half of what they add. And the iteration takes seconds + lag, so seconds + share x lag or more.
@@ -133,7 +133,7 @@ def _undominated(options: Integers, seconds: Floats, lag: Floats, count: int) ->
 
 
 def _trace(history: list[_Labels], way: int) -> tuple[int, ...]:
-    """Per layer the option of a way, from the labels after each layer, the last layer's first."""
+    """Returns the option of each layer of a way, from the labels after each layer, the last layer's first."""
     options: dict[int, int] = {}
     for labels in reversed(history):
         options.update(zip(labels.pending, labels.options[way].tolist(), strict=True))

@@ -197,7 +197,7 @@ def _with_branches(costs: CostTable, tree: Series) -> EfficientPlans:
 
 
 def _labels(costs: CostTable, tree: Series) -> LabelSet:
-    """Labels of all plans, or of those that stand for them."""
+    """Returns the labels of all plans, or of those that stand for them."""
     limited = LimitedCosts(costs, None)
     for ratio, most in ATTEMPTS:
         with suppress(ExhaustedError):
@@ -206,7 +206,7 @@ def _labels(costs: CostTable, tree: Series) -> LabelSet:
 
 
 def _label_of(placement: Placement, time: float) -> LabelSet:
-    """A plan as a label set."""
+    """Converts a plan to a label set."""
     placed = zip(placement.options, placement.starts, strict=True)
     choices = [Choice(layer, *place) for layer, place in enumerate(placed)]
     nothing, seconds = np.zeros(1, dtype=np.int64), np.array([time])
@@ -220,14 +220,14 @@ def _is_complete(part: Series | ParallelBlock | NonSeriesParallel) -> bool:
 
 
 def _label_gap(labels: LabelSet) -> float:
-    """The factor by which a plan without a label may be faster than the fastest label with no more work."""
+    """Returns the factor by which a plan without a label may be faster than the fastest label with no more work."""
     order = np.lexsort((labels.time, labels.work))
     fastest = np.minimum.accumulate(labels.time[order])
     return float((fastest / labels.lower[order]).max())
 
 
 def _whole(fronts: LabelSolver, tree: Series) -> LabelSet:
-    """Labels of all layers of a model."""
+    """Returns the labels of all layers of a model."""
     slot = fronts.gpus, SAME_START
     labels, fork = None, INPUT
     for layer, block in zip(tree.layers, tree.blocks, strict=True):
@@ -239,7 +239,7 @@ def _whole(fronts: LabelSolver, tree: Series) -> LabelSet:
 
 
 def search_within(costs: CostTable, limit: float | None) -> SearchResult:
-    """The least iteration time whose GPU-seconds are at most ``limit`` times the single-GPU iteration time."""
+    """Returns the least iteration time whose GPU-seconds are at most ``limit`` times the single-GPU iteration time."""
     efficient = efficient_plans(costs)
     point = efficient.within(math.inf if limit is None else limit * costs.single_gpu_time)
     options, starts = efficient.trace(point)
@@ -247,7 +247,7 @@ def search_within(costs: CostTable, limit: float | None) -> SearchResult:
 
 
 def _distance(costs: CostTable, tree: Series, time: Floats, work: Floats) -> float:
-    """The factor by which a plan may be faster than the point with its GPU-seconds, at most.
+    """Returns the factor by which a plan may be faster than the point with its GPU-seconds, at most.
 
     With a price p of a GPU-second no plan is better than ``least(p)``, so one with at most w GPU-seconds takes
     ``least(p) - p w`` at least. The prices lie between the least and the greatest slope of the front.

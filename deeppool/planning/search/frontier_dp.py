@@ -119,7 +119,7 @@ class LabelSolver:
         return efficient_in_passes(menu, len(self.counts))
 
     def _series(self, series: Series, fork: int, slot: GroupShape, beside: bool) -> LabelSet:
-        """A branch up to its tail, within a slot."""
+        """Returns a branch up to its tail, within a slot."""
         layers = sorted(x for part in (*series.blocks,) for x in layers_of(part)) + list(series.layers)
         key = "series", self.prices.shape(sorted(layers)), fork == INPUT, slot, beside
         first = min(layers)
@@ -172,7 +172,7 @@ class LabelSolver:
         return self._priced(layer, self.prices.move(source, layer, slot[1]), slot)
 
     def _priced(self, layer: int, moved: np.ndarray, slot: GroupShape) -> LabelSet:
-        """A layer and the given transfers into it, from each count before to each of its own within the slot."""
+        """Returns a layer and the transfers into it, from each count before to each of its own within the slot."""
         wide = int((self.counts <= slot[0]).sum())
         before, after = (x.ravel() for x in np.indices((len(moved), wide)))
         shift = moved[:, :wide].ravel()
@@ -198,7 +198,7 @@ class LabelSolver:
     def _branches(
         self, block: ParallelBlock, fork: int, join: int, slot: GroupShape, leave: Locality | None, beside: bool
     ) -> LabelSet:
-        """All branches in all lanes; ``leave``: where the slot is, seen from a join outside."""
+        """Returns all branches in all lanes; ``leave``: locality of the slot relative to a join outside."""
         width, entry = slot
         inside = None if leave is not None else width
         cluster = self.prices.costs.network.cluster
@@ -229,7 +229,7 @@ class LabelSolver:
         return known
 
     def _side_by_side(self, lanes: list[GroupLabels], known: LabelSet, beside: bool) -> LabelSet:
-        """Lanes that run at the same time, but for what known ways beat whatever the other lanes do."""
+        """Returns lanes that run at the same time, without those that known ways beat in any case."""
         floors = [self._floor(lane.menu) for lane in lanes]
         kept = []
         for number, lane in enumerate(lanes):
@@ -244,7 +244,7 @@ class LabelSolver:
         return first.menu
 
     def _floor(self, menu: LabelSet) -> Floats:
-        """(K x K,) the least work between two ends."""
+        """Returns (K x K,) the least work between two ends."""
         floor = np.full(len(self.counts) ** 2, np.inf)
         np.minimum.at(floor, self._ends(menu), menu.work)
         return floor
@@ -252,7 +252,7 @@ class LabelSolver:
     def _promising(
         self, lane: GroupLabels, others: list[GroupLabels], floors: list[Floats], known: LabelSet, beside: bool
     ) -> GroupLabels:
-        """The ways that may be efficient beside other lanes."""
+        """Returns the ways that may be efficient beside other lanes."""
         if beside and not self.ratio:
             return lane
         menu = lane.menu
@@ -263,7 +263,7 @@ class LabelSolver:
         return replace(lane, menu=menu.keep(rows))
 
     def _least(self, branch: Series, join: int, width: int, leave: Locality) -> Floats:
-        """(K,) seconds that the join pays at least to fetch a branch's results."""
+        """Returns (K,) seconds that the join pays at least to fetch a branch's results."""
         wide = int((self.counts <= width).sum())
         least = np.zeros(len(self.counts))
         last = branch.layers[-1]
@@ -276,7 +276,7 @@ class LabelSolver:
     def _to_join(
         self, branch: Series, fork: int, join: int, slot: GroupShape, leave: Locality, width: int | None, beside: bool
     ) -> LabelSet:
-        """A branch in a slot, and the transfer of its results to the join."""
+        """Returns a branch in a slot, and the transfer of its results to the join."""
         last, counts = branch.layers[-1], len(self.counts)
         ways = self._series(branch, fork, slot, beside)
         wide = int((self.counts <= width).sum()) if width else counts

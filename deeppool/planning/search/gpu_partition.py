@@ -140,7 +140,7 @@ def share_gpus(first: GpuSet, second: GpuSet) -> bool:
 
 
 def _groupings(branches: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Partitions of the branches into two or more groups."""
+    """Yields the partitions of the branches into two or more groups."""
     if is_complete(branches):
         yield from (groups for groups in _set_partitions(tuple(range(branches))) if len(groups) > 1)
         return
@@ -173,7 +173,7 @@ Span = tuple[int, int, Locality]
 
 @lru_cache(maxsize=1024)
 def _shapes(lanes: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> tuple[tuple[Span, ...], ...]:
-    """Widths of so many groups of which none could be wider where it lies."""
+    """Returns the widths of ``lanes`` groups of which none could be wider at its position."""
     widths = [count for count in gpu_counts if count < width and (lanes == 2 or count & (count - 1) == 0)]
     wider = dict(itertools.pairwise(widths))
     found = []
@@ -187,7 +187,7 @@ def _shapes(lanes: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: 
 
 
 def _descending(widths: Sequence[int], lanes: int, room: int) -> Iterator[tuple[int, ...]]:
-    """Widths that do not grow, of no more than ``room`` GPUs together."""
+    """Yields widths that do not grow, of no more than ``room`` GPUs together."""
     if not lanes:
         yield ()
         return
@@ -215,7 +215,7 @@ def _covers(slots: tuple[Span, ...] | None, others: tuple[Span, ...]) -> bool:
 
 
 def _laid_out(widths: tuple[int, ...], room: int, gpus_per_node: int) -> tuple[Span, ...] | None:
-    """First fit, widest first; None where a node's end leaves no place."""
+    """Lays groups out by first fit, widest first; returns None where a node's end leaves no place."""
     free = [(0, room)]
     slots: list[Span] = []
     for width in widths:

@@ -36,7 +36,7 @@ class LabelBundle:
         return total
 
     def keep(self, which: NDArray[np.intp]) -> "LabelBundle":
-        """Some of the ways."""
+        """Returns some of the ways."""
         return LabelBundle(
             self.forward[which],
             self.backward[which],
@@ -47,7 +47,7 @@ class LabelBundle:
         )
 
     def together(self, other: "LabelBundle", *, side_by_side: bool, cap: float, slack: float) -> "LabelBundle":
-        """The efficient pairs of a way of each that stay within ``cap`` seconds, ``slack`` of them for the join."""
+        """Returns the efficient pairs of a way of each within ``cap`` seconds, ``slack`` of them for the join."""
         both = np.maximum.outer if side_by_side else np.add.outer
         moved = np.add.outer(self.moved, other.moved)
         lower = both(self.lower, other.lower)
@@ -62,7 +62,7 @@ class LabelBundle:
         ).efficient()
 
     def efficient(self) -> "LabelBundle":
-        """The ways that no other one beats in forward, backward, transfers and bound."""
+        """Returns the ways that no other one beats in forward, backward, transfers and bound."""
         if len(self.parts) < 2:
             return self
         values = np.stack([self.forward, self.backward, self.moved, self.lower], axis=1)
@@ -85,7 +85,7 @@ NO_LABELS = EMPTY_PLAN.keep(np.array([], dtype=np.intp))
 
 
 def bundle_of(passages: list[PartialPlan], moved: float, layers: int, start: int) -> LabelBundle:
-    """Passages of one branch whose results the join fetches in ``moved`` seconds."""
+    """Returns passages of one branch whose results the join fetches in ``moved`` seconds."""
     forward = np.array([passage.forward for passage in passages])
     time = np.array([passage.time for passage in passages])
     lower = np.array([passage.lower for passage in passages])
@@ -94,7 +94,7 @@ def bundle_of(passages: list[PartialPlan], moved: float, layers: int, start: int
 
 
 def concatenate(bundles: list[LabelBundle]) -> LabelBundle:
-    """All ways of all bundles."""
+    """Returns all ways of all bundles."""
     if len(bundles) == 1:
         return bundles[0]
     if not bundles:

@@ -56,7 +56,7 @@ class LabelSet:
         return bool((self.lower >= self.time * (1 - 1e-12)).all())
 
     def keep(self, rows: Integers) -> "LabelSet":
-        """Some of the rows."""
+        """Returns some of the rows."""
         trace = self.trace
         return LabelSet(
             self.before[rows],
@@ -80,7 +80,7 @@ class LabelSet:
 
 
 def concatenate(menus: Sequence[LabelSet]) -> LabelSet:
-    """All rows of all menus."""
+    """Returns all rows of all menus."""
     if len(menus) == 1:
         return menus[0]
     starts = np.cumsum([0, *map(len, menus)])
@@ -97,7 +97,7 @@ def concatenate(menus: Sequence[LabelSet]) -> LabelSet:
 
 
 def pairs(first: Integers, second: Integers) -> tuple[Integers, Integers]:
-    """Indices of all pairs with equal keys."""
+    """Returns the indices of all pairs with equal keys."""
     order = np.argsort(second, kind="stable")
     ordered = second[order]
     begin, end = np.searchsorted(ordered, first), np.searchsorted(ordered, first, side="right")
@@ -114,7 +114,7 @@ def count_pairs(first: Integers, second: Integers) -> int:
 
 
 def pareto_rows(key: Integers, time: Floats, work: Floats) -> Integers:
-    """Rows that no row of their key beats in both; of equal ones the first."""
+    """Returns the rows that no row of their key beats in both; of equal ones the first."""
     order = np.lexsort((work, time, key))
     ordered = work[order]
     # Each key's numbers lie below those of the keys before it, so that one running minimum serves all.
@@ -126,7 +126,7 @@ def pareto_rows(key: Integers, time: Floats, work: Floats) -> Integers:
 
 
 def dominated_by(key: Integers, time: Floats, work: Floats, ends: Integers, known: LabelSet) -> NDArray[np.bool_]:
-    """Which seconds and work some known way between the same ends does not exceed; ``ends``: its keys."""
+    """Returns which rows some known way between the same ends dominates; ``ends``: its keys."""
     if not len(key) or not len(known):
         return np.zeros(len(key), dtype=bool)
     rows = pareto_rows(ends, known.time, known.work)
@@ -139,7 +139,7 @@ def dominated_by(key: Integers, time: Floats, work: Floats, ends: Integers, know
 
 
 def efficient(menu: LabelSet, counts: int, ratio: float = 0.0) -> LabelSet:
-    """The ways that no other one beats in seconds and work, and those that bound what was left out before.
+    """Returns the ways that no other one beats in seconds and work, and those that bound what was left out before.
 
     Args:
         menu: with no ``moved`` that matters by itself.
@@ -174,7 +174,7 @@ def _thinned(menu: LabelSet, key: Integers, ratio: float) -> LabelSet:
 
 
 def _cells(seconds: Floats, key: Integers, ratio: float) -> Integers:
-    """A number for each key and each interval of seconds whose ends are ``1 + ratio`` apart."""
+    """Numbers each key and each interval of seconds whose ends are ``1 + ratio`` apart."""
     cell = np.floor(np.log(np.maximum(seconds, 1e-30)) / np.log1p(ratio)).astype(np.int64)
     cell -= cell.min()
     numbered: Integers = key * (int(cell.max()) + 1) + cell
@@ -186,7 +186,7 @@ MOST_UNTHINNED = 12
 
 
 def efficient_in_passes(menu: LabelSet, counts: int) -> LabelSet:
-    """The ways that no other one beats in forward, backward, transfers and work."""
+    """Returns the ways that no other one beats in forward, backward, transfers and work."""
     key = menu.before * counts + menu.after
     values = np.stack([menu.forward, menu.backward, menu.moved, menu.work], axis=1)
     order = np.lexsort((*values.T, key))
@@ -200,7 +200,7 @@ def efficient_in_passes(menu: LabelSet, counts: int) -> LabelSet:
 
 
 def one_after_another(first: LabelSet, second: LabelSet, left: Integers, right: Integers) -> LabelSet:
-    """Pairs of rows whose times add up; from before the first to after the second."""
+    """Returns the pairs of rows whose times add up; from before the first to after the second."""
     return LabelSet(
         first.before[left],
         second.after[right],
@@ -214,7 +214,7 @@ def one_after_another(first: LabelSet, second: LabelSet, left: Integers, right: 
 
 
 def side_by_side(first: LabelSet, second: LabelSet, left: Integers, right: Integers) -> LabelSet:
-    """Pairs of rows that run at the same time; ``lower`` is their time."""
+    """Returns the pairs of rows that run at the same time; ``lower`` is their time."""
     forward = np.maximum(first.forward[left], second.forward[right])
     backward = np.maximum(first.backward[left], second.backward[right])
     moved = first.moved[left] + second.moved[right]

@@ -23,12 +23,12 @@ class LagrangianBound:
         self._whole, self._work = 1 + work, work
 
     def least(self, tree: Series) -> float:
-        """Seconds + price x GPU-seconds."""
+        """Returns the least seconds + price x GPU-seconds."""
         cancellation.check()
         return float(self._series(tree, INPUT, self._whole).min())
 
     def _series(self, series: Series, fork: int, weight: Floats) -> Floats:
-        """(before, last) for the layers of a series; every second on a GPU count weighs ``weight``."""
+        """Returns (before, last) costs of a series; every second on a GPU count weighs ``weight``."""
         total: Floats | None = None
         for layer, block in zip(series.layers, series.blocks, strict=True):
             step = self._between(block, fork, layer, weight) + self.own[layer] * weight
@@ -38,7 +38,7 @@ class LagrangianBound:
         return total
 
     def _between(self, block: ParallelBlock | NonSeriesParallel | None, fork: int, join: int, weight: Floats) -> Floats:
-        """(fork, join) for what lies between them and the transfers into the join."""
+        """Returns (fork, join) costs of what lies between them and of the transfers into the join."""
         nothing = np.zeros((1 if fork == INPUT else len(weight), len(weight)))
         if isinstance(block, NonSeriesParallel):
             # Transfers inside a region and out of it count for nothing here.

@@ -71,7 +71,7 @@ class LocalSearch:
         return self.prices.move(source, layer, place)
 
     def _bound(self, rows: int) -> Floats:
-        """(fork, join) seconds of the shortest path that pays for transfers from the fork and the layer before only."""
+        """Returns (fork, join) seconds of the shortest path with transfers from the fork and the layer before only."""
         time, previous = np.zeros((rows, 1)), None
         for layer in self.layers:
             sources = self.prices.layers[layer].predecessors
@@ -83,7 +83,7 @@ class LocalSearch:
         return time
 
     def _uniform(self, count: int, rows: int) -> Floats:
-        """(fork, join) seconds with all layers of the region on one count; inf where that breaks the limit."""
+        """Returns (fork, join) seconds with all layers of the region on one count; inf where that breaks the limit."""
         *inner, join = self.layers
         time = np.zeros((rows, 1))
         for layer in inner:
@@ -157,6 +157,6 @@ class LocalSearch:
         return sum(float(self._arriving(source, layer, chosen)[chosen[layer]]) for source in self._sources(layer))
 
     def _time(self, layer: int, chosen: dict[int, int]) -> float:
-        """Seconds; inf over the limit."""
+        """Returns the seconds of the region; inf over the limit."""
         moved, option = self._moved(layer, chosen), chosen[layer]
         return moved + float(self._own(layer)[option]) if moved <= self._room(layer)[option] else np.inf

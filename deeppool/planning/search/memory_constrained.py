@@ -119,11 +119,11 @@ class _Problem:
         self._peaks: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
 
     def sets(self, plan: SearchResult) -> Gpus:
-        """Per layer its GPUs."""
+        """Returns the GPUs of each layer."""
         return Placement(self.costs, plan.choices, plan.starts).gpus
 
     def peak(self, plan: SearchResult) -> int:
-        """Bytes on the GPU that holds most."""
+        """Returns the bytes on the GPU that holds most."""
         key = plan.choices, plan.starts
         if key not in self._peaks:
             self._peaks[key] = self.memory.peak(self.sets(plan))
@@ -133,15 +133,15 @@ class _Problem:
         return self.peak(plan) <= self.capacity
 
     def kept(self, plan: SearchResult) -> int:
-        """Bytes of activations on GPU 0, copies of resharded inputs not counted."""
+        """Returns the bytes of activations on GPU 0, copies of resharded inputs not counted."""
         return int(self.activations[range(len(plan.choices)), plan.choices].sum())
 
     def work(self, plan: SearchResult) -> float:
-        """GPU-seconds."""
+        """Returns the GPU-seconds."""
         return Placement(self.costs, plan.choices, plan.starts).gpu_seconds
 
     def uniform(self, limit: float | None) -> list[SearchResult]:
-        """Every layer on the same GPUs, for each count that the limit permits: such plans hold no copies."""
+        """Returns a plan per permitted count with every layer on the same GPUs: such plans hold no copies."""
         counts = np.array(self.costs.gpu_counts, dtype=float)
         allowed = np.array(
             [time_allowance(math.inf if limit is None else limit, counts, alone) for alone in self.costs.compute[:, 0]]
@@ -189,7 +189,7 @@ class _Problem:
         return _Relaxation((*plans, *self._between(limit, room, large, small)), bound)
 
     def _between(self, limit: float | None, room: int, large: SearchResult, small: SearchResult) -> list[SearchResult]:
-        """Plans that only a part of the layers leaves: equal blocks change GPUs at one price, all or none of them.
+        """Returns plans with a split run of equal blocks, which change GPUs at one price, all or none of them.
 
         Layers up to some point pay more than the price, those after it less; bisection finds the point.
         """
@@ -212,12 +212,12 @@ class _Problem:
         return found
 
     def _search(self, limit: float | None, price: float) -> SearchResult:
-        """Least time + price x memory, at seconds a byte."""
+        """Returns the plan of least time + price x memory, at ``price`` seconds a byte."""
         extra = np.asarray(price * self.activations, dtype=np.float64)
         return search(self.costs, limit, extra, side_by_side=False)
 
     def _most_seconds(self) -> float:
-        """Longer than any plan takes."""
+        """Returns more seconds than any plan takes."""
         edges = (self.costs.comm(size).max() for layer in self.costs.graph.layers for size in layer.input_bytes)
         return float(self.own.max(axis=1).sum() + sum(edges))
 
@@ -225,7 +225,7 @@ class _Problem:
 def _error_text(
     problem: _Problem, limit: float | None, scope: LimitScope, smallest: SearchResult, *, certain: bool
 ) -> str:
-    """The error text: why nothing fits, and what would."""
+    """Returns the error text: why nothing fits, and what would."""
     costs, memory = problem.costs, problem.memory
     (fullest, *_) = memory.use(problem.sets(smallest), costs.network.cluster.gpus)
     state = fullest.parameters + fullest.gradients + fullest.optimizer_state
@@ -242,7 +242,7 @@ def _error_text(
 
 
 def _next_step(problem: _Problem, scope: LimitScope) -> str:
-    """A change that makes data parallelism fit, which takes the least memory of all plans."""
+    """Returns a change that makes data parallelism fit, which takes the least memory of all plans."""
     costs, memory = problem.costs, problem.memory
     gpus, batch = costs.gpu_counts[-1], memory.global_batch
     layers = len(costs.graph.layers)
@@ -263,7 +263,7 @@ def _next_step(problem: _Problem, scope: LimitScope) -> str:
 
 
 def _samples_that_fit(memory: MemoryModel, capacity: int) -> int:
-    """The largest per-GPU batch at which a GPU can hold all layers."""
+    """Returns the largest per-GPU batch at which a GPU can hold all layers."""
     per_sample = int(memory.activations_per_sample.sum())
     room = capacity - memory.state(memory.graph.parameter_bytes)
     if not per_sample:
@@ -272,5 +272,5 @@ def _samples_that_fit(memory: MemoryModel, capacity: int) -> int:
 
 
 def _up(value: float) -> str:
-    """Rounded up to hundredths, but for a limit's tolerance."""
+    """Rounds up to hundredths, but for a limit's tolerance."""
     return f"{math.ceil(100 * value * (1 - TOLERANCE)) / 100:.10g}"

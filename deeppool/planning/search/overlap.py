@@ -69,7 +69,7 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
 
 
 def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: float) -> tuple[Placement, float]:
-    """The plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
+    """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
 
     Args:
         costs: of layers and transfers.
@@ -98,7 +98,7 @@ def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] 
 
 
 def _cheapest(tree: Series, limited: LimitedCosts) -> tuple[Placement, float]:
-    """The plan that the exact search finds, and what no plan costs less than."""
+    """Returns the plan that the exact search finds, and what no plan costs less than."""
     found = BlockSolver(limited).whole(tree)
     choices = sorted(found.choices())
     options, starts = tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
@@ -106,7 +106,7 @@ def _cheapest(tree: Series, limited: LimitedCosts) -> tuple[Placement, float]:
 
 
 def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
-    """All layers on one GPU count: data parallelism, one GPU, and what lies between; no transfers."""
+    """Yields plans with all layers on one GPU count: data parallelism, one GPU, and counts between; no transfers."""
     permitted = (LimitedCosts(costs, limit).room >= 0).all(axis=0)
     for option in np.nonzero(permitted)[0].tolist():
         yield _placed(costs, (option,) * len(costs.graph.layers))

@@ -117,7 +117,7 @@ class BlockSolver:
         return step, layers[0] - first
 
     def fits(self, slots: tuple[GroupShape, ...]) -> Floats:
-        """(S, 1, K) 0 where a GPU count fits into a slot, else inf."""
+        """Returns (S, 1, K) 0 where a GPU count fits into a slot, else inf."""
         if slots not in self._fits:
             widths = np.array([width for width, _ in slots])
             fits = np.where(np.array(self.counts) <= widths[:, None], 0.0, np.inf)
@@ -167,17 +167,17 @@ class BatchedStep:
         return np.stack([part.bounds.least for part in self.parts if isinstance(part, BlockStep)])
 
     def crossing(self, slot: int) -> "BlockStep":
-        """A part that is no region."""
+        """Returns a part that is no region."""
         part = self.parts[slot]
         assert isinstance(part, BlockStep)
         return part
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
-        """The best way, with its real price."""
+        """Returns the best way, with its real price."""
         return self.parts[slot].settle(before, after)
 
     def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
-        """All ways within ``cap`` seconds that trade forward for backward."""
+        """Returns all ways within ``cap`` seconds that trade forward for backward."""
         return self.parts[slot].front(before, after, cap)
 
 
@@ -222,7 +222,7 @@ class BlockStep:
     # -- bounds, for all GPU counts at once ---------------------------------------------------------
 
     def _reach(self, branch: Series) -> BranchBounds:
-        """A branch in every slot of the division."""
+        """Returns a branch in every slot of the division."""
         crossings, prices, last = self.crossings, self.crossings.prices, branch.layers[-1]
         way, layers = crossings.way(branch, self.fork, self._entries)
         # (S, K, 1): the branch's last layer fits into the slot.
@@ -256,7 +256,7 @@ class BlockStep:
         return self.bounds.passes if self.complete else np.zeros((2, *self.own.shape))
 
     def _alone(self) -> Floats:
-        """A bound for more branches than can be divided in all ways: as if each had all the GPUs to itself."""
+        """Returns a bound for branches too many to divide in all ways: as if each had all the GPUs to itself."""
         # The first slot is that of the block in sequence.
         reaches = [(reach.total[0], reach.least[0]) for reach in self.reaches]
         with np.errstate(invalid="ignore"):
@@ -267,7 +267,7 @@ class BlockStep:
     # -- real prices, for one pair of GPU counts ----------------------------------------------------
 
     def settle(self, before: int, after: int) -> PartialPlan:
-        """The best lanes between two GPU counts, with their real price."""
+        """Returns the best lanes between two GPU counts, with their real price."""
         ends = before, after
         if ends not in self._settled:
             single = len(self.reaches) == 1 and self.exact and self.reaches[0].tail is None
@@ -281,7 +281,7 @@ class BlockStep:
         return self._settled[ends]
 
     def _through(self, before: int, after: int) -> PartialPlan:
-        """The best way where there is one branch, as in a residual connection."""
+        """Returns the best way where there is one branch, as in a residual connection."""
         way, layers = self.reaches[0].way, self.reaches[0].layers
         moved = self.reaches[0].moved[0, :, after]
         moved = np.where(moved <= self.slack[before, after], moved, np.inf)
@@ -302,7 +302,7 @@ class BlockStep:
         )
 
     def front(self, before: int, after: int, cap: float) -> list[PartialPlan]:
-        """All ways within ``cap`` seconds that trade forward for backward."""
+        """Returns all ways within ``cap`` seconds that trade forward for backward."""
         self.sharpen()
         evaluation = BlockEvaluation(self, before, after)
         ways = evaluation.ways(cap - evaluation.own, thorough=True)

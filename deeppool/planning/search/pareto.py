@@ -43,7 +43,7 @@ class Front:
         return len(self.time)
 
     def trace(self, point: int) -> Iterator[Choice]:
-        """All choices behind a point."""
+        """Yields all choices behind a point."""
         stack: list[tuple[Front, int]] = [(self, point)]
         while stack:
             front, index = stack.pop()
@@ -54,7 +54,7 @@ class Front:
 
 
 def single(time: float, work: float, choices: tuple[Choice, ...] = ()) -> Front:
-    """One point."""
+    """Returns one point."""
     return Front(np.array([time]), np.array([work]), choices)
 
 
@@ -62,7 +62,7 @@ EMPTY_PLAN = single(0.0, 0.0)
 
 
 def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = (), most: int | None = None) -> Front:
-    """The front of all sums of the first and the second of any pair.
+    """Returns the front of all sums of the first and the second of any pair.
 
     Args:
         pairs: alternatives; in each, both parts are done one after the other.
@@ -86,7 +86,7 @@ def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = 
 
 
 def pareto_indices(time: Floats, work: Floats) -> Integers:
-    """Indices of the points that no other one dominates, by time; of equal points one stays."""
+    """Returns the indices of the points that no other one dominates, by time; of equal points one stays."""
     # Stable sorting is fast on runs that are sorted already, and these are.
     by_work = np.argsort(work, kind="stable")
     order = by_work[np.argsort(time[by_work], kind="stable")]
@@ -98,7 +98,7 @@ def pareto_indices(time: Floats, work: Floats) -> Integers:
 
 
 def _thin(kept: Integers, time: Floats, most: int) -> tuple[Integers, float]:
-    """The last point, which has the least work, of each of ``most`` equal ratios of time; and that ratio."""
+    """Returns the last point, which has the least work, of each of ``most`` equal ratios of time; and that ratio."""
     times = time[kept]
     logarithm = np.log(times / times[0]) if times[0] > 0 else np.zeros(len(times))
     width = logarithm[-1] / most

@@ -118,7 +118,7 @@ class _Solver:
         self.new_set = new_set_terms(costs)
 
     def best_predecessor(self, time: Floats, amp: Floats, edge: Floats) -> Indices:
-        """Algorithm 1's inner loop over h, for every row and every GPU count g after the edge at once: (rows, g) → h.
+        """Runs Algorithm 1's inner loop over h, for every row and GPU count g after the edge at once: (rows, g) → h.
 
         Args:
             time: (rows, h) S of the layer before.
@@ -137,7 +137,7 @@ class _Solver:
         return chosen
 
     def series(self, series: Series, fork: int) -> _Table:
-        """Algorithm 1; the branching layer before the series, restricted to the row's GPU count, is its layer 0."""
+        """Runs Algorithm 1; the branching layer before the series, at the GPU count of the row, is its layer 0."""
         size = 1 if fork == INPUT else len(self.counts)
         time = np.where(np.eye(size, dtype=bool), 0.0, np.inf)
         amp, fetch = np.zeros_like(time), np.zeros_like(time)
@@ -171,7 +171,7 @@ class _Solver:
         return _Edge(moved, moved, away - moved, lambda *_: _Traced({}, 0))
 
     def _moves(self, source: int, layer: int) -> tuple[Floats, Floats]:
-        """(from, to) seconds to bring samples to a layer, and to bring them from or to a new set; (1, to) for data."""
+        """Returns (from, to) seconds to bring samples to a layer, and from or to a new set; (1, to) for data."""
         if source == INPUT:
             nothing = np.zeros((1, len(self.counts)))
             return nothing, nothing
@@ -182,7 +182,7 @@ class _Solver:
         return self.costs.comm(size), away
 
     def _reduce(self, block: ParallelBlock | NonSeriesParallel, fork: int, join: int) -> _Edge:
-        """The graph reduction: the branches between a branching and a joining layer become an edge."""
+        """Reduces the branches between a branching and a joining layer to an edge."""
         if isinstance(block, NonSeriesParallel):
             found = [self._to_join(self._region(block, fork), block.layers, None, join)]
         else:
@@ -206,7 +206,7 @@ class _Solver:
         return _Edge(elapsed, arrival, fetch, trace)
 
     def _branch(self, branch: Series, fork: int, join: int) -> tuple[_Edge, Floats]:
-        """A branch up to the joining layer, and seconds that its results take longer if they leave a set of their own.
+        """Returns a branch up to the joining layer, and the extra seconds of its results from a set of their own.
 
         The paper restricts the branching layer to one GPU count after another: they are the rows here.
         """
@@ -214,7 +214,7 @@ class _Solver:
         return self._to_join(self.series(branch, fork), branch.layers[-1:], tail, join)
 
     def _to_join(self, table: _Table, ends: tuple[int, ...], tail: _Edge | None, join: int) -> tuple[_Edge, Floats]:
-        """The last layers of a branch, and perhaps a tail after them, up to the joining layer."""
+        """Returns the last layers of a branch, and perhaps a tail after them, up to the joining layer."""
         shape = (len(self.counts), len(self.counts))
         moved, away = np.zeros(shape), np.zeros(shape)
         for source in set(self.costs.graph.layers[join].predecessors) & set(ends):
@@ -239,7 +239,7 @@ class _Solver:
         return _Edge(time, arriving[last, self.every], fetch, trace), (away - moved)[last, self.every]
 
     def _region(self, region: NonSeriesParallel, fork: int) -> _Table:
-        """All layers on one GPU count: no transfers inside."""
+        """Returns the table of a region with all layers on one GPU count: no transfers inside."""
         rows = 1 if fork == INPUT else len(self.counts)
         time, worst, fetch = (np.zeros((rows, len(self.counts))) for _ in range(3))
         for layer in region.layers:
@@ -277,7 +277,7 @@ def merge(times: Floats, moves: Floats, limit: float) -> tuple[Floats, NDArray[n
 
 
 def new_set_terms(costs: CostTable) -> tuple[Floats, Floats]:
-    """(from, to) seconds one way to the GPUs right behind: however few bytes, and per byte of a sample.
+    """Returns (from, to) seconds one way to the GPUs right behind: however few bytes, and per byte of a sample.
 
     Every sample moves, so the larger shards' ports are the busiest ones.
     """

@@ -36,7 +36,7 @@ class PartialPlan(NamedTuple):
     """Choices, and other passages with what to add to their layers and to their first GPUs."""
 
     def choices(self, layers: int = 0, start: int = 0) -> Iterator[Choice]:
-        """Every choice of this way."""
+        """Yields every choice of this way."""
         for part in self.parts:
             if isinstance(part, Choice):
                 yield Choice(part.layer + layers, part.option, part.start + start)
@@ -49,7 +49,7 @@ INFEASIBLE = PartialPlan(math.inf, math.inf, math.inf, ())
 
 
 def efficient(ways: list[PartialPlan]) -> list[PartialPlan]:
-    """The ways that no other one beats in both forward and backward."""
+    """Returns the ways that no other one beats in both forward and backward."""
     kept: list[PartialPlan] = []
     least = math.inf
     for way in sorted(ways, key=lambda way: (way.forward, way.time)):
@@ -82,7 +82,7 @@ class Step(Protocol):
         """Returns the best way, with its exact price."""
 
     def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
-        """All ways within ``cap`` seconds that trade forward for backward."""
+        """Returns all ways within ``cap`` seconds that trade forward for backward."""
 
 
 class Edge:
@@ -106,13 +106,13 @@ class Edge:
         return np.stack([forward + never, self.lower - forward], axis=1)
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
-        """The transfer and the layer."""
+        """Returns the transfer and the layer."""
         slot = slot if len(self._forward) > 1 else 0
         time = float(self.lower[slot, before, after])
         return PartialPlan(time, float(self._forward[slot][before, after]), time, (Choice(self.layer, after, 0),))
 
     def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
-        """The only way."""
+        """Returns the only way."""
         found = self.settle(slot, before, after)
         return [found] if found.time <= cap else []
 
@@ -185,7 +185,7 @@ class PathTable:
         return functools.reduce(lambda ways, step: shortest(ways, step[0].passes) + fits, self.steps[1:], first)
 
     def settle(self, slot: int, before: int, last: int) -> PartialPlan:
-        """The best way with these ends, with its real price."""
+        """Returns the best way with these ends, with its real price."""
         while (slot, before, last) not in self._settled:
             if not np.isfinite(self.guess[slot, before, last]):
                 return INFEASIBLE
@@ -203,7 +203,7 @@ class PathTable:
         return self._settled[slot, before, last]
 
     def front(self, slot: int, before: int, last: int, cap: float) -> list[PartialPlan]:
-        """All ways with these ends within ``cap`` seconds that trade forward for backward."""
+        """Returns all ways with these ends within ``cap`` seconds that trade forward for backward."""
         fronts: dict[int, list[PartialPlan]] = {before: [PartialPlan(0.0, 0.0, 0.0, ())]}
         for (step, layers), rest in zip(self.steps, self._rests(slot, last), strict=True):
             lower = step.lower[slot if len(step.lower) > 1 else 0]
@@ -223,7 +223,7 @@ class PathTable:
         return fronts.get(last, [])
 
     def _rests(self, slot: int, last: int) -> list[Floats]:
-        """After each step, per GPU count, seconds that the steps after it take at least."""
+        """Returns, after each step and per GPU count, the seconds that the later steps take at least."""
         fits = self._fits[slot, 0]
         rest: Floats = np.full(len(fits), np.inf)
         rest[last] = 0.0
@@ -234,7 +234,7 @@ class PathTable:
         return found[::-1]
 
     def _path(self, slot: int, before: int, last: int) -> list[int]:
-        """GPU counts before, between and after the steps of the shortest way."""
+        """Returns the GPU counts before, between and after the steps of the shortest way."""
         path = [last]
         for (step, _), times in zip(self.steps[:0:-1], self._times[-2::-1], strict=True):
             prices = step.guess[slot if len(step.guess) > 1 else 0]
@@ -263,7 +263,7 @@ def _joined(way: PartialPlan, piece: PartialPlan, layers: int) -> PartialPlan:
 
 
 def shortest(before: Floats, step: Floats) -> Floats:
-    """(S, …, a, c): the shortest of all two-step paths (S, …, a, b), (S or 1, …, b, c)."""
+    """Returns (S, …, a, c): the shortest of all two-step paths (S, …, a, b), (S or 1, …, b, c)."""
     if before.ndim == 3 and before.shape[:2] == (1, 1):
         best: Floats = (before[0, 0][:, None] + step[0]).min(axis=0)[None, None]
     else:

@@ -112,7 +112,7 @@ def _check(profile: Profile, background: Profile, harvest_of_idle: float) -> Non
 
 
 def _sample_time(background: Profile, batch: int) -> float:
-    """GPU-seconds per sample of the background."""
+    """Returns the GPU-seconds per sample of the background."""
     largest = background.batch_sizes[-1]
     if not 1 <= batch <= largest:
         raise InvalidValueError(
@@ -141,7 +141,7 @@ class _ThroughputModel:
         strategy: Strategy = "burst parallel",
         collocated: bool = True,
     ) -> OperatingPoint:
-        """The point of a foreground on ``gpus`` GPUs; the background uses its idle time if ``collocated``."""
+        """Returns the point of a foreground on ``gpus`` GPUs; the background uses its idle time if ``collocated``."""
         idle_gpus = max(0.0, gpus - gpu_seconds / iteration_time) if collocated else 0.0
         foreground = self.global_batch / iteration_time
         background = (self.gpus - gpus + self.harvest * idle_gpus) / self.sample_time
@@ -160,7 +160,7 @@ class _ThroughputModel:
 
 
 def _collocated(model: _ThroughputModel, plans: Mapping[int, Frontier]) -> tuple[OperatingPoint, ...]:
-    """The plans, over all GPU counts, that none beats in speed-up and background throughput; fastest first."""
+    """Returns the plans, over all GPU counts, that none beats in speed-up and background throughput; fastest first."""
     found = [
         model.point(gpus, plan.iteration_time, plan.gpu_seconds)
         for gpus, front in plans.items()

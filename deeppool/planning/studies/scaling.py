@@ -235,7 +235,7 @@ class _Site:
         return self.job.global_batch if strategy == "strong" else self.best_batch(parallelism)
 
     def _candidates(self, parallelism: Parallelism) -> list[int]:
-        """Global batches, ascending.
+        """Returns the global batches, ascending.
 
         Between two multiples of the GPU count the largest shard, and so a data-parallel iteration, is that of
         the larger one, which needs the fewest steps.
@@ -256,6 +256,6 @@ class _Site:
         return search(costs, self.job.amplification_limit).iteration_time
 
     def _per_gpu_batch(self, batch: int) -> int:
-        """Samples of the largest shard."""
+        """Returns the samples of the largest shard."""
         check_batch(self.gpus, batch)
         return -(-batch // self.gpus)

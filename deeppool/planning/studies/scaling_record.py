@@ -115,7 +115,7 @@ class ScalingStudy:
 
 
 def format_hours(seconds: float) -> str:
-    """``5400`` becomes ``1.5 h``; below an hour as :func:`format_seconds`."""
+    """Formats 5400 s as ``1.5 h``; below an hour as :func:`format_seconds`."""
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else format_seconds(seconds)
 
 

@@ -101,7 +101,7 @@ def estimate(
 def _seconds(
     works: Sequence[LayerWork], batches: Sequence[int], sheet: GpuSheet, *, tf32: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Forward and backward seconds, per batch size."""
+    """Returns the forward and backward seconds, per batch size."""
     parts = [kernels for work in works for kernels in (work.forward, work.backward)]
     times = FITTED.seconds(Columns.of([kernel for part in parts for kernel in part]), sheet, tf32=tf32)
     ends = np.cumsum([len(part) for part in parts])

@@ -103,7 +103,7 @@ def kernels_of(
 
 
 def _pooled(name: str, args: tuple[Any, ...], output: torch.Tensor) -> int:
-    """Elements that the windows of a pooling read."""
+    """Returns the elements that the windows of a pooling read."""
     backward = "_backward" in name
     wide, narrow = (output, args[0]) if backward else (args[0], output)
     if "adaptive" in name:
@@ -153,7 +153,7 @@ def _convolution_product(
     result: Literal["output", "data", "weight"],
     groups: int,
 ) -> Kernel:
-    """The implicit matrix product that computes one of the three tensors of a convolution."""
+    """Returns the implicit matrix product that computes one of the three tensors of a convolution."""
     moved = _size([data, weight, output])
     flops = conv_flop_count(list(data.shape), list(weight.shape), list(output.shape), transposed=args[6])
     channels_in, channels_out = data.shape[1] // groups, output.shape[1] // groups
@@ -183,5 +183,5 @@ def _convolution_product(
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes in memory; an expanded tensor occupies only its storage."""
+    """Returns the bytes in memory; an expanded tensor occupies only its storage."""
     return sum(min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors)

@@ -79,7 +79,7 @@ class Efficiency:
         return self.launch + result
 
     def _tiles(self, x: "Columns", gpu: GpuSheet, peak: Array) -> Array:
-        """Seconds of the tiles, in waves over the multiprocessors."""
+        """Returns the seconds of the tiles, in waves over the multiprocessors."""
         best = np.full(len(x.rows), np.inf)
         for height, width in TILES:
             tiles = np.ceil(x.rows / height) * np.ceil(x.columns / width) * x.count
@@ -145,7 +145,7 @@ class Columns:
 
 
 def peaks(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
-    """Peak operations per second of each kernel by the data sheet."""
+    """Returns the peak operations per second of each kernel by the data sheet."""
     half = columns.element_size <= 2
     tensor = half | tf32
     result: Array = np.where(tensor, np.where(half, gpu.half, gpu.tf32), gpu.fp32)
@@ -153,7 +153,7 @@ def peaks(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
 
 
 def naive_seconds(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
-    """Seconds by the plain roofline: the longer of FLOPs at the peak and bytes at the memory bandwidth."""
+    """Returns the seconds by the plain roofline: the longer of FLOPs at the peak and bytes at the memory bandwidth."""
     peak = peaks(columns, gpu, tf32=tf32)
     result: Array = np.maximum(columns.flops / peak, columns.bytes / gpu.bandwidth)
     return result

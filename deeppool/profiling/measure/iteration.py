@@ -160,7 +160,7 @@ def example_data(captured: CapturedModel, batch: int, device: Device, classes: i
 
 
 def _pieces(captured: CapturedModel) -> list[tuple[int, list[fx.Node]]]:
-    """Consecutive operators of one layer, in program order; a layer interrupted by branches has several pieces."""
+    """Returns consecutive operators of one layer, in program order; branches cut a layer into several pieces."""
     owner = {node: index for index, group in enumerate(captured.nodes) for node in group}
     found: list[tuple[int, list[fx.Node]]] = []
     for node in captured.program.graph.nodes:
@@ -173,7 +173,7 @@ def _pieces(captured: CapturedModel) -> list[tuple[int, list[fx.Node]]]:
 
 
 def _outputs(piece: list[fx.Node]) -> list[fx.Node]:
-    """Tensors of a piece that other pieces read."""
+    """Returns the tensors of a piece that other pieces read."""
     inside = set(piece)
     return [
         node

@@ -29,12 +29,12 @@ def faster_half(times: Sequence[float]) -> list[int]:
 
 
 def typical(times: Sequence[float]) -> float:
-    """Mean of the faster half."""
+    """Returns the mean of the faster half."""
     return statistics.fmean(times[index] for index in faster_half(times))
 
 
 def spread(times: Sequence[float]) -> float:
-    """Half the interquartile range over the median; half the difference where there are two; 0 where there is one."""
+    """Returns half the interquartile range over the median; for two times half the difference, for one 0."""
     middle = statistics.median(times)
     if len(times) < 2 or not middle:
         return 0.0
@@ -56,7 +56,7 @@ def is_sufficient(layered: Sequence[float], whole: Sequence[float], most: float 
 
 
 def progress(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> float:
-    """Estimated completed fraction; the final number of iterations is not known in advance."""
+    """Returns the estimated completed fraction; the final number of iterations is not known in advance."""
     by_time = (sum(layered) + sum(whole)) / most
     by_runs = min(len(layered), len(whole)) / MINIMUM_RUNS
     return min(max(by_time, by_runs), 0.95)

@@ -83,7 +83,7 @@ class RankContext:
 
 
 def group_sizes(ranks: int, per_node: int) -> tuple[int, ...]:
-    """Group sizes to measure: 2 to 8, powers of two and 1.5 times these, a node, a node plus one, all ranks."""
+    """Returns the group sizes to measure: 2 to 8, powers of two and 1.5 times these, a node, one more, all ranks."""
     steps = {factor * 2**k for factor in (2, 3) for k in range(ranks.bit_length())}
     return tuple(sorted(n for n in {*range(2, 9), *steps, per_node, per_node + 1, ranks} if 2 <= n <= ranks))
 
@@ -210,7 +210,7 @@ def is_precise(times: Sequence[float]) -> bool:
 
 
 def runs_in_burst(times: Sequence[float]) -> int:
-    """Number of runs that take ``BURST_SECONDS``, by the times so far."""
+    """Returns the number of runs that take ``BURST_SECONDS``, by the times so far."""
     if not times:
         return FEWEST_IN_BURST
     return max(FEWEST_IN_BURST, min(MOST_IN_BURST, int(BURST_SECONDS / statistics.median(times))))

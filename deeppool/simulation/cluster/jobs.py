@@ -99,7 +99,7 @@ class SimulatedForeground(_SimulatedJob):
         return self._plan.global_batch / self._period
 
     def end(self, now: float) -> float:
-        """Time at which it finishes at the current rate."""
+        """Returns the time at which it finishes at the current rate."""
         return now + self._left * self._period
 
     def advance(self, seconds: float) -> None:
@@ -114,7 +114,7 @@ class SimulatedForeground(_SimulatedJob):
         self.samples = float(self._iterations * self._plan.global_batch)
 
     def outcome(self) -> JobOutcome:
-        """The outcome so far."""
+        """Returns the outcome so far."""
         return self._outcome(self._iterations - self._left, self._plan.single_gpu_iteration_time)
 
 
@@ -161,7 +161,7 @@ class SimulatedBackground(_SimulatedJob):
         return float(self._rate.sum()) * self.cost.batch
 
     def end(self, now: float) -> float:
-        """Time at which the next of its trainings finishes at the current rates."""
+        """Returns the time at which the next of its trainings finishes at the current rates."""
         moving = self._rate > 0
         return now + float(np.min(self._left[moving] / self._rate[moving])) if moving.any() else math.inf
 
@@ -183,5 +183,5 @@ class SimulatedBackground(_SimulatedJob):
         return True
 
     def outcome(self) -> JobOutcome:
-        """The outcome so far."""
+        """Returns the outcome so far."""
         return self._outcome(float(self._done.mean()), None)

@@ -175,11 +175,11 @@ class ClusterSimulation:
         return 1 - self.gpu_seconds.idle / self.gpu_seconds.total
 
     def finished(self, role: Role) -> Iterator[JobOutcome]:
-        """Finished jobs of a role."""
+        """Returns finished jobs of a role."""
         return (job for job in self.jobs if job.role == role and job.finish is not None)
 
     def mean_completion_time(self, role: Role = "foreground") -> float | None:
-        """Mean seconds from arrival to finish; None: no job of the role finished."""
+        """Returns the mean seconds from arrival to finish; None: no job of the role finished."""
         times = [job.completion_time for job in self.finished(role) if job.completion_time is not None]
         return fmean(times) if times else None
 

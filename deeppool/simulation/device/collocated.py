@@ -265,11 +265,11 @@ class _DeviceSimulation:
             self._next = (self._next + 1) % len(self._pieces)
 
     def _piece_time(self, rate: float) -> float:
-        """Seconds until the first piece in the queue ends, at a given speed."""
+        """Returns the seconds until the first piece in the queue ends, at a given speed."""
         return self._left / rate if self._queue and rate > 0 else math.inf
 
     def _until_poll(self) -> float:
-        """Seconds until the gate is polled again; only a share below 1 is earned with time alone."""
+        """Returns the seconds until the gate is polled again; only a share below 1 is earned with time alone."""
         return self._poll if self._orders.open and self._orders.share < 1 else math.inf
 
     def _advance(self, seconds: float, rate: float) -> bool:

@@ -31,7 +31,7 @@ class IdleHarvest:
             raise InvalidValueError(f"in_transfers must be a part, from 0 to 1, got {self.in_transfers:g}")
 
     def at(self, seconds: float) -> float:
-        """Harvest of a wait of some length: linear in its logarithm between measured lengths, constant outside."""
+        """Returns the harvest of a wait: linear in the logarithm of its length between measurements, else constant."""
         return sum(weight * self.harvest[index] for index, weight in interpolation_weights(self.seconds, seconds))
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ FULL_HARVEST = IdleHarvest((1.0,), (1.0,))
 
 
 def interpolation_weights(grid: Sequence[float], value: float) -> list[tuple[int, float]]:
-    """Grid points around a value and their weights by its logarithm, which sum to 1."""
+    """Returns the grid points around a value and their weights by its logarithm, which sum to 1."""
     if value <= grid[0]:
         return [(0, 1.0)]
     if value >= grid[-1]:

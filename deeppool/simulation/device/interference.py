@@ -113,7 +113,7 @@ class Interference:
         return FULL_HARVEST if self.waits is None or name != "lowest" else self.waits
 
     def _weights(self, intensity: float | None, seconds: float) -> list[tuple[int, float]]:
-        """Weights of the classes around a kernel, which sum to 1."""
+        """Returns the weights of the classes around a kernel, which sum to 1."""
         count = len(self.intensities)
         rows = (
             [(row, 1 / count) for row in range(count)]

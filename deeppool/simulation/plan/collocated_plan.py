@@ -134,7 +134,7 @@ def simulate_gpu(
 
 
 def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHarvest) -> list[SimulatedStep]:
-    """Operators of one GPU in an iteration; idle time at its end precedes the next iteration's first operator."""
+    """Returns the operators of one GPU in an iteration; idle time at its end precedes the next one's first."""
     free_since = work.spans[-1].end - end
     steps = []
     for span in work.spans:

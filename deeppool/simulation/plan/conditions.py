@@ -65,7 +65,7 @@ class Conditions:
         return not self.random and {*self.speeds, self.inside_bandwidth, self.between_bandwidth} <= {1.0}
 
     def speed(self, gpu: int) -> float:
-        """Relative speed of a GPU, without random effects."""
+        """Returns the relative speed of a GPU, without random effects."""
         return self.speeds[gpu] if gpu < len(self.speeds) else 1.0
 
     def on(self, gpus: Sequence[int]) -> "Conditions":

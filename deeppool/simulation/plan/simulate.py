@@ -155,7 +155,7 @@ class GpuActivity:
         return sum(self.computed(span) for span in self.spans)
 
     def harvest(self, end: float, waits: IdleHarvest) -> float:
-        """Seconds of background work done on one of the GPUs in its waits.
+        """Returns the seconds of background work done on one of the GPUs in its waits.
 
         Args:
             end: end of the iteration.
@@ -166,11 +166,11 @@ class GpuActivity:
         return waits.in_transfers * inside + sum(waits.at(length) * length for length in lengths)
 
     def computed(self, span: Span) -> float:
-        """Seconds of a span in which the GPU is busy."""
+        """Returns the seconds of a span in which the GPU is busy."""
         return span.duration * self.computing.get(span.kind, 1.0)
 
     def on(self, gpu: int) -> tuple[Span, ...]:
-        """The spans on another of the GPUs."""
+        """Returns the spans on another of the GPUs."""
         return tuple(Span(gpu, span.kind, span.name, span.start, span.end) for span in self.spans)
 
 
@@ -194,7 +194,7 @@ def replay(plan: Plan) -> tuple[GpuActivity, ...]:
 
 
 def planned_title(plan: Plan) -> str:
-    """Title of a plan's timeline."""
+    """Returns the title of a plan's timeline."""
     return f"{plan.model}, planned"
 
 
@@ -247,13 +247,13 @@ def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
 
 
 def _median_iteration(times: Sequence[float]) -> tuple[int, float]:
-    """Index and length of the iteration of median length, the shorter of two."""
+    """Returns the index and length of the iteration of median length, the shorter of two."""
     index = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
     return index, times[index]
 
 
 def _computing(plan: Plan) -> dict[SpanKind, float]:
-    """Computing fractions of transfers, where the network was measured between cores."""
+    """Returns the computing fractions of transfers, where the network was measured between cores."""
     network = plan.cluster.measured
     if network is None:
         return {}
@@ -269,7 +269,7 @@ def _without_work(plan: Plan) -> list[GpuActivity]:
 def _spans(
     gpu: int, computed: Sequence[int], names: Sequence[str], times: Schedule, layers: Sequence[LayerSeconds]
 ) -> tuple[Span, ...]:
-    """Spans of the layers that a GPU computes."""
+    """Returns the spans of the layers that a GPU computes."""
     spans: list[Span] = []
 
     def run(layer: int, kind: SpanKind, start: float, seconds: float) -> None:
@@ -293,7 +293,7 @@ def _filled(work: GpuActivity, end: float, kind: SpanKind) -> GpuActivity:
 
 
 def _gaps(spans: Sequence[Span], end: float) -> Iterator[tuple[float, float]]:
-    """Start and end of each gap between spans sorted by start."""
+    """Yields the start and end of each gap between spans sorted by start."""
     now = 0.0
     for span in spans:
         if span.start > now:

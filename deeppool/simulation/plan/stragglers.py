@@ -79,7 +79,7 @@ def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> 
 
 
 def network_slowness(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
-    """Per layer, the factor by which its transfers take longer, by the slowest link between its GPUs."""
+    """Returns, per layer, the factor by which the slowest link between its GPUs lengthens its transfers."""
     node, inside, between = plan.cluster.gpus_per_node, plan.cluster.inside, plan.cluster.between
     planned = min(inside.bandwidth, between.bandwidth)
     actual = min(inside.bandwidth * conditions.inside_bandwidth, between.bandwidth * conditions.between_bandwidth)
@@ -120,7 +120,7 @@ class _IterationSimulation:
         return latest
 
     def _begin(self, index: int, state: _PassState, *, moves: bool) -> Times:
-        """Times at which each GPU of a layer can start it."""
+        """Returns the times at which each GPU of a layer can start it."""
         gpus = self.plan.layers[index].gpus
         if state.gpus == gpus and not moves:
             return state.ends

@@ -126,7 +126,7 @@ def _check(plan: Plan, run: RunRecord, background: Profile | None, interference:
 
 
 def _update_time(run: RunRecord, rank: int) -> float:
-    """Seconds of the update in the recorded iteration."""
+    """Returns the seconds of the update in the recorded iteration."""
     return sum(span.duration for span in run.timeline.spans if span.gpu == rank and span.kind == "update")
 
 
