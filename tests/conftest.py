@@ -26,6 +26,17 @@ def in_the_checkout() -> Iterator[None]:
         yield
 
 
+STARTED_WARNINGS = "error,ignore::ResourceWarning,ignore::PendingDeprecationWarning"
+"""Warnings are errors in started processes, too, but for files that an exit closes and for ipykernel's shutdown."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def warnings_are_errors_in_started_processes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONWARNINGS", STARTED_WARNINGS)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def runs_are_told_of_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests' runs are not among the user's own."""

@@ -1,4 +1,4 @@
-"""Fork server process: imports modules on request, forks worker processes from itself and reports their exit codes.
+"""Fork server process: imports torch once, forks worker processes from itself and reports their exit codes.
 
 Its only state is its loaded modules and its only thread the main one, so a fork behaves like a new process.
 """
@@ -112,24 +112,6 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _serve(link: socket.socket) -> None:
-    main = ForkServer(link).serve()
-    if main is not None:
-        main()
-
-
-def become_fork_server(link: socket.socket, title: str) -> NoReturn:
-    """Turns this fork of a single-threaded process into a fork server for that process."""
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
-    with Path(os.devnull).open("r+b") as null:
-        for standard in range(3):
-            os.dup2(null.fileno(), standard)
-    _set_title(title)
-    _serve(link)
-    os._exit(0)
-
-
 def _set_title(title: str) -> None:
     # Otherwise a long title overwrites the memory in which ps and psutil find the environment.
     os.environ["SPT_NOENV"] = "1"
@@ -168,7 +150,8 @@ def main() -> None:
     """Serves the client that started this process, over the socket whose descriptor is the first argument."""
     # Python counts threads of numeric libraries, which handle a fork themselves.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    if (run_worker := ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()) is not None:
+        run_worker()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ launcher: a second run in the same notebook starts at once, and a background job
 takes little CPU time from it. Linux only: elsewhere the libraries below torch do not survive a fork.
 """
 
-# Not multiprocessing's forkserver: a kernel cannot fork its own (3.3 s each), a killed worker's children survive it.
+# Not multiprocessing's forkserver: what a killed worker had started survives it, and its modules are fixed.
 
 import atexit
 import contextlib
@@ -17,15 +17,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from deeppool.errors import RunError
-from deeppool.processes.fork_server import MESSAGE_BYTES, become_fork_server, kill_group
-
-if TYPE_CHECKING:
-    import psutil
+from deeppool.processes.fork_server import MESSAGE_BYTES, kill_group
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether this platform has fork servers."""
@@ -78,42 +75,10 @@ class ForkedProcess:
         self.started.set()
 
 
-Start = Callable[[socket.socket, socket.socket], "psutil.Process"]
-"""Starts the server's process, given the client's end of the link and the server's."""
-
-
-def _spawn_server(_: socket.socket, link: socket.socket) -> "psutil.Process":
-    import psutil
-
-    # A process group of its own, but no session: as for every process, see deeppool.processes.managed_process.
-    return psutil.Popen(
-        [sys.executable, "-m", "deeppool.processes.fork_server", str(link.fileno()), TITLE_ROOM * " "],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[link.fileno()],
-        process_group=0,
-    )
-
-
-def _fork_server(client: socket.socket, link: socket.socket) -> "psutil.Process":
-    import psutil
-
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        client.close()
-        become_fork_server(link, f"deeppool.processes.fork_server of {parent}")
-    # In the fork too: whichever of the two runs first.
-    with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)
-    return psutil.Process(pid)
-
-
 class ForkServerClient:
     """Client that starts a fork server and forks processes through it. The server ends with the client's process."""
 
-    def __init__(self, start: Start = _spawn_server) -> None:
+    def __init__(self) -> None:
         """Starts the server."""
         self._environment = dict(os.environ)
         self._link, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -123,7 +88,15 @@ class ForkServerClient:
         """Number of the request → its process, until the server reports its end."""
         self.gone = False
         with link:
-            self._process = start(self._link, link)
+            # A process group of its own, but no session: as for every process, see deeppool.processes.managed_process.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "deeppool.processes.fork_server", str(link.fileno()), TITLE_ROOM * " "],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[link.fileno()],
+                process_group=0,
+            )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -178,8 +151,6 @@ class ForkServerClient:
         return process
 
     def _listen(self) -> None:
-        import psutil
-
         with self._link, contextlib.suppress(OSError):
             while data := self._link.recv(MESSAGE_BYTES):
                 message = json.loads(data)
@@ -189,7 +160,7 @@ class ForkServerClient:
                     self._workers.pop(message["number"]).set_ended(message["code"])
         try:
             self._process.wait(CLOSING_SECONDS)
-        except psutil.TimeoutExpired:
+        except subprocess.TimeoutExpired:
             # It is importing a module, or was stopped by a signal.
             self._process.kill()
             self._process.wait()
@@ -238,6 +209,7 @@ _client: ForkServerClient | None = None
 
 def fork_server() -> ForkServerClient | None:
     """Returns the fork server of this process, started on first use, or None on platforms without one."""
+    global _client  # noqa: PLW0603  one per process is the point
     if not FORKS:
         return None
     with _open_lock:
@@ -245,23 +217,9 @@ def fork_server() -> ForkServerClient | None:
             return _client
         if _client is not None:
             _client.drain()
-        return _adopt(ForkServerClient())
-
-
-def fork_own_server() -> None:
-    """Forks this process to create its fork server, which has all modules from the start.
-
-    For a process that was itself forked, first thing in its main function: it must not have a thread yet.
-    """
-    with _open_lock:
-        _adopt(ForkServerClient(_fork_server))
-
-
-def _adopt(client: ForkServerClient) -> ForkServerClient:
-    global _client  # noqa: PLW0603  one per process is the point
-    _client = client
-    atexit.register(client.close)
-    return client
+        _client = ForkServerClient()
+        atexit.register(_client.close)
+        return _client
 
 
 def _reset_in_fork() -> None:

@@ -162,6 +162,7 @@ def environment(folder: Path) -> Mapping[str, str]:
     runtime.mkdir(mode=0o700, exist_ok=True)
     return {
         **os.environ,
+        "PYTHONWARNINGS": "",  # JupyterLab's own packages warn
         "HOME": str(folder),
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
         "JUPYTER_DATA_DIR": str(folder / "data"),

@@ -167,9 +167,9 @@ def test_a_background_job_may_start_before_the_ranks(monkeypatch: pytest.MonkeyP
         finally:
             asked.set()
 
-    def late(*arguments: Any) -> Ranks:
+    def late(*arguments: Any, **choices: Any) -> Ranks:
         assert asked.wait(60)
-        return ranks(*arguments)
+        return ranks(*arguments, **choices)
 
     monkeypatch.setattr(LocalLauncher, "worker_spec", ask)
     monkeypatch.setattr(restart_loop, "Ranks", late)

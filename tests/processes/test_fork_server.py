@@ -96,25 +96,6 @@ def test_processes_do_not_outlive_a_fork_server_that_was_killed(own: ForkServerC
         describe(another)
 
 
-def test_a_forked_process_can_fork_its_own_server_which_ends_with_it(own: ForkServerClient) -> None:
-    nested = ManagedProcess("tests.processes.fork_server_nested", "nested", fork_server=own)
-    grandchild = describe(nested)
-    process = psutil.Process(int(str(grandchild["pid"])))
-    nested_server = psutil.Process(int(str(grandchild["parent"])))
-    assert nested_server.ppid() == nested.process.pid
-    assert str(grandchild["title"]).strip("\0 ") == f"{MODULE}: grandchild"
-    assert grandchild["cwd"] == os.environ["HOME"]
-    # Neither of the two has imported torch itself.
-    needed = psutil.Process(own._process.pid).cpu_times().user
-    assert float(str(grandchild["cpu"])) + nested_server.cpu_times().user < needed / 4
-    os.kill(nested.process.pid, signal.SIGKILL)
-    with pytest.raises(RunError, match="nested was killed by signal 9"):
-        receive(nested, SECONDS)
-    nested.close()
-    assert ended(process)
-    assert ended(nested_server)
-
-
 def test_another_fork_server_starts_when_variables_that_libraries_read_when_loaded_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
