@@ -37,7 +37,7 @@ def answers(folder: Path, rule: Rule, ranks: int) -> list[dict]:
 
 
 def one_process(rule: Rule) -> tuple[nn.Module, list[float]]:
-    """Plain torch: no capture, no stages."""
+    """Trains by plain torch, without capture or stages."""
     model = make_model(rule)
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     optimizer = make_optimizer(rule, trained)

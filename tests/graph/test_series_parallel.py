@@ -48,7 +48,7 @@ def test_branch_that_meets_only_at_the_outer_join_has_a_tail():
     assert decompose([(), (0,), (1,), (1,), (0,), (2, 3, 4)]) == Series((0, 5), (None, outer))
 
 
-def test_tail_whose_fork_the_outer_join_reads_has_a_direct_edge():
+def test_a_tail_has_a_direct_edge_if_the_outer_join_reads_its_fork():
     outer = block(chain(1, tail=block(chain(2), direct=True)), chain(3))
     assert decompose([(), (0,), (1,), (0,), (1, 2, 3)]) == Series((0, 4), (None, outer))
 
@@ -67,7 +67,7 @@ def test_layers_that_read_across_branches_are_not_series_parallel():
     assert found == Series((0, 5), (None, NonSeriesParallel((1, 2, 3, 4))))
 
 
-def test_branch_that_ends_in_an_irregular_region_makes_one_of_all_branches_beside_it():
+def test_a_branch_that_ends_in_an_irregular_region_absorbs_its_parallel_branches():
     """Layer 1 is followed by such a region of 2 to 5, which meets only at the join outside, where 6 ends too."""
     found = decompose([(), (0,), (1,), (1,), (2,), (2, 3), (0,), (4, 5, 6)])
     assert found == Series((0, 7), (None, NonSeriesParallel((1, 2, 3, 4, 5, 6))))
@@ -77,7 +77,7 @@ def test_dense_block_is_not_series_parallel():
     assert decompose([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)]) == Series((0, 4), (None, NonSeriesParallel((1, 2, 3))))
 
 
-def test_an_irregular_region_takes_the_branches_beside_it_but_not_the_layers_around():
+def test_an_irregular_region_absorbs_parallel_branches_but_not_the_layers_around():
     """Between the cuts 0 and 6 lie a region (1 to 4) and a branch (5): one region, since one piece has no cut."""
     found = decompose([(), (0,), (0,), (1, 2), (2,), (0,), (3, 4, 5), (6,)])
     assert found == Series((0, 6, 7), (None, NonSeriesParallel((1, 2, 3, 4, 5)), None))
@@ -117,7 +117,7 @@ def test_tree_put_together_again_is_the_graph(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_branches_read_nothing_of_one_another(shape):
+def test_branches_do_not_read_from_one_another(shape):
     for number in range(200):
         edges = random_edges(random.Random(f"apart {shape} {number}"), 20, shape)
         for part in parts_of(decompose(edges)):

@@ -187,7 +187,7 @@ def test_cluster_without_gpus_is_rejected():
 # -- explain ----------------------------------------------------------------------------------------
 
 
-def room_beside_others(definition, places, index):
+def free_width(definition, places, index):
     """GPUs from the layer's first one to the next one on which a branch beside it starts, or to its node's end."""
     start, end, node = places[index][1], definition.cluster.gpus, definition.cluster.gpus_per_node
 
@@ -214,7 +214,7 @@ def test_every_alternative_costs_what_the_whole_plan_would(problem, limit):
     now = definition.iteration_time(places)
     for index, layer in enumerate(made.layers):
         count, start = places[index]
-        room = room_beside_others(definition, places, index)
+        room = free_width(definition, places, index)
         assert [option.gpu_count for option in layer.alternatives] == [
             g for g in definition.gpu_counts if g != count and g <= room
         ]
@@ -253,7 +253,7 @@ def test_explain_names_the_layer_whose_limit_rules_out_a_faster_choice():
     assert "over the limit (itself)" in reason(reader, (1, 2, 4))
 
 
-def test_explain_says_where_a_branch_runs_and_why_it_cannot_have_more_gpus():
+def test_explain_states_the_gpus_of_a_branch_and_why_it_cannot_have_more():
     made = plan(*join_under_its_limit(), 1.6)
     line = next(line for line in made.explain().splitlines() if line.strip().startswith("layer1"))
     assert "2 (2–3)" in line

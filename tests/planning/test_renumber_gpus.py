@@ -1,4 +1,4 @@
-"""The GPUs that a plan really uses."""
+"""Renumbering of the GPUs that a plan uses."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from tests.strategies import profiles
 
 
 @given(profiles(graphs_that_know_their_memory()), st.sampled_from([2, 3, 5]))
-def test_a_plan_on_some_gpus_of_many_is_the_plan_for_so_many(profile, spacing) -> None:
+def test_a_plan_that_uses_some_gpus_equals_the_plan_for_that_many(profile, spacing) -> None:
     plan = dp.plan(profile, 4, 8)
     used = {gpu for layer in plan.layers for gpu in layer.gpus}
     expected = renumber_gpus(plan)

@@ -92,7 +92,7 @@ def test_comparison_prints_and_is_saved(tmp_path):
     assert serialization.read(serialization.write(found, tmp_path / "comparison.json"), ProfileComparison) == found
 
 
-def test_long_tables_are_cut_and_say_so():
+def test_long_tables_are_truncated_with_a_note():
     found = compare_profiles(BEFORE, profile_of([(2.0, 4.0), (6.0, 12.0)]))
     assert len(found.changes) == 4
     assert found.explain(rows=1).endswith("… and 3 more (--json has all)")

@@ -60,13 +60,13 @@ def test_a_missing_path_raises_as_a_file_error(folder, missing):
         find_profile(missing)
 
 
-def test_nothing_shipped_is_no_error(folder, monkeypatch):
+def test_an_empty_folder_of_profiles_is_not_an_error(folder, monkeypatch):
     monkeypatch.setattr(shipped, "FOLDER", folder / "absent")
     assert str(list_profiles()).startswith("no profiles are shipped")
 
 
 @pytest.mark.parametrize("path", sorted(shipped.FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_what_is_shipped_is_small_measured_and_within_its_bound(path):
+def test_shipped_profiles_are_small_measured_and_within_their_bound(path):
     profile = find_profile(path.stem)
     assert path.stem == f"{profile.graph.model}-{profile.device}"
     assert profile.provenance == "measured"

@@ -144,14 +144,14 @@ def test_profile_prints_itself_in_a_line():
     assert "estimated on drawn (cpu, fp32, 1 thread): 1 ms at batch 1, 16 ms at batch 16" in text
 
 
-def test_the_straight_line_is_tried_on_the_largest_size():
+def test_the_linear_fit_is_checked_on_the_largest_size():
     # From 4 ms at 4 and 8 ms at 8 the line gives 16 ms at 16; it took 20 ms. Backward is on the line.
     profile = one_layer([1e-3, 2e-3, 4e-3, 8e-3, 20e-3], [1e-3 * batch for batch in BATCH_SIZES])
     assert profile.extrapolation_error == pytest.approx(4 / 36)
     assert one_layer([1e-3, 2e-3], batch_sizes=(1, 2)).extrapolation_error is None
 
 
-def test_layers_of_one_signature_count_as_often_as_they_are_there():
+def test_layers_of_one_signature_count_once_per_occurrence():
     first, second, third = make_graph([(), (0,), (1,)]).layers
     graph = LayerGraph("drawn", (3,), (first, second, replace(third, signature=second.signature)), 0)
     on_the_line, off = (1.0, 2.0, 4.0), (1.0, 2.0, 5.0)

@@ -103,7 +103,7 @@ def test_a_clear_violation_lowers_the_share_within_three_collocated_iterations()
     assert shares[8] < 0.1
 
 
-def test_a_background_that_becomes_harmful_is_held_within_few_iterations():
+def test_a_background_that_becomes_harmful_is_limited_within_few_iterations():
     shares, slowdowns = run(lambda i, share: 0.5 * share if i >= 300 else 0.0, noise=0.02, seed=1)
     late = next(number for number, slowdown in enumerate(slowdowns) if slowdown)
     assert set(shares[:late]) == {1.0}
@@ -192,7 +192,7 @@ def test_with_noise_too_the_new_bound_holds_on_average(before, after):
     assert 0.5 * after < fmean(late) < 1.2 * after
 
 
-def test_a_loose_bound_frees_a_background_that_was_held():
+def test_a_looser_bound_removes_the_limit_of_a_background():
     _, (old, new) = run_with_changed_bound(0.03, 1.0, cost=0.5, noise=0.0, seed=0)
     assert old[-1][0] < 0.1
     assert {share for share, _ in new} == {1.0}

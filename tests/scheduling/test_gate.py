@@ -115,7 +115,7 @@ def test_gaps_only_admits_pieces_only_while_the_foreground_does_not_compute(doin
 
 @settings(deadline=None)
 @given(event_sequences())
-def test_nothing_starts_beside_a_banned_operator_or_while_the_gate_is_closed(events):
+def test_no_piece_starts_during_a_banned_operator_or_while_the_gate_is_closed(events):
     closed = BackgroundLimits(open=False, share=1.0, banned=frozenset())
     assert list(launches(Gate(Sharing()), closed, events)) == []
     banned = [(passed, SYNC, *rest) for passed, _, *rest in events]

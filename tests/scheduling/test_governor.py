@@ -76,7 +76,7 @@ def test_closer_observation_schedules_more_iterations_without_background():
 @LATE
 @pytest.mark.parametrize("bound", [0.01, 0.05, 0.3])
 @pytest.mark.parametrize("priority", ["lowest", "normal"])
-def test_a_background_that_costs_its_share_is_held(priority, bound, late):
+def test_a_background_that_costs_its_share_is_kept_to_its_bound(priority, bound, late):
     def plant(_, limits):
         return {FORWARD: 0.1 * (1 + limits.share * limits.open)}
 
@@ -116,7 +116,7 @@ def test_iteration_times_recorded_without_a_background_count_too(recorded):
         assert set(shares) == {1.0}
 
 
-def test_without_feedback_and_bound_nothing_is_forbidden_or_measured():
+def test_without_feedback_and_bound_no_limit_is_set_and_nothing_measured():
     governor = Governor(Sharing(pieces=2))
     assert run(governor, doubling_sync(), 50) == [FREE] * 50
     assert governor.slowdown is None
@@ -172,7 +172,7 @@ def test_no_ban_is_longer_than_the_longest():
     assert max(run_lengths(banned(history))) == LONGEST_BAN
 
 
-def test_after_a_ban_only_what_the_operator_takes_now_counts():
+def test_after_a_ban_only_new_times_of_the_operator_count():
     """15 % is above the threshold, but one iteration is not enough evidence for a new ban."""
     feedback = Feedback(0.1)
     for iteration in range(ENOUGH):
@@ -206,7 +206,7 @@ def test_noise_of_an_operator_that_is_short_bans_nothing():
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
-def test_noise_alone_bans_little(noise):
+def test_noise_alone_rarely_bans(noise):
     def plant(*_):
         return {FORWARD: 0.09, SYNC: 0.01}
 

@@ -49,7 +49,7 @@ def image_model(name, **arguments):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_whole_model_keeps_what_autograd_holds(name, arguments, shape):
+def test_activation_memory_of_a_model_equals_what_autograd_saves(name, arguments, shape):
     model = image_model(name, **arguments)
     layers = capture(model, shape).graph.layers
     batch = 4
@@ -163,7 +163,7 @@ def test_attention_written_out_keeps_its_matrix_and_dropout_a_byte_an_element():
     assert total[2] - total[1] == 64 * 64 + FLOAT * 64 * 64
 
 
-def test_frozen_layers_keep_nothing():
+def test_frozen_layers_save_no_activations():
     model = Chain()
     for parameter in (*model.first.parameters(), *model.norm.parameters(), *model.second.parameters()):
         parameter.requires_grad_(False)
@@ -208,7 +208,7 @@ def test_parameters_are_not_counted_whatever_their_size():
     assert sum(layer.activation_bytes for layer in layers) == FLOAT * (7 + width + 10) + 8
 
 
-def test_capture_inside_no_grad_and_of_a_model_without_memory_finds_the_same():
+def test_capture_under_no_grad_or_on_the_meta_device_gives_the_same_activation_memory():
     expected = [layer.activation_bytes for layer in capture(Chain(), (3, 8, 8)).graph.layers]
     with torch.no_grad():
         assert [layer.activation_bytes for layer in capture(Chain(), (3, 8, 8)).graph.layers] == expected

@@ -123,7 +123,7 @@ def test_a_layer_is_measured_on_the_whole_vocabulary():
 
 
 class Shifted(nn.Module):
-    """Decoders shift their input by one: a write into a part of a tensor, twice over."""
+    """Model that shifts its input by one as decoders do: two writes into parts of a tensor."""
 
     def __init__(self):
         super().__init__()
@@ -226,14 +226,14 @@ class NoInputs(nn.Module):
 
 
 class Words(nn.Module):
-    """Returns no tensor."""
+    """Model that returns no tensor."""
 
     def forward(self, x):
         return "scores"
 
 
 class Counts(nn.Module):
-    """Its next shape depends on the data."""
+    """Model with a shape that depends on the data."""
 
     def __init__(self):
         super().__init__()
@@ -244,7 +244,7 @@ class Counts(nn.Module):
 
 
 class WritesState(nn.Module):
-    """A buffer that each forward changes."""
+    """Model with a buffer that each forward changes."""
 
     def __init__(self):
         super().__init__()
@@ -257,7 +257,7 @@ class WritesState(nn.Module):
 
 
 class ByItem(nn.Module):
-    """Reads a number out of a tensor to decide."""
+    """Model that branches on a number read from a tensor."""
 
     def __init__(self):
         super().__init__()

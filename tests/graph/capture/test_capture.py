@@ -162,7 +162,7 @@ def test_example_model_has_a_branch_and_a_join(captured):
 
 
 class MakesItsOwnTensor(nn.Module):
-    """And one that is where another is: both name a device."""
+    """Module that makes a tensor on a named device, and one on the device of another tensor."""
 
     def __init__(self):
         super().__init__()
@@ -386,7 +386,7 @@ pytree.register_pytree_node(
 
 
 class OwnRecord(nn.Module):
-    """Returns scores among other things."""
+    """Model that returns its scores in a record of user code."""
 
     def __init__(self):
         super().__init__()
@@ -399,7 +399,7 @@ class OwnRecord(nn.Module):
 
 
 class Tied(nn.Module):
-    """One weight, used by two layers."""
+    """Model with one weight that two layers use."""
 
     def __init__(self):
         super().__init__()
@@ -488,7 +488,7 @@ def check_same(result, expected):
 
 
 def reference(model, x, target):
-    """The model as its author would train it."""
+    """Returns loss and gradients of plain training of the model."""
 
     def run():
         loss = classification_loss(model.source(x), target)
@@ -497,7 +497,7 @@ def reference(model, x, target):
     return buffers_after(run, model.source)
 
 
-def test_captured_program_is_the_model_and_its_loss(example):
+def test_the_captured_program_equals_the_model_and_its_loss(example):
     model, x, target = example
     expected, statistics = reference(model, x, target)
 
@@ -510,7 +510,7 @@ def test_captured_program_is_the_model_and_its_loss(example):
     torch.testing.assert_close(updated, statistics)
 
 
-def test_layers_run_one_by_one_are_the_model_and_its_loss(example):
+def test_layers_run_in_sequence_equal_the_model_and_its_loss(example):
     model, x, target = example
     expected, statistics = reference(model, x, target)
     every_layer = list(range(1, len(model.nodes)))
@@ -553,7 +553,7 @@ def test_an_activation_joins_the_layer_before_it_only_if_it_is_its_only_reader()
     assert ("relu",) in operators.values()
 
 
-def test_stages_cut_anywhere_are_the_model_and_its_loss(example):
+def test_stages_cut_anywhere_equal_the_model_and_its_loss(example):
     model, x, target = example
     expected, _ = reference(model, x, target)
     for cut in range(1, len(model.nodes)):

@@ -43,7 +43,7 @@ class Pair(nn.Module):
 
 
 class Shrink(nn.Module):
-    """The only one of its kind, beside blocks that repeat."""
+    """Module that occurs once, next to blocks that repeat."""
 
     def __init__(self, width):
         super().__init__()
@@ -97,7 +97,7 @@ class SequenceFirst(nn.Module):
 
 @pytest.fixture(scope="module", params=[Blocks, SequenceFirst], ids=lambda build: build.__name__)
 def three(request):
-    """One model, captured three times, the finest first."""
+    """Captures one model at three granularities, the finest first."""
     torch.manual_seed(0)
     model = request.param()
     return [capture(model, (3, 8, 8), granularity=granularity) for granularity in GRANULARITIES]
@@ -134,7 +134,7 @@ def test_graphs_record_their_granularity_and_differ_in_fingerprint_if_their_laye
     assert len({captured.graph.fingerprint for captured in three}) == len(partitions)
 
 
-def test_layers_of_every_granularity_run_one_by_one_are_the_model(three):
+def test_layers_of_every_granularity_run_in_sequence_equal_the_model(three):
     torch.manual_seed(1)
     x, target = torch.randn(BATCH, 3, 8, 8), torch.randint(4, (BATCH,))
     for captured in three:
@@ -201,7 +201,7 @@ def test_layers_of_other_granularities_are_measured_planned_and_simulated(granul
 
 
 class OneMask(nn.Module):
-    """Drops samples twice by one mask, which no data determines."""
+    """Drops samples twice by one random mask."""
 
     def __init__(self):
         super().__init__()

@@ -33,7 +33,7 @@ def test_branches_in_sequence_may_widen_to_all_gpus():
     assert placed([(), (0,), (0,), (1, 2)], (0, 1, 1, 0), (0, 0, 0, 0)).free_widths == (8, 8, 8, 8)
 
 
-def test_branch_may_widen_up_to_the_branch_beside_it():
+def test_a_branch_may_widen_up_to_the_adjacent_branch():
     """Branch 1 on GPUs 0-1 up to GPU 4, where branch 2 starts; that one up to the last GPU; the join all of them."""
     assert placed([(), (0,), (0,), (1, 2)], (0, 1, 0, 0), (0, 0, 4, 0)).free_widths == (8, 4, 4, 8)
 
@@ -108,7 +108,7 @@ def test_layer_times_follow_the_definitions(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_widened_layer_shares_no_gpu_with_a_branch_beside_it(shape):
+def test_a_widened_layer_shares_no_gpu_with_a_parallel_branch(shape):
     for number in range(60):
         _, made, layer, other = placements(shape, number)
         everything = Placement(made.costs, made.options, made.starts)

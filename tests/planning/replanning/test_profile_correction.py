@@ -57,7 +57,7 @@ def times_of(profile, signature):
 
 @examples(60)
 @given(problems(made_of=repeating_profiles))
-def test_a_run_as_planned_leaves_the_profile_as_it_is(problem):
+def test_a_run_as_planned_leaves_the_profile_unchanged(problem):
     made = plan(*problem)
     corrected = correct_profile(problem[0], made, run_with(made))
     assert corrected.profile is problem[0]
@@ -88,7 +88,7 @@ def test_a_stage_that_took_twice_as_long_doubles_the_times_of_its_layers_and_of_
 
 @examples(100)
 @given(st.data(), problems())
-def test_a_layer_measured_by_itself_takes_what_was_measured_at_the_batch_that_ran(data, problem):
+def test_a_layer_with_a_live_time_gets_it_at_the_batch_that_ran(data, problem):
     profile, _, batch = problem
     made = plan(*problem)
     seconds = st.floats(1e-6, 1)
@@ -208,14 +208,14 @@ def test_stages_are_found_among_branches_that_run_side_by_side():
         ({"stages": ()}, "the run measured 0 of the plan's 3 layers, not 'layer0'"),
     ],
 )
-def test_a_run_that_is_not_the_plans_is_rejected(fields, phrase):
+def test_a_run_of_another_plan_is_rejected(fields, phrase):
     profile, made = two_stages()
     with pytest.raises(PlanError, match=phrase):
         correct_profile(profile, made, run_with(made, **fields))
 
 
 @pytest.mark.parametrize("fields", [{"gpus": (0, 1)}, {"layers": 1}, {"layers": 3}, {"name": "layer1 … layer2"}])
-def test_a_stage_that_the_plan_has_not_is_named(fields):
+def test_a_stage_missing_from_the_plan_is_named(fields):
     profile, made = two_stages()
     first, second = run_with(made).stages
     wrong = dataclasses.replace(first, **fields)
@@ -226,7 +226,7 @@ def test_a_stage_that_the_plan_has_not_is_named(fields):
 
 
 @pytest.mark.parametrize("fields", [{"graph_fingerprint": "x"}, {"device_name": "Other"}, {"precision": "bf16"}])
-def test_a_profile_that_is_not_the_plans_is_rejected(fields):
+def test_a_profile_of_another_plan_is_rejected(fields):
     profile, made = two_stages()
     with pytest.raises(PlanError, match=r"the profile is of drawn .* \(give the profile that the plan was made of\)"):
         correct_profile(profile, dataclasses.replace(made, **fields), {})

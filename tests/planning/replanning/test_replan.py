@@ -56,7 +56,7 @@ def without_prices(made):
 
 @examples(100)
 @given(problems(made_of=repeating_profiles), st.sampled_from(LIMITS), st.sampled_from(SCOPES))
-def test_a_run_as_planned_keeps_the_plan_and_gains_nothing(problem, limit, scope):
+def test_a_run_as_planned_keeps_the_plan_without_a_gain(problem, limit, scope):
     made = plan(*problem, limit, limit_scope=scope)
     again = replan(made, problem[0], run_with(made), hysteresis=0)
     assert without_prices(again.after) == without_prices(made)

@@ -1,4 +1,4 @@
-"""The sentences say what the plan's numbers say."""
+"""Sentences of the summary agree with the plan's numbers."""
 
 import re
 
@@ -13,7 +13,7 @@ from tests.sampling import examples
 from tests.strategies import problems
 
 
-def test_a_small_plan_reads_as_written_by_hand():
+def test_the_summary_of_a_small_plan_equals_one_written_by_hand():
     assert summarise(two_layer_plan()) == (
         "tiny at global batch 64 on 4 GPUs (dgx-a100) takes 46 ms an iteration, 2.5× one GPU: as fast as data "
         "parallelism (46 ms), with 76 % of its GPU-seconds. Layers, and their share of the time: 1 (67 %) on "

@@ -1,4 +1,4 @@
-"""What the branches of a block take at least: by hand, and against every assignment of GPUs there is."""
+"""Lower bounds of a block's branches: by hand, and against every assignment of GPUs there is."""
 
 import math
 import random

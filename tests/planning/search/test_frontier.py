@@ -137,7 +137,7 @@ def test_frontier_with_branches_is_every_efficient_assignment(shape):
 
 
 @pytest.mark.parametrize("ratio", [0.02, 0.3])
-def test_rounded_frontier_says_how_far_from_complete_it_can_be(ratio, monkeypatch):
+def test_a_rounded_frontier_states_its_error_bound(ratio, monkeypatch):
     monkeypatch.setattr(planning_frontier, "ATTEMPTS", ((ratio, math.inf),))
     monkeypatch.setattr(labels, "MOST_UNTHINNED", 0)
     falls_short = 0
@@ -150,7 +150,7 @@ def test_rounded_frontier_says_how_far_from_complete_it_can_be(ratio, monkeypatc
     assert falls_short, "rounding left nothing out"
 
 
-def test_search_that_tries_too_many_labels_rounds(monkeypatch):
+def test_a_search_over_its_label_limit_rounds(monkeypatch):
     problem = small_problem("branches", 3)
     asked = problem.profile, problem.cluster, problem.global_batch
     assert frontier(*asked).optimality == "exact"
@@ -184,7 +184,7 @@ def test_frontier_read_back_is_the_frontier_written(tmp_path):
     assert serialization.read(serialization.write(found, tmp_path / "frontier.json"), Frontier) == found
 
 
-def test_thinned_front_keeps_its_promise():
+def test_a_thinned_front_is_within_its_error_bound():
     curve = [(time, 200.0 / time) for time in np.linspace(1, 20, 500)]
     dominated = [(time * 1.1, work * 1.1) for time, work in curve]
     points = [single(*point) for point in (*dominated, *curve)]
@@ -196,7 +196,7 @@ def test_thinned_front_keeps_its_promise():
         assert thin.time[thin.work <= work].min() <= time * thin.factor * (1 + ROUNDING)
 
 
-def test_sum_of_two_fronts_is_every_pair_that_no_pair_beats():
+def test_the_sum_of_two_fronts_is_every_undominated_pair():
     left = Front(np.array([1.0, 2.0]), np.array([5.0, 1.0]))
     right = Front(np.array([1.0, 3.0]), np.array([4.0, 2.0]))
     both = combine([(left, right)])
@@ -204,7 +204,7 @@ def test_sum_of_two_fronts_is_every_pair_that_no_pair_beats():
     assert list(zip(both.time, both.work, strict=True)) == [(2.0, 9.0), (3.0, 5.0), (5.0, 3.0)]
 
 
-def test_a_frontier_says_what_is_uncertain_about_its_times():
+def test_a_frontier_states_the_uncertainty_of_its_times():
     profile, cluster, _ = two_layers()
     sure, beyond = frontier(profile, cluster, 16), frontier(profile, cluster, 64)
     assert sure.caveats == ()

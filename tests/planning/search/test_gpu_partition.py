@@ -1,4 +1,4 @@
-"""How a block's branches may share GPUs: worked out by hand, and against all layouts there are."""
+"""Partitions of GPUs among a block's branches: worked out by hand, and against all layouts there are."""
 
 import itertools
 
@@ -13,12 +13,12 @@ from tests.planning.search.test_search import Definition
 
 
 def shapes(found):
-    """Per arrangement the lanes' (width, start, place), whichever branches they run."""
+    """Per partition the groups' (width, start, placement), independent of their branches."""
     return {tuple((lane.width, lane.start, lane.place) for lane in lanes) for lanes in found.arrangements}
 
 
 def branches_of(found):
-    """Per arrangement the lanes' branches, in the lanes' order."""
+    """Per partition the groups' branches, in the groups' order."""
     return [tuple(lane.branches for lane in lanes) for lanes in found.arrangements]
 
 
@@ -45,7 +45,7 @@ def test_groups_that_are_no_powers_of_two_come_in_pairs():
     assert three == {((4, 0, 0), (2, 4, 1), (1, 6, 1)), ((2, 0, 0), (2, 2, 1), (2, 4, 1))}
 
 
-def test_group_lies_in_a_node_or_starts_with_one():
+def test_a_group_is_within_a_node_or_starts_at_one():
     """8 GPUs in nodes of 3: 0-2, 3-5, 6-7.
 
     Four GPUs from 0 on leave 4-5 for two more, in another node; a second lane of four would have to start with
@@ -101,7 +101,7 @@ def test_branches_that_share_a_gpu_are_one_group():
 
 
 def layouts(lanes, counts, width, node):
-    """Every way to lay out so many lanes, widest first, each where it fits first."""
+    """Yields every layout of a number of groups, widest first, each at its first fit."""
     definition = Definition.__new__(Definition)
     definition.cluster = type("Nodes", (), {"gpus_per_node": node})
     widths = [count for count in counts if count < width and (lanes == 2 or count & (count - 1) == 0)]
@@ -116,7 +116,7 @@ def layouts(lanes, counts, width, node):
 
 
 def covers(shape, other):
-    """Each lane as wide and as near."""
+    """Whether each group is at least as wide and as near."""
     return all(a[0] >= b[0] and a[2] <= b[2] for a, b in zip(shape, other, strict=True))
 
 

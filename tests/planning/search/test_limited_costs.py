@@ -1,4 +1,4 @@
-"""What the search asks of a cost table."""
+"""Queries of the search to a cost table."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.strategies import make_graph, profile_from_times
 
 
 def three_layers():
-    """The last two are alike."""
+    """Three layers, of which the last two are equal."""
     graph = make_graph([(), (0,), (1,)], [(), (4096,), (4096,)], [0, 2**20, 2**20])
     first, second, third = graph.layers
     graph = replace(graph, layers=(first, second, replace(third, signature=second.signature)))
@@ -21,7 +21,7 @@ def three_layers():
     return price(profile, Network(Cluster(4)), 16, (1, 2, 4))
 
 
-def test_layers_of_one_signature_are_alike_unless_other_seconds_are_added():
+def test_layers_of_one_signature_are_equal_unless_their_extra_seconds_differ():
     costs = three_layers()
     alike = LimitedCosts(costs, None, np.ones((3, 3)))
     assert alike.shape([1]) == alike.shape([2])

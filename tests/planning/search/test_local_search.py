@@ -1,4 +1,4 @@
-"""Layers that no branches describe: what the local search finds, against every choice there is."""
+"""Local search of regions that are not series-parallel, against every assignment."""
 
 import itertools
 import random
@@ -19,21 +19,21 @@ from tests.strategies import make_graph, profile_from_times
 ROUNDING = 1e-12
 
 
-def tangled(profile, cluster, batch, limit):
-    """The first knot of a graph, between its fork and its join, on the first GPUs; and the definitions."""
+def region_search(profile, cluster, batch, limit):
+    """Returns the definitions and the search of the first irregular region of a graph, between its fork and join."""
     definition = Definition(profile, cluster, batch)
     costs = price(profile, Network(cluster), batch, tuple(definition.gpu_counts))
     tree = definition.tree
     position = next(index for index, part in enumerate(tree.blocks) if isinstance(part, NonSeriesParallel))
-    knot, join = tree.blocks[position], tree.layers[position]
+    region, join = tree.blocks[position], tree.layers[position]
     fork = tree.layers[position - 1] if position else -1
     return definition, LocalSearch(
-        LimitedCosts(costs, limit), knot, fork, join, SAME_START, np.zeros(len(costs.gpu_counts))
+        LimitedCosts(costs, limit), region, fork, join, SAME_START, np.zeros(len(costs.gpu_counts))
     )
 
 
 def best_choices(definition, found, limit):
-    """(counts of fork and join) → (time, choices) of the best assignment of the knot's layers that keeps the limit."""
+    """(counts of fork and join) → (time, choices) of the best assignment of the region within the limit."""
     *inner, join = found.layers
     fork = found.fork
     best = {}
@@ -60,8 +60,8 @@ def seconds_of(definition, options):
     return [(layer, definition._time(layer, places)[0], counts[options[layer]]) for layer in sorted(layers)]
 
 
-def knotted_problems(count):
-    """Small graphs with a knot between two cuts."""
+def irregular_problems(count):
+    """Yields small problems with an irregular region between two cuts."""
     number = 0
     while count:
         number += 1
@@ -76,32 +76,32 @@ def knotted_problems(count):
 @pytest.mark.parametrize("limit", [None, 1.0, 1.5, 4.0])
 def test_region_is_never_below_its_bound_nor_better_than_the_best(limit):
     gaps = []
-    for problem in knotted_problems(60):
-        definition, found = tangled(*problem, limit)
+    for problem in irregular_problems(60):
+        definition, found = region_search(*problem, limit)
         uniform = found.guess.copy()
         for (before, after), best in best_choices(definition, found, limit).items():
             assert found.lower[before, after] <= best * (1 + ROUNDING)
-            passage = found.settle(before, after)
-            assert passage.lower <= best * (1 + ROUNDING)
-            assert passage.lower <= passage.time
-            assert passage.time >= best * (1 - ROUNDING)
-            assert passage.time <= uniform[before, after] * (1 + ROUNDING)
-            if passage.time < np.inf:
-                check_passage(definition, found, passage, before, limit)
-                gaps.append(passage.time / best)
+            found_plan = found.settle(before, after)
+            assert found_plan.lower <= best * (1 + ROUNDING)
+            assert found_plan.lower <= found_plan.time
+            assert found_plan.time >= best * (1 - ROUNDING)
+            assert found_plan.time <= uniform[before, after] * (1 + ROUNDING)
+            if found_plan.time < np.inf:
+                check_partial_plan(definition, found, found_plan, before, limit)
+                gaps.append(found_plan.time / best)
     assert np.mean(np.array(gaps) < 1 + 1e-9) > 0.95, "the local search finds the best one mostly"
 
 
-def check_passage(definition, found, passage, before, limit):
-    """A passage takes the time that its choices cost, forward and backward, and keeps the limit."""
-    options = {found.fork: before, **{choice.layer: choice.option for choice in passage.choices()}}
+def check_partial_plan(definition, found, found_plan, before, limit):
+    """Checks that a partial plan takes the time that its choices cost, forward and backward, and keeps the limit."""
+    options = {found.fork: before, **{choice.layer: choice.option for choice in found_plan.choices()}}
     assert set(options) == {found.fork, *found.layers}
     seconds = seconds_of(definition, options)
-    assert passage.time == pytest.approx(sum(time for _, time, _ in seconds), rel=1e-12)
+    assert found_plan.time == pytest.approx(sum(time for _, time, _ in seconds), rel=1e-12)
     counts = definition.gpu_counts
     places = [(counts[options.get(layer, 0)], 0) for layer in range(len(definition.layers))]
     forward = sum(definition._time(layer, places)[1] for layer in found.layers)
-    assert passage.forward == pytest.approx(forward, rel=1e-12)
+    assert found_plan.forward == pytest.approx(forward, rel=1e-12)
     for layer, time, count in seconds:
         assert limit is None or time * count <= limit * definition.compute(layer, 1) * (1 + 1e-9)
 
@@ -116,11 +116,11 @@ def test_layers_of_a_region_may_differ_in_their_counts():
     graph = make_graph([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)], None, [0, 0, 10**9, 0, 0])
     times = [lambda b: 1e-3, lambda b: 1e-3 * b, lambda b: 10e-3, lambda b: 1e-3 * b, lambda b: 1e-3]
     problem = profile_from_times(graph, times), Cluster(2, "made by hand", 2, link, link), 16
-    _, found = tangled(*problem, None)
+    _, found = region_search(*problem, None)
     assert found.guess[0, 0] == pytest.approx(43e-3)
-    passage = found.settle(0, 0)
-    assert passage.time == pytest.approx(27e-3)
-    assert [choice.option for choice in passage.choices()] == [1, 0, 1, 0]
-    assert found.guess[0, 0] == passage.time
+    found_plan = found.settle(0, 0)
+    assert found_plan.time == pytest.approx(27e-3)
+    assert [choice.option for choice in found_plan.choices()] == [1, 0, 1, 0]
+    assert found.guess[0, 0] == found_plan.time
     # Nothing costs a transfer, so the bound is reached.
-    assert passage.lower == pytest.approx(27e-3)
+    assert found_plan.lower == pytest.approx(27e-3)

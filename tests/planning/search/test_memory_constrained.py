@@ -37,7 +37,7 @@ def problems_with_memory(graphs):
     return problems(graphs_that_know_their_memory(graphs))
 
 
-class Everything:
+class AllAssignments:
     """All assignments of a problem: iteration time, worst amplification, GPU-seconds, peak memory."""
 
     def __init__(self, problem):
@@ -65,9 +65,9 @@ class Everything:
                 yield time, peak
 
 
-def check(problem, limit, scope, memory, everything):
-    """A plan fits, keeps its limit and its claim; a refusal is right."""
-    fitting = [time for time, peak in everything.within(limit, scope) if peak <= memory]
+def check(problem, limit, scope, memory, all_assignments):
+    """Checks that a plan fits, keeps its limit and its bound, or that its refusal is right."""
+    fitting = [time for time, peak in all_assignments.within(limit, scope) if peak <= memory]
     try:
         made = plan(*problem, limit, limit_scope=scope, memory=memory)
     except PlanError as error:
@@ -75,7 +75,7 @@ def check(problem, limit, scope, memory, everything):
         # With a limit on the whole iteration or copies in the way it may have to give up; it then says so.
         assert not fitting or " was found to fit: " in str(error)
         # Where only branches side by side would fit, nothing is claimed.
-        assert everything.branches or not (limit is None and fitting)
+        assert all_assignments.branches or not (limit is None and fitting)
         return None
     claim, *bound = made.optimality.split()
     factor = float(bound[0]) if bound else 1.0
@@ -96,18 +96,18 @@ def check(problem, limit, scope, memory, everything):
     st.sampled_from(LIMITS),
     st.lists(st.floats(0, 1), min_size=3, max_size=3),
 )
-def test_plan_fits_and_keeps_its_claim_among_all_assignments(problem_and_scope, limit, shares):
+def test_a_plan_fits_and_its_bound_is_valid_among_all_assignments(problem_and_scope, limit, shares):
     problem, scope = problem_and_scope
-    everything = Everything(problem)
-    peaks = [peak for _, peak in everything.within(None, "layer")]
+    all_assignments = AllAssignments(problem)
+    peaks = [peak for _, peak in all_assignments.within(None, "layer")]
     for share in shares:
         memory = min(peaks) * (1 - share) + max(peaks) * share
         if memory > 0:
-            check(problem, limit, scope, memory, everything)
+            check(problem, limit, scope, memory, all_assignments)
 
 
 def without_copies(problem):
-    """The same with transfers of no bytes."""
+    """Returns the problem with transfers of no bytes."""
     profile, cluster, batch = problem
     layers = tuple(replace(x, input_bytes=(0,) * len(x.input_bytes)) for x in profile.graph.layers)
     return replace(profile, graph=replace(profile.graph, layers=layers)), cluster, batch
@@ -130,9 +130,9 @@ def corners(points):
 
 @examples(80)
 @given(problems_with_memory(chain_graphs(max_layers=5)), st.sampled_from(LIMITS))
-def test_with_the_memory_of_a_corner_of_the_hull_the_plan_is_the_optimum_and_says_so(problem, limit):
+def test_with_the_memory_of_a_hull_corner_the_plan_is_the_optimum_and_marked_exact(problem, limit):
     problem = without_copies(problem)
-    for time, peak in corners(Everything(problem).within(limit, "layer")):
+    for time, peak in corners(AllAssignments(problem).within(limit, "layer")):
         if peak:
             made = plan(*problem, limit, memory=peak)
             assert made.iteration_time == pytest.approx(time, rel=1e-9)
@@ -141,11 +141,11 @@ def test_with_the_memory_of_a_corner_of_the_hull_the_plan_is_the_optimum_and_say
 
 @examples(60)
 @given(problems_with_memory(chain_graphs(max_layers=5)), st.sampled_from(LIMITS))
-def test_plan_is_refused_as_soon_as_nothing_fits_and_not_before(problem, limit):
+def test_a_plan_is_refused_exactly_when_no_assignment_fits(problem, limit):
     # Of two plans that keep the same activations one may hold fewer copies, and that is not searched for.
     bare = without_copies(problem)
-    everything = Everything(bare)
-    least = min(peak for _, peak in everything.within(limit, "layer"))
+    all_assignments = AllAssignments(bare)
+    least = min(peak for _, peak in all_assignments.within(limit, "layer"))
     if least > 0:
         assert plan(*bare, limit, memory=least).memory[0].total == least
     if least > 1:
@@ -155,7 +155,7 @@ def test_plan_is_refused_as_soon_as_nothing_fits_and_not_before(problem, limit):
 
 @examples(40)
 @given(problems_with_memory(series_parallel_graphs(max_layers=8)), st.sampled_from(LIMITS))
-def test_enough_memory_changes_nothing(problem, limit):
+def test_enough_memory_leaves_the_plan_unchanged(problem, limit):
     free = plan(problem[0], replace(problem[1], memory=None), problem[2], limit)
     if free.memory[0].total:
         enough = plan(*problem, limit, memory=free.memory[0].total)
@@ -168,7 +168,7 @@ def test_enough_memory_changes_nothing(problem, limit):
 
 @examples(150)
 @given(problems(series_parallel_graphs(max_layers=6), gpus=(2, 3, 4)), st.sampled_from(LIMITS), st.data())
-def test_search_adds_extra_seconds_to_what_it_compares_and_to_nothing_else(problem, limit, data):
+def test_extra_seconds_count_only_in_the_compared_times(problem, limit, data):
     profile, cluster, batch = problem
     counts = gpu_counts_to_search(cluster.gpus, batch)
     costs = price(profile, Network(cluster), batch, counts)
@@ -205,7 +205,7 @@ def small(memory):
     return profile, Cluster(2, "made by hand", 2, FREE, FREE, memory), 16
 
 
-def test_layer_that_weighs_most_gives_way():
+def test_the_layer_of_most_memory_is_split_first():
     """16 samples: fc alone on GPU 0 makes 3000 + 8 x 100 + 16 x 300 = 8600 bytes, on both 6200."""
     assert counts_of(plan(*small(8600))) == (2, 1)
     made = plan(*small(8599))
@@ -239,7 +239,7 @@ def test_copies_that_make_a_plan_too_large_lead_to_another_one():
 
 
 @pytest.mark.parametrize("split", range(11))
-def test_of_equal_layers_only_as_many_as_must_give_way(split):
+def test_only_as_many_equal_layers_as_necessary_are_changed(split):
     """Ten layers that two GPUs slow down from 1 to 1.5 ms and that keep 1600 bytes on one GPU, 800 on each of two."""
     graph = make_graph([(), *((index,) for index in range(9))], [(), *[(0,)] * 9], [0] * 10, [100] * 10)
     profile = profile_from_times(graph, [lambda b: 1e-3 if b == 16 else 1.5e-3] * 10)
@@ -262,7 +262,7 @@ def test_refusal_names_the_gpu_the_layer_and_the_numbers():
     )
 
 
-def test_refusal_says_when_only_another_optimizer_helps():
+def test_a_refusal_states_when_only_another_optimizer_fits():
     # One sample takes 400 bytes, parameters and gradients 2000, momentum 1000.
     text = refusal(*small(3399))
     assert text.endswith(
@@ -272,7 +272,7 @@ def test_refusal_says_when_only_another_optimizer_helps():
     assert "whatever the optimizer: only larger GPUs hold this model" in refusal(*small(2399))
 
 
-def test_refusal_under_a_limit_says_which_limit_permits_what_fits():
+def test_a_refusal_under_a_limit_states_the_limit_that_permits_a_fitting_plan():
     text = refusal(*small(6200), 1.5)
     assert "no plan of drawn within amplification limit 1.5 fits: in the smallest one GPU 0 needs 8.4 KiB" in text
     # fc on both GPUs takes twice as long on twice the GPUs.
@@ -291,7 +291,7 @@ def test_refusal_under_a_limit_says_which_limit_permits_what_fits():
     st.sampled_from([None, 1.2]),
     st.sampled_from(["layer", "iteration"]),
 )
-def test_the_next_step_of_a_refusal_is_true(problem, share, limit, scope):
+def test_the_suggestion_of_a_refusal_is_valid(problem, share, limit, scope):
     profile, cluster, batch = problem
     free = plan(profile, replace(cluster, memory=None), batch, limit, limit_scope=scope)
     memory = share * free.memory[0].total
@@ -348,7 +348,7 @@ def test_memory_limit_for_a_profile_without_activation_sizes_raises():
 
 
 @pytest.mark.parametrize("memory", [0, -1.0, float("nan"), float("inf")])
-def test_memory_that_is_no_size_is_rejected(memory):
+def test_invalid_memory_is_rejected(memory):
     with pytest.raises(InvalidValueError, match="memory must be positive"):
         plan(*small(None), memory=memory)
 

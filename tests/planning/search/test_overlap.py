@@ -61,7 +61,7 @@ def is_sequence(definition):
 
 
 def check(problem, limit):
-    """A plan says what its assignment takes, keeps its limit and is as good as it claims."""
+    """Checks that a plan states its assignment's time, keeps its limit and has a valid bound."""
     made, definition = plan(*problem, limit, overlap_sync=True), Definition(*problem)
     places = places_of(made)
     assert made.overlap_sync
@@ -76,14 +76,14 @@ def check(problem, limit):
 
 @examples(150)
 @given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
-def test_no_assignment_beats_a_plan_by_more_than_it_states(problem, limit):
+def test_no_assignment_beats_a_plan_by_more_than_its_bound(problem, limit):
     made, definition = check(problem, limit)
     assert made.optimality == "exact" or not is_sequence(definition)
 
 
 @examples(150)
 @given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
-def test_what_a_plan_states_holds_where_there_are_too_many_labels_to_prove_more(problem, limit):
+def test_the_bound_of_a_plan_is_valid_over_the_label_limit(problem, limit):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_LABELS", 0)
         check(problem, limit)
@@ -91,7 +91,7 @@ def test_what_a_plan_states_holds_where_there_are_too_many_labels_to_prove_more(
 
 @examples(60)
 @given(contested_problems(LARGER, gpus=(4, 8)))
-def test_data_parallelism_and_one_gpu_are_no_faster_however_little_is_tried(problem):
+def test_data_parallelism_and_one_gpu_are_no_faster_even_with_a_minimal_search(problem):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_LABELS", 0)
         patch.setattr(overlap, "SHARES", ())
@@ -174,7 +174,7 @@ def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, lim
 
 @examples(60)
 @given(contested_problems(tangled_graphs(max_layers=5)), st.sampled_from(LIMITS))
-def test_labels_find_the_best_sequence_there_is_and_nothing_below_it(problem, limit):
+def test_labels_find_exactly_the_best_sequence(problem, limit):
     definition, costs = Definition(*problem), costs_of(*problem)
     order = range(len(definition.layers))
     times = {}
@@ -221,7 +221,7 @@ def two_layers(first_bytes, second_bytes):
     return make_profile(graph, per_sample, (1, 2, 4)), Cluster(2, "made by hand", 2, link, link), 4
 
 
-def test_an_all_reduce_that_hides_makes_a_split_worth_while():
+def test_a_hidden_all_reduce_makes_a_split_faster():
     """All-reducing the second layer takes 1.6 s. Splitting it saves 1.5 s, so that costs more than it saves.
 
     But the first layer's backward, 1 s on two GPUs, hides 1 s of it.
@@ -295,8 +295,8 @@ def test_a_transfer_into_one_branch_is_compared_with_the_other_branch_pass_by_pa
 
 
 @pytest.mark.parametrize("heavy", [1, 2])
-def test_branches_all_reduce_beside_the_layer_before_them(heavy):
-    """A fork and one of its branches all-reduce 10 s each, on GPUs that they do not share if the lanes are right.
+def test_branches_all_reduce_concurrently_with_the_layer_before_them(heavy):
+    """A fork and one of its branches all-reduce 10 s each, on GPUs that they do not share if the partition is right.
 
     The fork takes 10 s on GPUs 0 and 1, the lanes 10 s, and then both all-reduces run: 30 s. With the heavy branch
     on the fork's GPUs it would be 40 s, and to count both as one after another would be no bound.
@@ -314,7 +314,7 @@ def test_branches_all_reduce_beside_the_layer_before_them(heavy):
 # -- the record -------------------------------------------------------------------------------------
 
 
-def test_plan_says_that_all_reduces_overlap_and_is_read_back_as_written(tmp_path):
+def test_a_plan_records_that_all_reduces_overlap_and_is_read_back_as_written(tmp_path):
     made = plan(*two_layers(0, 10), overlap_sync=True)
     assert "all-reduces overlapping the backward pass" in str(made)
     assert serialization.read(serialization.write(made, tmp_path / "plan.json"), Plan) == made

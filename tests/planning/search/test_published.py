@@ -1,4 +1,4 @@
-"""The published search against the paper's text, written down once more in plain loops, and against cases by hand."""
+"""The published search against a reference implementation of the paper's text in plain loops and cases by hand."""
 
 import math
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ from tests.strategies import (
 )
 
 
-def prices(profile, cluster, batch):
+def cost_table(profile, cluster, batch):
     return price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
 
 
@@ -87,7 +87,7 @@ def tolerant(limit):
 @examples(300)
 @given(problems(chain_graphs(max_layers=12), gpus=(1, 2, 3, 8, 16)), st.sampled_from(LIMITS))
 def test_a_chain_is_planned_as_algorithm_1_is_printed(problem, limit):
-    costs = prices(*problem)
+    costs = cost_table(*problem)
     path, seconds = algorithm_1(costs, tolerant(limit))
     found = search_published(costs, limit)
     assert tuple(costs.gpu_counts[choice] for choice in found.choices) == path
@@ -95,7 +95,7 @@ def test_a_chain_is_planned_as_algorithm_1_is_printed(problem, limit):
     assert found.claim.gpus == max(path)
 
 
-def by_hand(graph, *tables, latency):
+def costs_from_tables(graph, *tables, latency):
     """Layers timed in milliseconds on 1, 2 and 4 GPUs; any transfer takes twice the latency, there and back."""
     link = Link(1e9, latency * 1e-3, "made by hand")
     times = [lambda batch, table=table: 1e-3 * table[{16: 0, 8: 1, 4: 2}[batch]] for table in tables]
@@ -109,7 +109,7 @@ def breaks_its_limit():
     GPU is taken first, over the limit or not; two (Amp 3.2) and four (Amp 4) are further over. The only plan
     under the limit is one GPU for both: 17 ms.
     """
-    return by_hand(make_graph([(), (0,)]), (16, 8, 4), (1, 1, 1), latency=0.3)
+    return costs_from_tables(make_graph([(), (0,)]), (16, 8, 4), (1, 1, 1), latency=0.3)
 
 
 def misses_the_optimum():
@@ -118,7 +118,7 @@ def misses_the_optimum():
     S[2][2] = min(4 + 0.6, 2.4, 1.4 + 0.6) + 7 fixes four GPUs before, so T[2][2] = 7.6 and Amp(2, 2) = 1.52; four
     GPUs have Amp 2.8. That leaves one GPU: 1.4 + 0.6 + 10 = 12 ms. But two and two have no transfer: Amp 1.4, 9.4 ms.
     """
-    return by_hand(make_graph([(), (0,)]), (4, 2.4, 1.4), (10, 7, 7), latency=0.3)
+    return costs_from_tables(make_graph([(), (0,)]), (4, 2.4, 1.4), (10, 7, 7), latency=0.3)
 
 
 def test_the_predecessor_fixed_before_the_limit_breaks_it():
@@ -145,7 +145,7 @@ def test_the_predecessor_fixed_before_the_limit_misses_the_optimum():
 @pytest.mark.parametrize(("limit", "count"), [(None, 4), (4.0, 4), (2.0, 2), (1.0, 1)])
 def test_of_equally_fast_counts_the_largest_under_the_limit_is_taken(limit, count):
     # "<=" in both of the paper's conditions: a layer that gains nothing takes all the GPUs that it may.
-    made = plan(*by_hand(make_graph([()]), (1, 1, 1), latency=0.3), limit, search="published")
+    made = plan(*costs_from_tables(make_graph([()]), (1, 1, 1), latency=0.3), limit, search="published")
     assert counts_of(made) == (count,)
 
 
@@ -154,7 +154,7 @@ def test_of_equally_fast_counts_the_largest_under_the_limit_is_taken(limit, coun
 
 @dataclass(frozen=True)
 class State:
-    """One cell of S, T and what lies behind it."""
+    """One cell of S and T with the choices behind it."""
 
     seconds: float
     amp: float
@@ -176,7 +176,7 @@ class Reduction:
     """Section 4.2 in plain loops over one GPU count of the branching layer after the other."""
 
     def __init__(self, problem, limit):
-        self.costs = prices(*problem)
+        self.costs = cost_table(*problem)
         self.limit = tolerant(limit)
         self.counts = self.costs.gpu_counts
 
@@ -202,19 +202,19 @@ class Reduction:
             found = {}
             for g in self.counts:
                 ways = {h: self.transition(block, previous, h, layer, g) for h in states}
-                h = self.best([(h, states[h], way.seconds) for h, way in ways.items()])
+                h = self.best([(h, states[h], transition.seconds) for h, transition in ways.items()])
                 found[g] = self.then(states[h], ways[h], layer, g, first=previous == fork)
             states, previous = found, layer
         return states
 
-    def then(self, state, way, layer, g, first):
-        compute, sync = self.own(layer, g)
+    def then(self, state, transition, layer, g, first):
+        compute, sync = self.layer_seconds(layer, g)
         return State(
-            state.seconds + way.seconds + compute + sync,
-            (way.arrival + compute + sync) * g / self.own(layer, 1)[0],
-            way.fetch if first else state.fetch,
-            {**state.choices, **way.choices, layer: g},
-            max(state.gpus, way.gpus, g),
+            state.seconds + transition.seconds + compute + sync,
+            (transition.arrival + compute + sync) * g / self.layer_seconds(layer, 1)[0],
+            transition.fetch if first else state.fetch,
+            {**state.choices, **transition.choices, layer: g},
+            max(state.gpus, transition.gpus, g),
         )
 
     def transition(self, block, fork, g, join, h):
@@ -222,15 +222,17 @@ class Reduction:
             near, far = self.move(fork, g, join, h)
             return Transition(near, near, far - near, {}, 0)
         branches = []
-        knot = isinstance(block, NonSeriesParallel)
-        for branch in [block] if knot else block.branches:
-            states = {m: self.knot(block, fork, g, m) for m in self.counts} if knot else self.linear(branch, fork, g)
-            ends = branch.layers if knot else branch.layers[-1:]
+        region = isinstance(block, NonSeriesParallel)
+        for branch in [block] if region else block.branches:
+            states = (
+                {m: self.region(block, fork, g, m) for m in self.counts} if region else self.linear(branch, fork, g)
+            )
+            ends = branch.layers if region else branch.layers[-1:]
             sources = sorted(s for s in self.costs.graph.layers[join].predecessors if s in ends)
             near = {m: sum(self.move(s, m, join, h)[0] for s in sources) for m in states}
             far = {m: sum(self.move(s, m, join, h)[1] for s in sources) for m in states}
             tails = {m: Transition(0.0, 0.0, 0.0, {}, 0) for m in states}
-            if not knot and branch.tail:
+            if not region and branch.tail:
                 tails = {m: self.transition(branch.tail, branch.layers[-1], m, join, h) for m in states}
             rest = {m: max(near[m], tails[m].seconds) for m in states}
             m = self.best([(m, states[m], rest[m]) for m in states])
@@ -249,23 +251,23 @@ class Reduction:
                 elapsed, shared = elapsed + alone, max(shared, state.gpus)
         choices = {layer: count for branch in branches for layer, count in branch[3].choices.items()}
         arrival, fetch = sum(branch[2] for branch in branches), sum(branch[3].fetch for branch in branches)
-        if fork in self.costs.graph.layers[join].predecessors if knot else block.direct:
+        if fork in self.costs.graph.layers[join].predecessors if region else block.direct:
             near, far = self.move(fork, g, join, h)
             elapsed, arrival, fetch = max(elapsed, near), arrival + near, fetch + far - near
         return Transition(elapsed, arrival, fetch, choices, shared + extra)
 
-    def knot(self, knot, fork, start, g):
+    def region(self, region, fork, start, g):
         seconds = fetch = worst = 0.0
-        for layer in knot.layers:
+        for layer in region.layers:
             near = far = 0.0
             if fork in (self.costs.graph.layers[layer].predecessors or (-1,)):
                 near, far = self.move(fork, start, layer, g)
-            spent = near + sum(self.own(layer, g))
+            spent = near + sum(self.layer_seconds(layer, g))
             seconds, fetch = seconds + spent, fetch + far - near
-            worst = max(worst, spent * g / self.own(layer, 1)[0])
-        return State(seconds, worst, fetch, dict.fromkeys(knot.layers, g), g)
+            worst = max(worst, spent * g / self.layer_seconds(layer, 1)[0])
+        return State(seconds, worst, fetch, dict.fromkeys(region.layers, g), g)
 
-    def own(self, layer, g):
+    def layer_seconds(self, layer, g):
         k = self.counts.index(g)
         return self.costs.forward[layer, k] + self.costs.backward[layer, k], self.costs.sync[layer, k]
 
@@ -293,19 +295,19 @@ BLOCKS = {
 
 @st.composite
 def blocks_with_moves_as_long_as_layers(draw):
-    """Where it is a close call whether a branch gets a new set of GPUs."""
+    """Problems in which a new set of GPUs for a branch costs about what it saves."""
     edges = draw(st.sampled_from(list(BLOCKS.values())))
     size = st.sampled_from([0, 20_000, 60_000, 200_000])
     graph = make_graph(edges, [[draw(size) for _ in sources] for sources in edges])
     seconds = st.floats(0.2, 8)
     shares = st.sampled_from([(1, 1, 1), (1, 0.5, 0.25), (1, 0.7, 0.6)])
     tables = [[alone * share for share in draw(shares)] for alone in [draw(seconds) for _ in edges]]
-    return by_hand(graph, *tables, latency=draw(st.sampled_from([0.0, 0.1, 0.5])))
+    return costs_from_tables(graph, *tables, latency=draw(st.sampled_from([0.0, 0.1, 0.5])))
 
 
 @examples(400)
 @given(blocks_with_moves_as_long_as_layers(), st.sampled_from(LIMITS))
-def test_a_new_set_of_gpus_is_weighed_as_section_4_2_says(problem, limit):
+def test_a_new_set_of_gpus_is_chosen_as_in_section_4_2(problem, limit):
     check_reduction(problem, limit)
 
 
@@ -314,12 +316,12 @@ def test_a_new_set_of_gpus_is_weighed_as_section_4_2_says(problem, limit):
     problems(st.one_of(series_parallel_graphs(max_layers=9), tangled_graphs(max_layers=6)), gpus=(1, 2, 3, 4, 8)),
     st.sampled_from(LIMITS),
 )
-def test_branches_are_reduced_as_section_4_2_says(problem, limit):
+def test_branches_are_reduced_as_in_section_4_2(problem, limit):
     check_reduction(problem, limit)
 
 
 def check_reduction(problem, limit):
-    costs = prices(*problem)
+    costs = cost_table(*problem)
     expected = Reduction(problem, limit).plan()
     found = search_published(costs, limit)
     assert {layer: costs.gpu_counts[choice] for layer, choice in enumerate(found.choices)} == expected.choices
@@ -330,7 +332,7 @@ def check_reduction(problem, limit):
 def two_branches(latency):
     """A layer of 1 ms, branches of 16 and 12 ms that split for free, a joining layer of 1 ms."""
     graph = make_graph([(), (0,), (0,), (1, 2)])
-    return by_hand(graph, (1, 1, 1), (16, 8, 4), (12, 6, 3), (1, 1, 1), latency=latency)
+    return costs_from_tables(graph, (1, 1, 1), (16, 8, 4), (12, 6, 3), (1, 1, 1), latency=latency)
 
 
 def test_branches_side_by_side_use_more_gpus_than_there_are():
@@ -340,7 +342,7 @@ def test_branches_side_by_side_use_more_gpus_than_there_are():
     assert made.claim.iteration_time == pytest.approx(6e-3)
     assert made.claim.gpus == 8
     assert made.gpus == 4
-    # Nobody has these GPUs: on four, the branches take turns.
+    # These GPUs do not exist: on four, the branches run in sequence.
     assert sum(layer.time for layer in made.layers) == pytest.approx(9e-3)
 
 
@@ -393,7 +395,7 @@ any_graph = st.one_of(chain_graphs(), series_parallel_graphs(max_layers=9), tang
 
 @examples(100)
 @given(problems(chain_graphs(max_layers=12)), st.sampled_from(LIMITS))
-def test_on_a_chain_the_claim_is_the_truth_and_never_beats_the_exact_search_within_the_limit(problem, limit):
+def test_on_a_chain_the_claimed_time_is_exact_and_within_the_limit_not_below_the_optimum(problem, limit):
     made, exact = plan(*problem, limit, search="published"), plan(*problem, limit)
     truth = Definition(*problem).iteration_time(places_of(made))
     assert made.claim.iteration_time == pytest.approx(truth, rel=1e-12)
@@ -407,7 +409,7 @@ def test_on_a_chain_the_claim_is_the_truth_and_never_beats_the_exact_search_with
 
 @examples(100)
 @given(problems(any_graph), st.sampled_from(LIMITS))
-def test_layers_over_the_limit_are_listed_and_no_others(problem, limit):
+def test_exactly_the_layers_over_the_limit_are_listed(problem, limit):
     made = plan(*problem, limit, search="published")
     amplifications = Definition(*problem).amplifications(places_of(made))
     over = [layer.name for layer, value in zip(made.layers, amplifications, strict=True) if value > tolerant(limit)]
@@ -445,7 +447,7 @@ def test_a_plan_saved_before_there_was_a_choice_of_search_is_an_exact_one(tmp_pa
     assert serialization.from_json(document, Plan, tmp_path / "plan.json") == made
 
 
-def test_a_published_plan_prints_its_claim_in_the_same_line():
+def test_a_published_plan_prints_its_claimed_time_in_the_same_line():
     made = plan(*two_branches(latency=0.0), search="published")
     claim = "heuristic; the published search claims 6 ms on 8 GPUs at once, and 0 of 4 layers are over the limit"
     assert claim in str(made)

@@ -27,7 +27,7 @@ PARTS = 20
 """Tests among which the graphs are divided."""
 LIMITS = (None, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 MOST_BRANCHES = 5
-"""Of a block that is planned exactly."""
+"""Most branches of a block that is planned exactly."""
 ROUNDING = 1e-9
 
 pytestmark = pytest.mark.slow
@@ -35,25 +35,34 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def without_alternatives(monkeypatch):
-    """What a layer's other GPU counts would cost is no part of these checks, and most of a plan's time."""
+    """Leaves out the alternatives of layers: no check reads them, and they take most of a plan's time."""
     monkeypatch.setattr(assembly, "alternative_costs", lambda *_: ())
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_plan_keeps_what_it_promises(part, without_alternatives):
+def test_every_plan_satisfies_its_invariants(part, without_alternatives):
     seen = Counter()
     for number in range(part * GRAPHS // PARTS, (part + 1) * GRAPHS // PARTS):
         seen.update(check(number))
     if GRAPHS // PARTS >= 5000:
         # So many problems hold every kind of graph and of plan.
-        kinds = ("exact", "bound", "knot", "tail", "six branches", "side by side", "odd lane", "several nodes")
+        kinds = (
+            "exact",
+            "bound",
+            "irregular region",
+            "tail",
+            "six branches",
+            "concurrent branches",
+            "group of odd width",
+            "several nodes",
+        )
         assert not [kind for kind in kinds if seen[kind] < 10], seen
     assert seen["given up"] <= 2 + GRAPHS // PARTS // 1000, "few proofs take too long"
 
 
 def check(number):
-    """Plans one problem, checks the plan, and says what was in it."""
+    """Plans one problem, checks the plan, and returns its kinds of structure."""
     rng = random.Random(number)
     # With all counts the search is slower.
     every = rng.random() < 0.2
@@ -76,7 +85,7 @@ def check(number):
 
 
 @pytest.mark.timeout(1800)
-def test_plan_under_a_limit_on_the_whole_iteration_keeps_what_it_promises(without_alternatives):
+def test_a_plan_under_a_limit_on_the_iteration_satisfies_its_invariants(without_alternatives):
     for number in range(GRAPHS // 200):
         rng = random.Random(f"iteration {number}")
         problem = random_problem(rng, rng.randint(1, 10), 16)
@@ -107,7 +116,7 @@ def check_limit(made: Plan, result: Simulation) -> None:
 
 
 def check_gpus(made: Plan, result: Simulation) -> None:
-    """No GPU is held twice at once, none is outside the cluster, and each layer's lie as its price assumes."""
+    """No GPU is held twice at once, none is outside the cluster, and each layer's are placed as its cost assumes."""
     spans = result.timeline.spans
     gpu, start, end = np.array([(span.gpu, span.start, span.end) for span in spans]).T
     assert gpu.min() >= 0
@@ -123,10 +132,10 @@ def check_gpus(made: Plan, result: Simulation) -> None:
         assert first % node == 0 if layer.gpu_count > node else first // node == last // node
     for block in parts_of(made.tree):
         if isinstance(block, ParallelBlock):
-            check_lanes(made, block)
+            check_gpu_groups(made, block)
 
 
-def check_lanes(made: Plan, block: ParallelBlock) -> None:
+def check_gpu_groups(made: Plan, block: ParallelBlock) -> None:
     """Branches that start on different GPUs have none in common."""
     lanes: dict[int, set[int]] = {}
     for branch in block.branches:
@@ -151,10 +160,10 @@ def check_clock(made: Plan, result: Simulation) -> None:
 
 
 def is_exact(made: Plan) -> bool:
-    """Whether a plan claims what it should: the optimum, unless it has a knot or a wide block."""
+    """Whether a plan states the expected optimality: exact, unless it has an irregular region or a wide block."""
     assert 1.0 <= factor(made) < np.inf
-    tangled = any(isinstance(part, NonSeriesParallel) or is_wide(part) for part in parts_of(made.tree))
-    return tangled or made.optimality == "exact"
+    unproved = any(isinstance(part, NonSeriesParallel) or is_wide(part) for part in parts_of(made.tree))
+    return unproved or made.optimality == "exact"
 
 
 def check_bound(made: Plan, asked, which) -> None:
@@ -171,7 +180,7 @@ def is_wide(part) -> bool:
 
 
 def factor(made: Plan) -> float:
-    """At most so many times the optimum."""
+    """Returns the bound: the plan takes at most this multiple of the optimum."""
     return 1.0 if made.optimality == "exact" else float(made.optimality.removeprefix("bound "))
 
 
@@ -183,17 +192,17 @@ def check_baselines(made: Plan) -> None:
 
 
 def kinds_of(made: Plan) -> Counter:
-    """What a plan shows of all that there is."""
+    """Returns the kinds of structure that a plan covers."""
     parts = list(parts_of(made.tree))
     beside = [layer for layer in made.layers if layer.gpus[0]]
     return Counter(
         {
             made.optimality.split()[0]: 1,
-            "knot": any(isinstance(part, NonSeriesParallel) for part in parts),
+            "irregular region": any(isinstance(part, NonSeriesParallel) for part in parts),
             "tail": any(getattr(part, "tail", None) is not None for part in parts),
             "six branches": any(is_wide(part) for part in parts),
-            "side by side": bool(beside),
-            "odd lane": any(layer.gpu_count & (layer.gpu_count - 1) for layer in beside),
+            "concurrent branches": bool(beside),
+            "group of odd width": any(layer.gpu_count & (layer.gpu_count - 1) for layer in beside),
             "several nodes": made.gpus > made.cluster.gpus_per_node,
         }
     )
@@ -208,7 +217,7 @@ SMALL_SIZES = ((6, 4), (5, 7), (7, 3), (8, 2), (4, 12), (5, 5))
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("which", ["powers", "all"])
-def test_no_assignment_of_gpus_beats_a_small_plan_by_more_than_it_says(which, without_alternatives):
+def test_no_assignment_of_gpus_beats_a_small_plan_by_more_than_its_bound(which, without_alternatives):
     seen = Counter()
     for number in range(SMALL_GRAPHS):
         problem = small_problem(random.Random(f"{which} {number}"))
@@ -221,7 +230,7 @@ def small_problem(rng, shape=None):
 
 
 def compare(problem, which="powers", claims=lambda made: True):
-    """Plans under each limit, against the best of all assignments; says what they claim."""
+    """Compares plans under each limit with the best of all assignments; returns their optimality."""
     asked = problem.profile, problem.cluster, problem.global_batch
     definition = Definition(*asked, which)
     optima = definition.optima(LIMITS)
@@ -269,7 +278,7 @@ def proofs(monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["sharp", "blunt"])
 def sharp(request, monkeypatch):
-    """Whether bounds know passes apart; where they do, hardly anything is left to prove."""
+    """Whether bounds treat forward and backward separately; if so, little is left to prove."""
     if not request.param:
         monkeypatch.setattr(parallel_block.BlockStep, "sharpen", lambda _: None)
     return request.param
@@ -287,9 +296,7 @@ def test_optimum_is_proved_where_plans_trade_forward_for_backward(sharp, proofs,
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pairs", [0, 10])
-def test_search_that_gives_up_its_proof_states_how_far_from_the_optimum_it_may_be(
-    pairs, sharp, monkeypatch, without_alternatives
-):
+def test_a_search_that_stops_its_proof_early_states_its_bound(pairs, sharp, monkeypatch, without_alternatives):
     monkeypatch.setattr(parallel_block, "MOST_PAIRS", pairs)
     seen = Counter()
     for number in range(ONE_PASS_GRAPHS):

@@ -1,4 +1,4 @@
-"""Graphs of real models from capture to plan: which are series-parallel, which are knots, what is claimed of each.
+"""Graphs of real models from capture to plan: their series-parallel structure, irregular regions and optimality.
 
 Only the graphs are real: layer times are drawn, one per distinct layer, so no plan here says anything of a device.
 GPT-2 and BERT need the extra ``transformers`` and are skipped without it.
@@ -76,12 +76,12 @@ def bert_config(transformers):
 
 
 def bert():
-    """Its outputs are a record of the library's own, with ``logits``."""
+    """Language model whose outputs are a record of the library, with ``logits``."""
     transformers = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
     return transformers.BertForSequenceClassification(bert_config(transformers)).train()
 
 
-def bert_of_every_word():
+def bert_for_tokens():
     transformers = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
     return NextToken(transformers.BertForMaskedLM(bert_config(transformers)).train())
 
@@ -92,10 +92,10 @@ class Case:
 
     build: object
     input_shape: tuple[int, ...]
-    knots: tuple[int, ...] = ()
-    """Layers of each knot."""
+    region_sizes: tuple[int, ...] = ()
+    """Number of layers of each region that is not series-parallel."""
     deepest: int = 1
-    """Blocks within blocks."""
+    """Depth of nested blocks."""
     tokens: bool = False
 
 
@@ -106,7 +106,7 @@ CASES = {
     # Queries, keys and values are branches, beside the residual connection.
     "GPT-2": Case(gpt2, (16,), deepest=2, tokens=True),
     "BERT": Case(bert, (16,), deepest=2, tokens=True),
-    "BERT of every word": Case(bert_of_every_word, (16,), deepest=2, tokens=True),
+    "BERT of every word": Case(bert_for_tokens, (16,), deepest=2, tokens=True),
     # Four dense blocks of 6, 12, 24 and 16 times a concatenation and two convolutions.
     "DenseNet-121": Case(torchvision.models.densenet121, (3, 32, 32), (18, 36, 72, 48), deepest=0),
 }
@@ -122,7 +122,7 @@ def example(request):
 
 
 def depth(part) -> int:
-    """Blocks within blocks."""
+    """Depth of nested blocks."""
     inner = (
         part.branches
         if isinstance(part, ParallelBlock)
@@ -133,10 +133,12 @@ def depth(part) -> int:
     return isinstance(part, ParallelBlock) + max((depth(other) for other in inner if other is not None), default=0)
 
 
-def test_graph_of_a_real_model_is_made_of_what_its_author_drew(example):
+def test_the_graph_of_a_real_model_has_the_structure_of_its_architecture(example):
     case, _, captured = example
     tree = decompose([layer.predecessors for layer in captured.graph.layers])
-    assert tuple(len(part.layers) for part in parts_of(tree) if isinstance(part, NonSeriesParallel)) == case.knots
+    assert (
+        tuple(len(part.layers) for part in parts_of(tree) if isinstance(part, NonSeriesParallel)) == case.region_sizes
+    )
     assert depth(tree) == case.deepest
 
 
@@ -153,7 +155,7 @@ def test_captured_real_model_computes_its_own_loss(example):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("gpus", [8, 24])
-def test_plan_of_a_real_graph_keeps_its_limit_and_its_claim(example, gpus, monkeypatch):
+def test_the_plan_of_a_real_graph_keeps_its_limit_and_its_bound(example, gpus, monkeypatch):
     monkeypatch.setattr(assembly, "alternative_costs", lambda *_: ())
     case, _, captured = example
     rng = random.Random(0)
@@ -166,6 +168,6 @@ def test_plan_of_a_real_graph_keeps_its_limit_and_its_claim(example, gpus, monke
         check_gpus(made, result)
         check_clock(made, result)
         check_baselines(made)
-        if not case.knots:
+        if not case.region_sizes:
             assert made.optimality == "exact"
         assert factor(made) < 3

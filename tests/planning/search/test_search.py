@@ -1,4 +1,4 @@
-"""The search against every assignment there is, priced from the definitions and nothing else."""
+"""The search against every assignment there is, costed from the definitions and nothing else."""
 
 import itertools
 import math
@@ -35,7 +35,7 @@ MB = 10**6
 
 
 class Definition:
-    """DESIGN.md's meanings, written down once more: what an assignment of GPUs costs.
+    """Reference implementation of the costs in DESIGN.md: what an assignment of GPUs costs.
 
     Shares no code with costs/ and planning/: samples are counted one by one, every division of the GPUs among
     branches is tried. A place is (GPU count, first GPU).
@@ -132,7 +132,7 @@ class Definition:
         return {frozenset().union(*parts) for parts in itertools.product(*pieces)}
 
     def _divisions(self, branches, room):
-        """Per branch the first GPU and the width of its lane; lanes lie widest first, each where it fits first."""
+        """Per branch the first GPU and width of its group; groups are placed widest first, each at its first fit."""
         found = {((0, room),) * branches}
         for lane_of in itertools.product(range(branches), repeat=branches):
             lanes = max(lane_of) + 1
@@ -147,7 +147,7 @@ class Definition:
         return found
 
     def _laid_out(self, widths, room):
-        """First GPU of each lane: in one node, or from a node's start; None where there is no place."""
+        """First GPU of each group, within a node or from a node's start; None if it does not fit."""
         node = self.cluster.gpus_per_node
         taken, firsts = set(), []
         for width in widths:
@@ -279,14 +279,14 @@ def tail_that_looks_cheaper_than_it_is():
 
     0 ─┬─ 1 ─┬─ 4     Layers 0 to 2 split perfectly, layer 4 not at all: it stays on one GPU, can fetch
        └─ 2 ─┤        nothing, and so keeps layers 1 and 2 on one GPU, and they layer 0. But seen from
-    3 ───────┘        two GPUs, layers 1 and 2 are faster, and whoever ends on one GPU costs no transfer.
+    3 ───────┘        two GPUs, layers 1 and 2 are faster, and a branch that ends on one GPU costs no transfer.
     """
     graph = make_graph([(), (0,), (0,), (), (1, 2, 3)], [(), (4096,), (4096,), (), (4096, 4096, 0)])
     times = [*[lambda b: 1e-3 * b] * 3, lambda b: 1e-3, lambda b: 1e-3]
     return profile_from_times(graph, times), Cluster(2), 16
 
 
-def test_bound_that_is_not_reached_rules_nothing_out():
+def test_a_bound_that_is_not_reached_excludes_no_plan():
     # A search that trusted the bound claimed 2.146 s to be the optimum.
     made = plan(*block_that_looks_faster_than_it_is())
     assert made.optimality == "exact"
@@ -339,7 +339,7 @@ def test_search_finds_the_optimum_of_all_assignments(problem):
         check_against_the_definition(made, definition, limit)
 
 
-def test_join_that_can_pay_for_one_transfer_keeps_one_branch_beside_it():
+def test_a_join_whose_limit_permits_one_transfer_keeps_one_branch_on_its_gpus():
     made = plan(*join_under_its_limit(), 1.5)
     # The first branch runs on GPUs 2 and 3, beside the second one, which ends where the join is.
     assert places_of(made) == [(1, 0), (2, 2), (1, 0), (1, 0)]
@@ -347,7 +347,7 @@ def test_join_that_can_pay_for_one_transfer_keeps_one_branch_beside_it():
     assert made.iteration_time == pytest.approx(0.1e-3 + 3e-3 + 0.15e-3 + (0.3e-3 + 1e-3))
 
 
-def test_join_that_can_pay_for_two_transfers_takes_both_branches_from_two_gpus():
+def test_a_join_whose_limit_permits_two_transfers_reads_both_branches_from_other_gpus():
     made = plan(*join_under_its_limit(), 1.6)
     assert places_of(made) == [(1, 0), (2, 2), (2, 0), (1, 0)]
     assert made.iteration_time == pytest.approx(0.1e-3 + (0.15e-3 + 2e-3 + 0.15e-3) + (0.6e-3 + 1e-3))
@@ -355,7 +355,7 @@ def test_join_that_can_pay_for_two_transfers_takes_both_branches_from_two_gpus()
 
 @examples(80)
 @given(problems(tangled_graphs(max_layers=6)))
-def test_any_graph_gets_a_plan_that_keeps_what_it_claims(problem):
+def test_any_graph_gets_a_plan_with_a_valid_bound(problem):
     definition = Definition(*problem)
     optima = definition.optima(LIMITS)
     for limit in LIMITS:

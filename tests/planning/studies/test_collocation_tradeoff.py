@@ -55,14 +55,14 @@ class AllAssignments:
     work: np.ndarray
 
     def background_gpus(self):
-        """GPUs' worth of background, counted where it arises: the GPUs outside, and the gaps between layers."""
+        """GPUs' worth of background: the GPUs outside the plan, and the gaps between layers."""
         return self.gpus - self.place + self.harvest * (self.place - self.work / self.time)
 
     def throughput(self):
         return self.batch / self.time + self.background_gpus() / self.sample_time
 
     def efficient(self):
-        """The same of the plans that no other one on as many GPUs beats in iteration time and GPU-seconds."""
+        """The assignments that no other one on as many GPUs dominates in iteration time and GPU-seconds."""
         kept = []
         for place, time, work in zip(self.place, self.time, self.work, strict=True):
             no_worse = (self.time <= time * (1 + ROUNDING)) & (self.work <= work * (1 + ROUNDING))
@@ -356,7 +356,7 @@ def test_comparisons_are_with_plans_that_match_the_partition():
 # -- edges ------------------------------------------------------------------------------------------
 
 
-def test_one_gpu_leaves_nothing():
+def test_one_gpu_leaves_no_time_to_the_background():
     shared = share(perfect(), 1, 16, background())
     assert [point.background_throughput for point in (*shared.points, *shared.data_parallel_partitions)] == [0, 0]
     assert shared.fastest(0).optimality == "exact"
@@ -433,7 +433,7 @@ def test_profiles_of_different_devices_are_rejected(change):
         share(perfect(), 4, 16, replace(background(), **change))
 
 
-def test_more_gpus_than_samples_are_refused_by_the_number_asked_for():
+def test_more_gpus_than_samples_are_refused_with_the_requested_number():
     with pytest.raises(PlanError, match="32 GPUs cannot share a global batch of 16"):
         share(perfect(), 32, 16, background())
 

@@ -1,4 +1,4 @@
-"""What the model says of DeepPool's workloads, from layer times that its authors measured on an A100.
+"""Trade-off of DeepPool's workloads from layer times that its authors measured on an A100.
 
 The folder of JSON files is named by DEEPPOOL_A100_PROFILES: per model, layers in order with ``total_ms`` by
 batch. They were measured without mixed precision (and WideResNet at 224 x 224), so these are not the paper's

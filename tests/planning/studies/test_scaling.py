@@ -75,7 +75,7 @@ def test_where_a_larger_batch_saves_no_step_weak_scaling_gains_nothing():
     assert {x.per_gpu_batch for x in study.line("batch-optimal", "data-parallel", FAST)} == {1}
 
 
-def test_batch_optimal_scaling_takes_the_square_root_that_calculus_says():
+def test_batch_optimal_scaling_takes_the_analytic_square_root():
     """A step of 4 + 1 b ms at per-GPU batch b, and steps of 1000 (1 + 256 / (g b)).
 
     d/db (1 + 256 / (g b)) (4 + b) = 0 at b = sqrt(4 x 256 / g): 32 on one GPU, 16 on 4, 8 on 16.
@@ -102,7 +102,7 @@ def test_speedups_are_over_the_best_that_one_gpu_can_do():
 
 @examples(25)
 @given(profiles(), st.sampled_from(["ring", "best", "paper"]), st.sampled_from([None, 1.0, 2.0]))
-def test_every_point_is_what_the_planner_says_of_its_batch(profile, network_model, limit):
+def test_every_point_is_the_plan_of_its_batch(profile, network_model, limit):
     study = small_study(profile, network_model=network_model, amplification_limit=limit)
     assert len(study.points) + len(study.missing) == len(STRATEGIES) * len(PARALLELISMS) * 2 * len(COUNTS)
     for point in study.points:
@@ -330,7 +330,7 @@ def vgg16() -> Profile:
     return read_profile(Path(folder), "vgg16")
 
 
-def test_vgg16_on_a100s_scales_as_figures_1_to_3_say(vgg16):
+def test_vgg16_on_a100s_scales_as_in_figures_1_to_3(vgg16):
     """DeepPool, section 2, for VGG-11: its text, not its curves, with the example's steps and the paper's network.
 
     Weak scaling stalls while batch-optimal scaling goes on (figure 1); the best per-GPU batch shrinks (figure 2);

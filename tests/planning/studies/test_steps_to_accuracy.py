@@ -123,7 +123,7 @@ def test_a_model_is_found_by_its_name_and_states_its_source(name):
     assert found.name in str(found)
 
 
-def test_the_example_says_that_it_comes_from_no_paper():
+def test_the_example_states_that_it_comes_from_no_paper():
     assert "from no paper and no training" in NAMED["example"].source
 
 
@@ -152,7 +152,7 @@ def test_vgg11_never_needs_more_steps_at_a_larger_batch():
     assert steps == sorted(steps, reverse=True)
 
 
-def test_vgg11_says_that_it_was_read_from_a_figure_and_is_not_continued_beyond_it():
+def test_vgg11_states_that_it_was_read_from_a_figure_and_is_not_extrapolated():
     assert "Shallue et al., JMLR 20(112), 2019: read to about 3 % from the figure" in VGG11.source
     for batch in (31, 65_537):
         with pytest.raises(MissingStepsError, match=r"VGG-11 on ImageNet to validation error 0\.35 has 32 to 65536"):

@@ -80,7 +80,7 @@ def test_thirty_two_bits_without_tf32_are_slower_and_their_error_is_not_known():
     assert "products in tf32" in fast.method
 
 
-def test_a_plan_of_estimates_says_so_and_a_saved_profile_is_the_same(tmp_path):
+def test_a_plan_from_estimates_is_marked_and_a_saved_profile_is_equal(tmp_path):
     found = estimate(captured("vgg16"), gpu="a100-40", batch_sizes=BATCHES, output=tmp_path / "vgg16.json")
     assert dp.load(tmp_path / "vgg16.json") == found
     plan = dp.plan(found, cluster=dp.Cluster(gpus=8), global_batch=64, amplification_limit=2.0)

@@ -136,7 +136,7 @@ def test_an_activation_reads_and_writes_forward_and_reads_twice_and_writes_backw
     assert [k.bytes for k in work.backward] == [3 * FLOAT * BATCH * 100]
 
 
-def test_views_launch_nothing():
+def test_views_launch_no_kernel():
     assert work_of(nn.Identity, BATCH, 4, 5, forward=lambda x: x.flatten(1).reshape(-1, 5)[:, None]) == LayerWork(
         (), ()
     )

@@ -82,7 +82,7 @@ def test_a_convolution_moves_its_bytes_changes_its_layouts_and_then_multiplies()
     assert seconds(replace(kernel, pointwise=True)) == pytest.approx((1 + 2 + 4) * 10**6 / 1.555e12)
 
 
-def test_pooling_takes_its_reads_where_they_outweigh_its_bytes():
+def test_pooling_takes_the_time_of_its_reads_if_they_outweigh_its_bytes():
     kernel = Kernel("avg_pool2d", "window", 1000, window_reads=10**9)
     assert seconds(kernel, efficiency=replace(FREE, window_reads=4)) == pytest.approx(10**9 / (4 * 108 * 1.41e9))
     back = replace(kernel, operator="avg_pool2d_backward")

@@ -46,7 +46,7 @@ def test_memory_of_the_iteration_and_its_layers_is_counted(model):
         assert measurement.peak_bytes[1] >= measurement.peak_bytes[0] > 0
 
 
-def test_tf32_is_put_back(model):
+def test_tf32_is_restored(model):
     before = torch.backends.cudnn.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision
     with find_device("cuda").arithmetic("tf32"):
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -89,7 +89,7 @@ def interrupt_after(iterations, monkeypatch):
 # -- what is measured -------------------------------------------------------------------------------
 
 
-def test_profile_of_the_cpu_says_how_it_was_measured(model):
+def test_a_cpu_profile_records_how_it_was_measured(model):
     made = profile(model, device="cpu", batch_sizes=(4, 1, 4, 2))
     assert made.batch_sizes == (1, 2, 4)
     assert made.graph is model.graph
@@ -108,7 +108,7 @@ def test_profile_of_the_cpu_says_how_it_was_measured(model):
             assert made.time(index, batch).backward > 0
 
 
-def test_layers_that_are_alike_share_a_measurement_that_keeps_the_sum(monkeypatch):
+def test_equal_layers_share_a_measurement_that_preserves_the_sum(monkeypatch):
     alike = capture(
         nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(4)], nn.Linear(8, 2)), (8,)
     )
@@ -126,7 +126,7 @@ def test_layers_that_are_alike_share_a_measurement_that_keeps_the_sum(monkeypatc
     assert made.checks[0].deviation == 0
 
 
-def test_layers_add_up_to_the_iterations_that_they_were_stamped_in(model, monkeypatch):
+def test_layer_times_add_up_to_the_stamped_iterations(model, monkeypatch):
     kept = []
     original = MeasurementLog.add
 
@@ -142,7 +142,7 @@ def test_layers_add_up_to_the_iterations_that_they_were_stamped_in(model, monkey
 
 
 @pytest.mark.parametrize(("long", "warm_ups"), [(1e9, len(SIZES)), (0.0, 0)])
-def test_an_iteration_that_is_not_long_has_a_warm_up_that_is_not_kept(model, measured, monkeypatch, long, warm_ups):
+def test_a_short_iteration_has_a_warm_up_that_is_not_recorded(model, measured, monkeypatch, long, warm_ups):
     monkeypatch.setattr(bench, "LONG_ITERATION", long)
     runs = []
     original = Iteration.run
@@ -173,7 +173,7 @@ def test_progress_grows_and_ends_in_done(model):
     assert {what for what, _ in seen[:-1]} == {f"Small at batch {batch}" for batch in SIZES}
 
 
-def test_threads_are_those_asked_for_and_put_back(model, monkeypatch):
+def test_the_requested_thread_count_is_set_and_restored(model, monkeypatch):
     seen = set()
     original = profile_module.Bench.measure
     note = lambda *given: seen.add(torch.get_num_threads()) or original(*given)  # noqa: E731
@@ -192,7 +192,7 @@ def test_measuring_changes_no_weight_and_leaves_no_gradient(model):
     assert all(parameter.grad is None for parameter in model.source.parameters())
 
 
-def test_measuring_leaves_running_statistics_alone():
+def test_measuring_does_not_change_running_statistics():
     # Random activations must not become the statistics of a model that is trained afterwards.
     normalised = capture(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)), (3, 8, 8)
@@ -267,7 +267,7 @@ def test_measurements_under_other_settings_are_not_reused(model, measured, tmp_p
     assert len(measured) == 2 * RUNS * len(SIZES)
 
 
-def test_what_would_be_reused_is_known_beforehand(model, tmp_path):
+def test_reusable_measurements_are_listed_before_measuring(model, tmp_path):
     file = tmp_path / "small.json"
     assert resumable(file, device="cpu") is None
     interrupted(model, file, 5)
@@ -310,7 +310,7 @@ def test_progress_begins_with_the_capture_of_a_model_that_is_not_captured_yet():
     assert progress[-1] == ("done", 1.0)
 
 
-def test_without_an_output_nothing_is_kept(model, tmp_path, monkeypatch):
+def test_without_an_output_no_file_is_written(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     interrupted(model, None, 3)
     assert list(tmp_path.iterdir()) == []
@@ -383,7 +383,7 @@ def test_layer_that_cannot_run_at_a_batch_is_named(failing_linear):
         profile(failing, device="cpu", batch_sizes=SIZES)
 
 
-def test_what_cannot_fit_is_refused_before_it_is_tried(model, measured, monkeypatch):
+def test_a_batch_beyond_the_memory_is_refused_before_it_runs(model, measured, monkeypatch):
     monkeypatch.setattr("deeppool.device.cpu.CpuDevice.free_memory", lambda self: 1000)
     with pytest.raises(ProfileError, match=r"an iteration of Small at batch 2 needs .*, and 1000 B are free on"):
         profile(model, device="cpu", batch_sizes=SIZES)
@@ -397,7 +397,7 @@ def test_what_cannot_fit_is_refused_before_it_is_tried(model, measured, monkeypa
         ({"graphs": True}, "graphs are CUDA graphs, got device cpu"),
     ],
 )
-def test_what_only_a_gpu_has_is_refused_on_a_cpu(model, measured, arguments, phrase):
+def test_gpu_only_options_are_refused_on_a_cpu(model, measured, arguments, phrase):
     with pytest.raises(InvalidValueError, match=phrase):
         profile(model, device="cpu", batch_sizes=SIZES, **arguments)
     assert measured == []

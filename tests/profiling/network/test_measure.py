@@ -130,7 +130,7 @@ def test_progress_names_each_pattern_and_only_rises(measured):
 
 
 @pytest.mark.processes
-def test_the_planner_takes_the_file(measured, tmp_path):
+def test_the_planner_accepts_the_saved_file(measured, tmp_path):
     cluster, _ = measured
     place = find_cluster(str(dp.save(cluster, tmp_path / "mine.json")), gpus=2)
     profile = profile_from_times(make_graph([()], None, [SIZES[1]]), [lambda b: 1e-1 * b])
@@ -245,7 +245,7 @@ main()
 
 @contextlib.contextmanager
 def measuring(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[psutil.Process]]]:
-    """``deeppool network`` that has begun to measure, and its ranks."""
+    """Starts ``deeppool network``; yields it with its ranks once it measures."""
     command = [sys.executable, "-c", COMMAND, "network", "--ranks", "2", "--backend", "gloo", "--seconds", str(LONG)]
     with subprocess.Popen(
         [*command, "-o", str(folder / "mine.json")],

@@ -29,7 +29,7 @@ SOURCES = {"net": PROFILE}
 STEADY = single_foreground_trace("net", 4, 16, iterations=10, amplification_limit=1.5)
 
 
-def test_every_strategy_is_there_with_the_partitions_of_the_paper(tmp_path):
+def test_every_strategy_is_compared_with_the_partitions_of_the_paper(tmp_path):
     progress = []
     found = compare_strategies(
         STEADY, CLUSTER, sources=SOURCES, amplification_limits=(1.0, 4.0), on_progress=lambda *x: progress.append(x)

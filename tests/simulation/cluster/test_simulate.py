@@ -178,7 +178,7 @@ def test_random_stragglers_make_a_job_longer_by_their_mean_and_the_same_seed_the
     assert found.makespan != run(foreground("one"), conditions=replace(conditions, seed=4)).makespan
 
 
-def test_the_given_end_is_kept_and_what_trains_then_is_counted():
+def test_the_simulation_stops_at_the_given_end_and_counts_unfinished_work():
     found = run(foreground("front", iterations=10_000), background("back", gpus=2), until=1.5)
     front, back = found.jobs
     assert found.makespan == 1.5
@@ -223,7 +223,7 @@ def small_workloads(draw):
 
 @examples(100)
 @given(small_workloads(), st.sampled_from(["burst-parallel", "collocated"]), st.sampled_from([3, 4]))
-def test_small_time_steps_find_the_same(workload, strategy, size):
+def test_results_equal_those_of_small_time_steps(workload, strategy, size):
     # Beside a foreground without gaps a background stands still, without one it has the GPU: nothing happens in parts.
     fronts, behinds = workload
     sources = {f"plan {gpus}": front_plan([1.0] * gpus, 1.0) for gpus in (1, 2, 3)} | {"back": STEPPED[1]}
@@ -248,7 +248,7 @@ def test_small_time_steps_find_the_same(workload, strategy, size):
     assert found.makespan == pytest.approx(end)
 
 
-def test_small_time_steps_find_the_same_where_a_foreground_has_gaps():
+def test_results_equal_those_of_small_time_steps_for_a_foreground_with_gaps():
     fronts = [(0.0, 8, (0.5, 1.0)), (3.0, 4, (1.0, 0.25, 0.5))]
     behinds = [(0.0, 4.0, 2), (1.0, 6.0, 3), (2.0, 2.0, 1)]
     sources = {f"plan {number}": front_plan(list(held), 1.0) for number, (_, _, held) in enumerate(fronts)}
@@ -377,7 +377,7 @@ def test_the_same_call_gives_the_same_record_and_it_comes_back_from_a_file(tmp_p
     assert files.load(files.save(drawn, tmp_path / "trace.json")) == drawn
 
 
-def test_sources_are_found_beside_the_trace_and_by_their_names(tmp_path):
+def test_sources_are_found_next_to_the_trace_and_by_name(tmp_path):
     made = plan(PROFILE, CLUSTER, 16, 1.5)
     files.save(PROFILE, tmp_path / "net.json")
     files.save(made, tmp_path / "plan.json")
@@ -426,7 +426,7 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
         ([foreground("f"), background("b", batch=64)], {}, "'b' must be at most 16, the largest"),
     ],
 )
-def test_what_cannot_run_is_refused(jobs, options, message):
+def test_jobs_that_cannot_run_are_refused(jobs, options, message):
     with pytest.raises(InvalidValueError, match=message):
         run(*jobs, **options)
 

@@ -107,7 +107,7 @@ def test_the_event_simulation_equals_the_one_in_small_time_steps(steps, pieces, 
 
 @given(st.floats(0.2, 1.0), st.floats(0.0, 1.0), st.sampled_from([None, 1, 3]), st.floats(0, 0.1))
 @examples(30)
-def test_no_more_is_done_than_there_is_time(foreground, background, pieces, noise):
+def test_completed_work_does_not_exceed_the_time(foreground, background, pieces, noise):
     """While both are on the device it goes at no more than the sum of their rates."""
     found = gpu(Sharing(pieces=pieces), rates=lambda *_: (foreground, background), iterations=20, noise=noise)
     done = 20 * (found.alone_time - IDLE) + found.work
@@ -115,7 +115,7 @@ def test_no_more_is_done_than_there_is_time(foreground, background, pieces, nois
     assert found.elapsed == pytest.approx(20 * found.iteration_time)
 
 
-def test_each_mechanism_protects_the_foreground_more():
+def test_each_added_mechanism_reduces_the_foreground_slowdown():
     """The ladder of figure 11; numbers are those of this device, not of the paper's."""
     small = [SimulatedPiece(seconds=1.5e-4)] * 4
     options = {"iterations": 400, "noise": 0.02}
@@ -160,7 +160,7 @@ def test_the_figure_shows_each_way_of_sharing_by_its_name():
         figures.trade_off([])
 
 
-def test_a_simulation_reads_as_a_sentence():
+def test_a_simulation_prints_as_a_sentence():
     text = str(gpu(Sharing(pieces=2, feedback=0.1), iterations=100))
     assert text.startswith("priority lowest, pieces 2, feedback 0.1: slowdown ")
     assert "sync of stage 0" in text

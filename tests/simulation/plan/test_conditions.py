@@ -58,7 +58,7 @@ def spans_of(simulation):
 
 @examples(60)
 @given(contested_problems(), st.booleans())
-def test_conditions_as_planned_change_nothing(problem, overlap):
+def test_default_conditions_leave_the_simulation_unchanged(problem, overlap):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)
     planned, found = simulate(made), simulate(made, conditions=Conditions())
@@ -71,7 +71,7 @@ def test_conditions_as_planned_change_nothing(problem, overlap):
 
 @examples(60)
 @given(problems(chain_graphs()), st.data())
-def test_a_chain_takes_as_long_as_gpu_by_gpu(problem, data):
+def test_a_chain_takes_the_time_of_the_reference_calculation(problem, data):
     profile, cluster, batch = problem
     cluster = replace(cluster, gpus_per_node=cluster.gpus)
     made = plan(profile, cluster, batch)
@@ -180,7 +180,7 @@ def test_the_iteration_shown_is_the_one_of_median_length():
     assert found.iteration_time == np.median(found.iteration_times) == found.timeline.duration
 
 
-def test_stragglers_are_as_frequent_and_as_slow_as_asked():
+def test_stragglers_have_the_requested_frequency_and_slowdown():
     drawn = Conditions(straggling=0.25, delay=3.0, seed=1).slowness(4000, 8)
     late = drawn[drawn > 1]
     assert late.size / drawn.size == pytest.approx(0.25, abs=0.02)
@@ -190,7 +190,7 @@ def test_stragglers_are_as_frequent_and_as_slow_as_asked():
     assert jitter.mean(axis=0) == pytest.approx([math.log(2), 0], abs=0.02)
 
 
-def test_more_gpus_find_more_stragglers():
+def test_more_gpus_have_more_stragglers():
     conditions = Conditions(straggling=0.05)
     means = [
         simulate(

@@ -50,7 +50,7 @@ def one_by_one(made):
 
 @few
 @given(problems(), st.booleans())
-def test_every_gpu_does_what_it_does_when_it_is_simulated_by_itself(problem, overlap_sync):
+def test_every_gpu_has_the_spans_of_a_simulation_of_that_gpu_alone(problem, overlap_sync):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, 2.0, overlap_sync=overlap_sync)
     timeline = simulate(made).timeline

@@ -1,4 +1,4 @@
-"""A simulation beside the record of a live run, which is made up so that every number is known."""
+"""Comparison of a simulation with the record of a live run, made up so that every number is known."""
 
 import math
 from dataclasses import replace
