@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOLERANCE = 1e-9
-"""Relative: a layer exactly at its limit keeps it, whatever the order of the additions."""
+"""Relative tolerance: a layer exactly at its limit keeps it, whatever the order of the additions."""
 
 
 def amplification(time: float, gpu_count: int, single_gpu_time: float) -> float:

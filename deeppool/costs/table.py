@@ -26,15 +26,15 @@ class CostTable:
     network: Network
     global_batch: int
     gpu_counts: tuple[int, ...]
-    """Ascending, the first one is 1."""
+    """GPU counts, ascending; the first one is 1."""
     forward: Floats
-    """(L, K) seconds at per-GPU batch ceil(global_batch / g)."""
+    """(L, K) seconds of the forward at per-GPU batch ceil(global_batch / g)."""
     backward: Floats
     """(L, K) seconds of the backward."""
     sync: Floats
     """(L, K) seconds of the all-reduce of the layer's gradients."""
     extrapolated: NDArray[np.bool_]
-    """(L, K) the profile was continued above its largest batch."""
+    """(L, K) whether the time is extrapolated above the profile's largest batch."""
     reshard_latency: Floats
     """(3, K, K) place, from, to: seconds one way, however few bytes."""
     reshard_per_byte: Floats

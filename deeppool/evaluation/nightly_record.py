@@ -61,9 +61,9 @@ class NightlyRun:
     notebooks: tuple[str, ...]
     """Names of all notebooks that the run is to execute."""
     started: str
-    """ISO 8601, local time with its offset."""
+    """Start in ISO 8601, local time with its offset."""
     finished: str
-    """Empty while the run is not finished."""
+    """Finish in ISO 8601; empty while the run is not finished."""
     versions: dict[str, str]
     outcomes: tuple[NotebookOutcome, ...]
 

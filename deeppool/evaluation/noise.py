@@ -63,7 +63,7 @@ class NumberComparison:
     band: float
     """Half-width of the noise band around the expected value, in the number's unit."""
     runs: int
-    """Earlier runs used."""
+    """Number of earlier runs used."""
     changed: bool
 
 

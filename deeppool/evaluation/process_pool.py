@@ -32,7 +32,7 @@ class CompletedTask:
 
     task: NotebookTask
     executed: ExecutedNotebook | None
-    """None: the notebook failed or did not run to its end."""
+    """Executed notebook; None: it failed or did not run to its end."""
     problem: str
     out_of_time: bool
     seconds: float

@@ -28,7 +28,7 @@ class NumberChange:
     usual: float
     """Median over earlier runs."""
     change: float | None
-    """Relative to the usual value; None if that is 0."""
+    """Change relative to the usual value; None if that is 0."""
     band: float
     """Half-width of the noise band, in the number's unit."""
     nights: int

@@ -15,7 +15,7 @@ class CheckpointFolder:
     """Folder of the checkpoints of one training."""
 
     path: Path | None
-    """None: the training writes no checkpoints."""
+    """Path of the folder; None: the training writes no checkpoints."""
     every: int
     """Updates between two checkpoints."""
     keep: int

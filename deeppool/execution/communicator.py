@@ -47,7 +47,7 @@ class Communicator(Protocol):
     """All ranks of a training. Those that exist make the same calls in the same order."""
 
     rank: int
-    """This process's rank."""
+    """Rank of this process."""
     ranks: int
 
     def group(self, ranks: Sequence[int]) -> Group:

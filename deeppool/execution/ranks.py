@@ -37,7 +37,7 @@ PLAN = "plan.json"
 """File of the plan in a run's private folder."""
 
 OnStep = Callable[[Message], None]
-"""Called with a rank's ``step`` message."""
+"""Callback with a rank's ``step`` message."""
 
 
 class Ranks:

@@ -45,7 +45,7 @@ class ReplaySchedule:
     computations: Mapping[Event, TransferTimes]
     """Start times of its stages' forwards and backwards, in its order."""
     all_reduces: Mapping[int, TransferTimes]
-    """Per stage whose gradients it sums with others; ``end`` is when they are complete."""
+    """Start and end of each all-reduce in which this rank takes part, by stage."""
     end: EventTime
     """End of the iteration, for all ranks."""
 

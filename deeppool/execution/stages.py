@@ -13,7 +13,7 @@ class Stage:
     """Consecutive layers on the same GPUs."""
 
     name: str
-    """``first … last`` layer."""
+    """Names of its first and last layer: ``first … last``."""
     layers: tuple[int, ...]
     layout: Layout
 

@@ -37,7 +37,7 @@ from deeppool.training.precision import autocast, boundary_types
 from deeppool.training.training_job import Training
 
 Batch = Callable[[range], tuple[torch.Tensor, ...]]
-"""Each input, and the targets, of a range of samples of the current global batch."""
+"""Function that returns each input, and the targets, of a range of samples of the current global batch."""
 RawSpan = tuple[SpanKind, int, str, float, float]
 """Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
 

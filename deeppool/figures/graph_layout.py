@@ -19,9 +19,9 @@ class LayeredGraph:
     """Row and lane of every layer, and lanes of edges that skip rows."""
 
     rows: tuple[int, ...]
-    """Per layer, the length of the longest path to it, in edges."""
+    """Length of the longest path to each layer, in edges."""
     lanes: tuple[int, ...]
-    """Per layer, its lane; no two layers share both row and lane."""
+    """Lane of each layer; no two layers share both row and lane."""
     edge_lanes: dict[tuple[int, int], int]
     """Lane of each edge (from, to) that skips rows."""
 

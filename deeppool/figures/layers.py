@@ -13,7 +13,7 @@ from deeppool.planning.plan import Plan
 from deeppool.units import format_seconds
 
 Hovers = list[list[str]]
-"""Per layer, the hover texts that all panels share."""
+"""Hover texts of each layer, which all panels share."""
 
 _PARTS: tuple[SpanKind, ...] = ("forward", "backward", "reshard", "sync")
 """Parts of a layer's time; each is both a span kind and a field of LayerAssignment."""

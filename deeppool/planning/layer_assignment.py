@@ -25,21 +25,21 @@ class LayerAssignment:
 
     name: str
     predecessors: tuple[int, ...]
-    """Layers that it reads, by their index in the plan."""
+    """Indices in the plan of the layers that it reads."""
     gpu_count: int
     gpus: tuple[int, ...]
     """GPUs that compute it, each ceil(global_batch / gpu_count) samples of the global batch or one less."""
     time: float
-    """reshard + forward + backward + sync."""
+    """Seconds of the layer: reshard + forward + backward + sync."""
     amplification: float
-    """time x gpu_count / (time of the layer on one GPU)."""
+    """GPU-seconds relative to one GPU: time x gpu_count / (time of the layer on one GPU)."""
     reshard: float
-    """Transfers of activations in and of their gradients back, over all predecessors; half of it in each pass."""
+    """Seconds of transfers of activations in and of their gradients back, over all predecessors; half in each pass."""
     forward: float
     backward: float
     sync: float
-    """All-reduce of the layer's gradients, hidden or not."""
+    """Seconds of the all-reduce of the layer's gradients, hidden or not."""
     single_gpu_time: float
-    """Forward and backward of the global batch on one GPU."""
+    """Seconds of forward and backward of the global batch on one GPU."""
     alternatives: tuple[AlternativeCost, ...] = ()
-    """One per other GPU count that was searched; empty in the plans of a replan, which leaves them out."""
+    """Costs of the other GPU counts that were searched; empty in the plans of a replan, which leaves them out."""

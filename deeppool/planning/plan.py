@@ -84,10 +84,10 @@ class Plan:
     optimizer: Optimizer = "momentum"
     """Optimizer whose state ``memory`` counts."""
     memory: tuple[MemoryUse, ...] = ()
-    """Per group of GPUs with equal contents, the fullest first; empty if the profile lacks activation sizes."""
+    """Memory of each group of GPUs with equal contents, the fullest first; empty without activation sizes."""
     overlap_sync: bool = False
-    """All-reduces overlap the backward pass: the iteration time counts their exposed part, and GPU-seconds the part
-    that neither computing nor transfers hide. False: everything waits for all-reduces."""
+    """Whether all-reduces overlap the backward pass: the iteration time counts their exposed part, and GPU-seconds the
+    part that neither computing nor transfers hide. False: everything waits for all-reduces."""
     inputs: tuple[Input, ...] = ()
     """All inputs of the model; one of float32 and ``input_shape`` unless given."""
     granularity: Granularity = "module"

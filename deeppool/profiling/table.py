@@ -58,9 +58,9 @@ class Profile:
     batch_sizes: tuple[int, ...]
     """Per-GPU batch sizes, ascending."""
     measurements: tuple[Measurement, ...]
-    """One per distinct signature of the graph."""
+    """Measurements of the distinct signatures of the graph."""
     device: str
-    """``cpu`` or ``cuda``."""
+    """Kind of device: ``cpu`` or ``cuda``."""
     device_name: str
     precision: Precision
     threads: int
@@ -72,7 +72,7 @@ class Profile:
     ranks: int = 1
     """CPU cores that trained at the same time, of which one was measured."""
     graphs: bool = False
-    """Measured under CUDA graphs, without kernel launch costs."""
+    """Whether it was measured under CUDA graphs, without kernel launch costs."""
     checks: tuple[IterationCheck, ...] = ()
     """Sum of the layers against the whole iteration, per batch size; empty where not measured."""
     extrapolation_error: float | None = field(init=False, default=None, compare=False)

@@ -38,7 +38,7 @@ class TrainingSettings:
     replan_trigger: ReplanTrigger | None
     run_control: RunControl
     supervisor: Supervisor | None
-    """Runs the background jobs; None: there are none."""
+    """Supervisor of the background jobs; None: there are none."""
     on_metrics: Callable[[Metrics], None] | None
     report: Progress
 

@@ -36,7 +36,7 @@ class SortableTable(anywidget.AnyWidget):
     """Caption above the table, also for screen readers."""
     heads: Any = traitlets.List().tag(sync=True)
     cells: Any = traitlets.List().tag(sync=True)
-    """Per row and column: [displayed text, sort key]."""
+    """Displayed text and sort key of each cell, by row and column."""
     selected: Any = traitlets.List(traitlets.Int()).tag(sync=True)
     """Indices into ``cells`` of the selected rows, in the order of selection."""
     most: Any = traitlets.Int(8).tag(sync=True)

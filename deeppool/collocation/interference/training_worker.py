@@ -18,7 +18,7 @@ from deeppool.processes.managed_process import CommandChannel
 
 SHAPE = (3, 64, 64)
 WARMUP_STEPS = 3
-"""Steps before it is ready."""
+"""Training steps before the process is ready."""
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ class CapturedModel:
     program: fx.GraphModule
     """Maps (inputs, target) to the mean loss; shares the parameters and buffers of ``source``."""
     nodes: tuple[tuple[fx.Node, ...], ...]
-    """Per layer, the nodes of ``program`` that compute it, in execution order."""
+    """Nodes of ``program`` that compute each layer, in execution order."""
     batch_symbols: frozenset[str]
     """Names of the symbols that stand for the batch in the shapes of ``program``."""
     source: nn.Module

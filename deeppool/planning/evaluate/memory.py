@@ -25,11 +25,11 @@ Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Values that an optimizer keeps per parameter, of the parameter's own width."""
 HEAVIEST = 5
-"""Layers named in a record."""
+"""Number of layers named in a record."""
 
 Integers = NDArray[np.int64]
 GpuSets = Sequence[GpuSet]
-"""Per layer the GPUs that compute it."""
+"""GPUs that compute each layer."""
 
 
 @dataclass(frozen=True, slots=True)

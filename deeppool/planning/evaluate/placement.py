@@ -13,7 +13,7 @@ from deeppool.planning.evaluate.timing import pass_duration
 from deeppool.planning.search.gpu_partition import concurrent_branches
 
 Passes = Mapping[int, tuple[float, float]] | Sequence[tuple[float, float]]
-"""Per layer, seconds in the forward and in the backward pass."""
+"""Seconds of each layer in the forward and in the backward pass."""
 
 
 class LayerTimes(NamedTuple):
@@ -31,11 +31,11 @@ class Placement:
 
     costs: CostTable
     options: tuple[int, ...]
-    """Per layer the index of its GPU count."""
+    """Index of each layer's GPU count."""
     starts: tuple[int, ...]
-    """Per layer its first GPU."""
+    """First GPU of each layer."""
     overlap_sync: bool = False
-    """All-reduces overlap the backward pass."""
+    """Whether all-reduces overlap the backward pass."""
 
     def gpu_count(self, layer: int) -> int:
         """Returns the number of GPUs of a layer."""

@@ -54,7 +54,7 @@ class Correction:
     """Seconds of forward and backward."""
     measured: float
     forward_ratio: float
-    """measured / profiled."""
+    """Measured seconds of the forward over profiled ones."""
     backward_ratio: float
 
     @property

@@ -35,8 +35,8 @@ from deeppool.profiling.table import LayerTime, Profile
 from deeppool.units import format_percent, format_seconds
 
 HYSTERESIS = 0.05
-"""Relative. If noise makes times 2.5 % longer in the old plan and as much shorter in the new one, the predicted gain of
-5 % is none, and a new plan costs a restart of every rank."""
+"""Relative gain above which another plan is recommended. If noise makes times 2.5 % longer in the old plan and as much
+shorter in the new one, the predicted gain of 5 % is none, and a new plan costs a restart of every rank."""
 
 
 @dataclass(frozen=True)

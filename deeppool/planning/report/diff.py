@@ -31,7 +31,7 @@ class TotalChange:
     before: float
     after: float
     change: float
-    """after - before."""
+    """Value after minus value before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,11 @@ class _Labels:
     pending: tuple[int, ...]
     """Earlier layers whose options are chosen: those that the layers so far read."""
     options: Integers
-    """(way, pending)."""
+    """(way, pending) chosen options."""
     seconds: Floats
     lag: Floats
     parent: Integers
-    """Per way, which one it continues."""
+    """Index of the way that each way continues."""
 
 
 def fastest_in_sequence(

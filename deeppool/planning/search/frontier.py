@@ -55,9 +55,9 @@ class FrontierPoint:
     amplification: float
     """gpu_seconds / single-GPU iteration time."""
     gpu_counts: tuple[int, ...]
-    """Per layer."""
+    """GPU count of each layer."""
     first_gpus: tuple[int, ...]
-    """Per layer its first GPU; not 0 where branches run side by side."""
+    """First GPU of each layer; not 0 where branches run side by side."""
     memory: int | None = None
     """Bytes on the GPU that holds most; None if the profile lacks activation sizes."""
 
@@ -128,9 +128,9 @@ class EfficientPlans:
     """The frontier of a cost table, whose points can be traced to plans one by one."""
 
     time: Floats
-    """Seconds, ascending."""
+    """Seconds of each point, ascending."""
     work: Floats
-    """GPU-seconds, descending."""
+    """GPU-seconds of each point, descending."""
     optimality: str
     trace: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]
     """Returns for a point, per layer, the index of its GPU count and its first GPU."""

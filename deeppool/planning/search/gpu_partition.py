@@ -29,7 +29,7 @@ class GpuGroup:
     branches: tuple[int, ...]
     """Positions in the block, in the order in which they run."""
     width: int
-    """GPUs."""
+    """Number of GPUs."""
     start: int
     """First GPU, from the start of the block's GPUs."""
     place: Locality
@@ -106,7 +106,7 @@ def is_complete(branches: int) -> bool:
 GpuSet = tuple[int, ...] | range
 """GPUs in ascending order."""
 Gpus = Sequence[GpuSet]
-"""Per layer of a graph the GPUs that compute it."""
+"""GPUs that compute each layer of a graph."""
 
 
 def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:

@@ -18,9 +18,9 @@ class LabelBundle:
     """Labels of some branches, between one GPU count of the fork and one of the join."""
 
     forward: Floats
-    """Per way, seconds in the forward pass."""
+    """Seconds of each way in the forward pass."""
     backward: Floats
-    """Seconds in the backward pass."""
+    """Seconds of each way in the backward pass."""
     moved: Floats
     """Seconds that the join pays to fetch the results."""
     lower: Floats

@@ -30,16 +30,16 @@ class LabelSet:
     """Index of the GPU count before it."""
     after: Integers
     forward: Floats
-    """Seconds."""
+    """Seconds in the forward pass."""
     backward: Floats
     moved: Floats
     """Seconds that a join outside pays to fetch the results."""
     work: Floats
-    """GPU-seconds."""
+    """GPU-seconds of each row."""
     lower: Floats
-    """Seconds; see above."""
+    """Lower bound of seconds; see the module docstring."""
     trace: Trace
-    """The choices behind a row."""
+    """Function that yields the choices behind a row."""
 
     def __len__(self) -> int:
         return len(self.before)

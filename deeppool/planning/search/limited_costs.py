@@ -10,7 +10,7 @@ from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT
 
 ROUNDING = 1e-12
-"""Relative: sums of the same seconds in another order."""
+"""Relative difference between sums of the same seconds in another order."""
 
 
 class LimitedCosts:

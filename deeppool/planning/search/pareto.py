@@ -25,19 +25,19 @@ class Front:
     """Points that no other point beats in both time and GPU-seconds; time ascends, ``work`` descends."""
 
     time: Floats
-    """Seconds."""
+    """Seconds of each point."""
     work: Floats
-    """GPU-seconds."""
+    """GPU-seconds of each point."""
     choices: tuple[Choice, ...] = ()
-    """Made by every point of this front."""
+    """Choices made by every point of this front."""
     parents: tuple[tuple["Front", "Front"], ...] = ()
     pair: Integers | None = None
-    """Per point, which of ``parents`` it is a sum of."""
+    """Index into ``parents`` of the pair that each point is a sum of."""
     first: Integers | None = None
     second: Integers | None = None
-    """Per point, which points of the pair."""
+    """Indices of each point's two summands in the pair."""
     factor: float = 1.0
-    """Each efficient point's time is at most this times smaller than that of a point here with no more work."""
+    """Factor by which an efficient point's time may be below that of a point here with no more work."""
 
     def __len__(self) -> int:
         return len(self.time)

@@ -54,7 +54,7 @@ class PublishedResult:
     """Choices of the published search, and its own prediction for them."""
 
     choices: tuple[int, ...]
-    """Per layer the index into ``gpu_counts``."""
+    """Index into ``gpu_counts`` of each layer."""
     claim: PublishedClaim
 
 
@@ -75,9 +75,9 @@ class _Table:
     """S and Amp of one layer, per GPU count of the branching layer before it (rows; one row for data)."""
 
     time: Floats
-    """S: seconds from the branching layer's end to this layer's."""
+    """S of the layer: seconds from the branching layer's end to this layer's."""
     amplification: Floats
-    """Amp, by T."""
+    """Amp of the layer, by T."""
     fetch: Floats
     """Seconds that the branching layer's samples take longer on their way to a new set of GPUs."""
     trace: _Trace

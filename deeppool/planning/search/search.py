@@ -35,9 +35,9 @@ class SearchResult:
     """GPU count and first GPU of every layer, with the time and the claim of optimality."""
 
     choices: tuple[int, ...]
-    """Per layer the index into ``gpu_counts``."""
+    """Index into ``gpu_counts`` of each layer."""
     starts: tuple[int, ...]
-    """Per layer its first GPU."""
+    """First GPU of each layer."""
     iteration_time: float
     optimality: str
     """``exact``, or ``bound x``: at most x times the optimum."""

@@ -36,7 +36,7 @@ from deeppool.profiling.table import Profile
 from deeppool.units import format_bit_rate
 
 GPU_COUNTS = tuple(2**exponent for exponent in range(11))
-"""1 to 1,024."""
+"""GPU counts of a study, 1 to 1,024."""
 BANDWIDTHS = tuple(bits / 8 for bits in (10e9, 200e9, 1e12, 4.8e12))
 """Bytes per second of networks that DeepPool's section 2 names: 10 Gbit/s (on figure 3), 200 Gbit/s (ConnectX-6),
 1 Tbit/s (figure 1), 4.8 Tbit/s (figure 2); taken as what a GPU sends while it receives as much."""

@@ -28,7 +28,7 @@ class ScalingPoint:
     gpus: int
     global_batch: int
     per_gpu_batch: int
-    """ceil(global_batch / gpus)."""
+    """Samples per GPU: ceil(global_batch / gpus)."""
     iteration_time: float
     steps: int
     """Steps to the target accuracy at this global batch."""

@@ -55,7 +55,7 @@ class CriticalBatch:
     least_steps: float
     """The least number of steps, however large the batch."""
     critical_batch: float
-    """Samples."""
+    """Critical batch in samples."""
 
     def __post_init__(self) -> None:
         if not (0 < self.least_steps < math.inf and 0 <= self.critical_batch < math.inf):

@@ -43,7 +43,7 @@ class OperatingPoint:
     """Seconds of an iteration of the foreground, to which the next three fields belong too."""
     gpu_seconds: float
     amplification: float
-    """gpu_seconds / single-GPU iteration time."""
+    """Foreground GPU-seconds / single-GPU iteration time."""
     speedup: float
     """Speed-up of the foreground over one GPU at the same global batch."""
     foreground_throughput: float

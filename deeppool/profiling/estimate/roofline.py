@@ -102,10 +102,10 @@ FITTED = Efficiency(
     weights=0.474,
     pointwise_weights=0.184,
 )
-"""Fitted to the layer times that DeepPool's authors published: convolutions, poolings and linear layers of VGG-16,
-WideResNet-101-2 and Inception-v3 on an A100 (40 GB), each layer in a CUDA graph of its own, fp32 with TF32
-products. ``python -m benchmarks.estimates.main`` fits them again. Other GPUs are assumed to reach the same fractions
-of their peaks."""
+"""Efficiencies fitted to the layer times that DeepPool's authors published: convolutions, poolings and linear layers of
+VGG-16, WideResNet-101-2 and Inception-v3 on an A100 (40 GB), each layer in a CUDA graph of its own, fp32 with TF32
+products. ``python -m benchmarks.estimates.main`` fits them again. Other GPUs are assumed to reach the same fractions of
+their peaks."""
 
 ACCURACY = "on A100 layers over 100 us of models not fitted on: median error at most 7 %, 90th percentile 17 %"
 """Held-out error of coefficients fitted as FITTED is; see benchmarks/estimates."""

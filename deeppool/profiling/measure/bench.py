@@ -20,7 +20,7 @@ class DeviceMemory:
 
     peak: int | None = None
     layers: tuple[int, ...] = ()
-    """Per layer, the peak bytes that its forward or backward allocated."""
+    """Peak bytes that the forward or backward of each layer allocated."""
 
 
 class Bench:

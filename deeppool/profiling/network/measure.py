@@ -31,7 +31,7 @@ from deeppool.profiling.network.patterns import (
 from deeppool.units import format_bytes
 
 SIZES = tuple(2**exponent for exponent in range(2, 27))
-"""4 bytes to 64 MiB."""
+"""Message sizes in bytes: 4 bytes to 64 MiB."""
 SECONDS = 30.0
 START_TIMEOUT = 300.0
 """Seconds for importing torch and the rendezvous."""

@@ -24,7 +24,7 @@ class StrategyResult:
     amplification_limit: float | None
     """Limit of all foregrounds; None: each has the trace's."""
     makespan: float
-    """Seconds."""
+    """Seconds until the last job finishes."""
     completion_time: float | None
     """Mean seconds from arrival to finish of the foregrounds that finished; None: none did."""
     speedup: float | None

@@ -56,7 +56,7 @@ class InterferenceEffect:
 
     stretch: float = 1.0
     wait: float = 0.0
-    """Seconds per iteration."""
+    """Seconds per iteration by which launched work delays the foreground."""
     gaps: float = 1.0
     overlapped: float = 0.0
 
@@ -70,13 +70,13 @@ class ForegroundCost:
     work: tuple[GpuActivity, ...]
     """Activity of its ranks as planned; ranks with the same activity share an entry."""
     kind: NDArray[np.intp]
-    """Per rank, its index in ``work``."""
+    """Index of each rank's activity in ``work``."""
     planned_time: float
     """Seconds per iteration as planned."""
     iteration_time: float
     """Seconds per iteration under the conditions of its GPUs; a mean where they are random."""
     held: NDArray[np.float64]
-    """Per rank, seconds of an iteration in which the foreground holds its GPU."""
+    """Seconds of an iteration in which the foreground holds the GPU of each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class BackgroundCost:
     profile: Profile
     batch: int
     step_time: float
-    """Seconds."""
+    """Seconds per step."""
 
 
 class CostCache:

@@ -28,7 +28,7 @@ class JobOutcome:
     start: float | None
     """First start; None: it never started."""
     finish: float | None
-    """None: it did not finish."""
+    """Finish in seconds from the start of the trace; None: it did not finish."""
     iterations: float
     """Trained iterations, fractions included; for a background the mean over its GPUs."""
     samples: float

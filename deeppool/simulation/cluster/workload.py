@@ -38,7 +38,7 @@ class TraceJob:
     batch: int | None = None
     """Global batch of a foreground; per-GPU batch of a background (default: the largest of its profile)."""
     amplification_limit: float | None = None
-    """Per layer of a foreground; None: no limit."""
+    """Amplification limit of each layer of a foreground; None: no limit."""
 
     def __post_init__(self) -> None:
         for name in ("iterations", "gpus", "batch"):

@@ -36,7 +36,7 @@ class SimulatedStep:
     kind: str
     stage: int
     seconds: float
-    """Duration alone."""
+    """Seconds alone."""
     idle: float = 0.0
     """Idle seconds before it."""
     idle_rate: float = 1.0
@@ -52,7 +52,7 @@ class SimulatedPiece:
     """Unit of background work that is launched at once."""
 
     seconds: float
-    """Duration alone."""
+    """Seconds alone."""
     intensity: float | None = None
     """FLOP per byte of its kernels; None: unknown."""
     kernel: float | None = None

@@ -37,7 +37,7 @@ class CollocatedPlan:
     interference: str
     """Device and date of the measurement."""
     gpus: tuple[CollocatedSimulation, ...]
-    """One per GPU that the plan uses, in ascending order."""
+    """Simulation of each GPU that the plan uses, in ascending order."""
     fidelity: Fidelity | None = None
     """Errors against a live run of the plan, where one was given."""
 

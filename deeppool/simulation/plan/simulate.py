@@ -147,7 +147,7 @@ class GpuActivity:
     spans: tuple[Span, ...]
     """Spans on the first GPU, by start."""
     computing: Mapping[SpanKind, float] = field(default_factory=dict)
-    """Per kind of span, the fraction in which a core computes, where it is below 1; in the rest it waits for data."""
+    """Fraction of a span in which a core computes, by kind, where it is below 1; in the rest it waits for data."""
 
     @property
     def held(self) -> float:

@@ -37,9 +37,9 @@ class StragglingIterations:
     slowness: NDArray[np.float64]
     """Factor by which each GPU computed slower than planned, of shape (iterations, gpus)."""
     network: tuple[float, ...]
-    """Per layer, the factor by which its transfers and its all-reduce took longer."""
+    """Factor by which the transfers and the all-reduce of each layer took longer."""
     inputs: tuple[Times, ...]
-    """Per layer, as in :class:`deeppool.planning.evaluate.schedule.Schedule`; the GPUs in the layer's order."""
+    """Start times as in :class:`deeppool.planning.evaluate.schedule.Schedule`; the GPUs in each layer's order."""
     backward: tuple[Times, ...]
     gradients: tuple[Times, ...]
     all_reduce: tuple[Times, ...]
