@@ -1,4 +1,4 @@
-"""Every error that deeppool raises on purpose.
+"""Exceptions of deeppool.
 
 DeeppoolError
 ├── CaptureError             the model cannot become a layer graph
@@ -7,7 +7,7 @@ DeeppoolError
 ├── PlanError                no plan can be made of these inputs
 ├── MissingStepsError        the steps that a global batch needs are unknown
 ├── DocumentError            a file cannot be read, is no valid record, or cannot be written
-├── DeviceUnavailableError   the device asked for is not on this machine
+├── DeviceUnavailableError   the requested device is not on this machine
 ├── InvalidValueError        an argument is out of its bounds (also a ValueError)
 └── RunError                 a live run cannot start or go on
     ├── RankFailedError      one rank died or hung; the others were stopped

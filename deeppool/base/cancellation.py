@@ -69,7 +69,7 @@ _CURRENT: ContextVar[Cancellation | None] = ContextVar("cancellation", default=N
 
 
 def check() -> None:
-    """Ends a long computation here if this thread's run was cancelled.
+    """Interrupts a long computation if this thread's run was cancelled.
 
     Raises:
         RunCancelledError: the run was cancelled.
@@ -81,7 +81,7 @@ def check() -> None:
 
 @contextmanager
 def cancellable() -> Iterator[Cancellation]:
-    """Gives the cancellation that applies to this thread, or a new one that applies in the block."""
+    """Yields the cancellation that applies to this thread, or a new one that applies in the block."""
     current = _CURRENT.get()
     if current is not None:
         yield current

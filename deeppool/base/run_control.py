@@ -1,7 +1,7 @@
 """Changes to a run while it runs, and their entries in its record.
 
 A bound on the foreground's slowdown is held by a controller beside every rank, which has measured what the background
-costs. A run without a controller cannot get a bound: its background does not ask for permission piece by piece.
+costs. A run without a controller cannot get a bound: its background is not limited piece by piece.
 """
 
 import queue

@@ -78,7 +78,7 @@ class RegisteredRun:
 
     @property
     def age(self) -> float:
-        """Seconds since its start."""
+        """Seconds since the start of the run."""
         return max(0.0, time.time() - self.started)
 
     def __str__(self) -> str:

@@ -68,7 +68,7 @@ class Sharing:
 
     @property
     def in_pieces(self) -> bool:
-        """Whether some mechanism decides piece by piece; else a step runs uncut, which costs nothing."""
+        """Whether some mechanism decides piece by piece; otherwise a step runs as a whole, without overhead."""
         return self.gaps_only or any(
             value is not None for value in (self.pieces, self.in_flight, self.feedback, self.max_slowdown)
         )
@@ -120,7 +120,7 @@ def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) ->
     if max_slowdown is None:
         return found
     if found is None:
-        raise InvalidValueError(f"max_slowdown {max_slowdown:g} binds a background, and policy '{policy}' has none")
+        raise InvalidValueError(f"max_slowdown {max_slowdown:g} bounds a background, and policy '{policy}' has none")
     return replace(found, max_slowdown=max_slowdown)
 
 

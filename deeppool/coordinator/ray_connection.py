@@ -193,7 +193,9 @@ def join(address: str) -> tuple[Any, bool]:
         if ray.is_initialized():
             other = ray.get_runtime_context().gcs_address
             if other != address:
-                raise RunError(f"this process has joined the Ray at {other}, not {address} (ray.shutdown() leaves it)")
+                raise RunError(
+                    f"this process is connected to the Ray at {other}, not {address} (ray.shutdown() leaves it)"
+                )
             return ray, False
         return _connected(ray, address), True
 

@@ -1,4 +1,4 @@
-"""Abilities of each GPU that matter to two jobs on it. Not tested on a GPU."""
+"""Abilities of each GPU for two jobs that share it. Not tested on a GPU."""
 
 import os
 from dataclasses import dataclass

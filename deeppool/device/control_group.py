@@ -32,8 +32,7 @@ def home() -> Path | None:
                 path = next(path for controllers, path in own.items() if "cpu" in controllers.split(","))
                 return _writable(Path(mount + path))
             if kind == "cgroup2" and "cpu" in (Path(mount) / "cgroup.controllers").read_text().split():
-                # Groups with processes have no weighted children, so the new ones become siblings of this process's
-                # own.
+                # Groups with processes have no weighted children, so the new ones are siblings of this process's own.
                 here = Path(mount + own[""])
                 beside = here if here == Path(mount) else here.parent
                 enabled = (beside / "cgroup.subtree_control").read_text().split()

@@ -113,7 +113,7 @@ class CudaDevice:
         captured = []
         surrounding = torch.cuda.current_stream()
         with captures_as_current() as stream, warnings.catch_warnings():
-            # A piece of views alone gives the device nothing to do.
+            # A piece that only creates views launches no kernels.
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             stream.wait_stream(surrounding)
             with torch.cuda.stream(stream):
@@ -123,7 +123,7 @@ class CudaDevice:
             surrounding.wait_stream(stream)
             for work in works:
                 graph = torch.cuda.CUDAGraph()
-                # Other threads of the process, such as NCCL's, go on meanwhile.
+                # Other threads of the process, such as NCCL's, continue meanwhile.
                 with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                     work()
                 captured.append(graph.replay)

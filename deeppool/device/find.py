@@ -17,5 +17,5 @@ def find_device(kind: str = "auto") -> Device:
         raise InvalidValueError(f"device must be auto, cpu or cuda, got '{kind}'")
     problem = cuda_problem() if kind != "cpu" else None
     if kind == "cuda" and problem:
-        raise DeviceUnavailableError(f"cuda was asked for, {problem} (use --device cpu, or see: deeppool env)")
+        raise DeviceUnavailableError(f"cuda was requested, {problem} (use --device cpu, or see: deeppool env)")
     return CpuDevice() if kind == "cpu" or problem else CudaDevice()

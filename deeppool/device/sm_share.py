@@ -2,7 +2,7 @@
 
 The foreground's work is in the primary context and runs on all multiprocessors, so this bounds a background without
 taking anything from the foreground. Kernels of a graph keep the multiprocessors of the stream that captured them: a
-background captures a set of graphs for each share. Never run: no GPU was at hand.
+background captures a set of graphs for each share. Not tested on a GPU.
 """
 
 from dataclasses import dataclass

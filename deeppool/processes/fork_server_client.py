@@ -40,7 +40,7 @@ class ForkedProcess:
     """A worker forked by the server, with the part of :class:`subprocess.Popen`'s interface that its users need."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO) -> None:
-        """Has no ``pid`` before the server reports it; ``stdin`` and ``stdout`` are this side's ends of its pipes."""
+        """Stores this side's ends of the worker's pipes; ``pid`` is unknown until the server reports it."""
         self.pid, self.stdin, self.stdout = 0, stdin, stdout
         self.returncode: int | None = None
         self.stderr: TextIO | None = None
@@ -198,7 +198,7 @@ class ForkServerClient:
         self._listener.join()
 
     def _send(self, descriptors: Sequence[int] = (), **request: Any) -> None:
-        """Sends a request; that the server is gone is noticed by the listener."""
+        """Sends a request; the listener notices that the server is gone."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._link, [json.dumps(request).encode()], descriptors)
 

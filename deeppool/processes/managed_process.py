@@ -203,7 +203,7 @@ class CommandChannel:
     """Seconds within which a process must exit after its parent is gone."""
 
     def __init__(self) -> None:
-        """Takes over standard input and output."""
+        """Redirects standard input and output, and starts reading commands."""
         self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         self._sending = threading.Lock()
         os.dup2(2, 1)
@@ -235,7 +235,7 @@ class CommandChannel:
         return self._queue.get()
 
     def control_message(self) -> Message | None:
-        """Newest control message since the last call: it changes how the current command is performed."""
+        """Returns the newest control message since the last call, which modifies the current command."""
         newest = None
         while not self._control.empty():
             newest = self._control.get()

@@ -43,7 +43,7 @@ class RankGroup:
     """Starts, commands and watches the ranks of a run. Leaving its ``with`` block ends every process."""
 
     def __init__(self, launcher: Launcher) -> None:
-        """Has no rank yet; ``launcher`` starts them."""
+        """Creates the group without ranks; ``launcher`` starts them."""
         self._launcher = launcher
         self._inbox: Inbox = queue.SimpleQueue()
         self._ranks: list[ProcessHandle] = []

@@ -1,4 +1,4 @@
-"""Reads one GPU through the driver's management library. Never run: no GPU was at hand."""
+"""Meter of one GPU, through the driver's management library. Not tested on a GPU."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ class GpuMeter:
     """Meter of one GPU. Shares of multiprocessors come from GPM, the performance monitors of Hopper and later."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
-        """Takes the first reading, which later ones are relative to."""
+        """Takes the first reading, the reference of later ones."""
         self._nvml, self._handle = nvml, handle
         self._first_energy = nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
         self._before: Any = None

@@ -264,7 +264,7 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
             {"policy": "wild", "background": EXAMPLE},
             "policy must be one of none, naive, nice, priority, paced, feedback, or a Sharing, got 'wild'",
         ),
-        ({"max_slowdown": 0.01}, "max_slowdown 0.01 binds a background, and policy 'none' has none"),
+        ({"max_slowdown": 0.01}, "max_slowdown 0.01 bounds a background, and policy 'none' has none"),
         (
             {"max_slowdown": -1.0, "background": EXAMPLE},
             "max_slowdown must be more than 0 and finite, got -1: it is how much slower the foreground may become",

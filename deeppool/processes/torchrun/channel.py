@@ -30,7 +30,7 @@ class Channel:
 
     # Not Listener and Client: they have no timeout and no IPv6.
     def __init__(self, connection: socket.socket, authkey: bytes, *, accepted: bool) -> None:
-        """Takes the connection over and authenticates.
+        """Wraps a connection and authenticates.
 
         Args:
             connection: to the other end.

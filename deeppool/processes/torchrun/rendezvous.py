@@ -1,4 +1,4 @@
-"""Rendezvous of torchrun's processes: the launcher leaves its address and an authentication key in torchrun's store.
+"""Rendezvous of torchrun's processes: the launcher publishes its address and an authentication key in torchrun's store.
 
 Every process that can read that store can start processes: restrict its port to the nodes of the run, as
 torch.distributed asks.
@@ -42,7 +42,7 @@ class WorkerGroup:
     """All of torchrun's processes, as connected to rank 0."""
 
     def __init__(self, connections: dict[int, HostConnection], slot: HostSlot, address: str) -> None:
-        """Takes the connections to the ranks from 1, and the slot of this process."""
+        """Stores the connections to the ranks from 1, and the slot of this process."""
         self._connections, self._slot, self._address = connections, slot, address
         self.ranks = len(connections) + 1
 

@@ -323,7 +323,7 @@ def test_cuda_is_refused_where_there_is_none(model):
     problem = cuda_problem()
     if problem is None:
         pytest.skip("this machine has a GPU")
-    with pytest.raises(DeviceUnavailableError, match=r"cuda was asked for, .*use --device cpu, or see: deeppool env"):
+    with pytest.raises(DeviceUnavailableError, match=r"cuda was requested, .*use --device cpu, or see: deeppool env"):
         profile(model, device="cuda", batch_sizes=SIZES)
 
 

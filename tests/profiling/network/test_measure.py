@@ -162,7 +162,7 @@ def test_what_cannot_be_measured_is_refused_before_a_process_starts(arguments, e
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_nccl_without_a_gpu_is_refused():
-    with pytest.raises(DeviceUnavailableError, match="cuda was asked for"):
+    with pytest.raises(DeviceUnavailableError, match="cuda was requested"):
         dp.measure_network(2, backend="nccl")
 
 
