@@ -61,8 +61,8 @@ class HelperProcesses:
         Args:
             launcher: starts them where the ranks are.
             ranks: number of ranks.
-            module: what each process runs.
-            name: what a message calls it, before "of rank 0".
+            module: module that each process runs.
+            name: name in messages, before "of rank 0".
         """
         self._processes: dict[int, ProcessHandle] = {}
         try:
@@ -110,8 +110,8 @@ class BackgroundGroup(HelperProcesses):
         """Starts a process beside each rank.
 
         Args:
-            setup: what each of them trains, and how they share devices with the ranks.
-            launcher: of the ranks; it has the files of the job.
+            setup: job of each of them, and the mechanisms by which they share devices with the ranks.
+            launcher: launcher of the ranks; it has the files of the job.
             ranks: number of ranks.
             job_setup: result of :func:`deeppool.collocation.job_queue.save_background_job`.
             device: ``cpu`` or ``cuda``.

@@ -37,7 +37,7 @@ def place_background(sharing: Sharing, device: str, job: BackgroundJob) -> tuple
     Never starts or stops an MPS daemon; processes use one that runs.
 
     Args:
-        sharing: what the caller asked for.
+        sharing: sharing mechanisms that the caller requested.
         device: ``cpu`` or ``cuda``.
         job: the background.
 

@@ -46,7 +46,7 @@ def collocated_processes(
     """Starts ranks, background jobs and spinners and waits until they are ready; ends all of them with the block.
 
     Args:
-        plan: what the ranks run.
+        plan: plan that the ranks run.
         setup: the background job; None: the ranks run alone.
         launcher: starts the processes. Default: on this machine.
         learning_rate: learning rate of the foreground's SGD.

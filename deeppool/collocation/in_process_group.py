@@ -27,7 +27,7 @@ class InProcessGroup:
         """Starts nothing.
 
         Args:
-            job: what each rank's background trains.
+            job: job of each rank's background.
             ranks: they run :data:`PROGRAM`.
             job_setup: result of :func:`deeppool.collocation.job_queue.save_background_job`.
         """

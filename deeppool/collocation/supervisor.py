@@ -55,10 +55,10 @@ class Supervisor:
 
         Args:
             jobs: jobs that wait for a free rank.
-            launcher: of the ranks.
+            launcher: launcher of the ranks.
             ranks: number of ranks.
             device: ``cpu`` or ``cuda``.
-            sharing: how the jobs share it with the ranks.
+            sharing: mechanisms by which the jobs share it with the ranks.
             folder: private, for the jobs' code and the pages shared with the ranks; it must outlive the supervisor.
         """
         self._queue, self._launcher, self.folder = jobs, launcher, folder

@@ -127,7 +127,7 @@ class Network:
             source: GPUs that the samples leave.
             destination: GPUs that they reach.
             batch: samples, over all GPUs.
-            place: where one of the two starts, seen from the other.
+            place: locality of one of the two relative to the other.
         """
         if place == SAME_START and source == destination:
             return 0.0, 0.0

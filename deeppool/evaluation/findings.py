@@ -35,7 +35,7 @@ class Findings:
 
         Args:
             name: the notebook's name, as in ``deeppool evaluate fig10``.
-            title: what the table or figure shows.
+            title: content of the table or figure.
             parameters: the notebook's parameters that the numbers depend on; JSON values.
             device: device that the numbers describe; by default this machine's GPU or processor.
         """

@@ -63,7 +63,7 @@ class CheckpointFolder:
             write: has every rank write its part to a folder, and returns what rank 0 reports of it.
             updates: updates made so far.
             ranks: ranks that write.
-            temporary: where to write it if :attr:`path` is None.
+            temporary: folder to write it to if :attr:`path` is None.
         """
         folder = self.path or temporary
         assert folder is not None

@@ -144,8 +144,8 @@ def join_process_group(device: Device, rank: int, ranks: int, rendezvous: str, i
     """Initialises torch.distributed with all ranks.
 
     Args:
-        device: of this rank.
-        rank: of this process.
+        device: device of this rank.
+        rank: rank of this process.
         ranks: world size.
         rendezvous: ``init_method`` of torch.distributed.
         interface: network interface for gloo; None: its default.

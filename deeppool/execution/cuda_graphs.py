@@ -53,10 +53,10 @@ def stage_forwards(
     """Returns what runs each stage on this rank: a CUDA graph where there can be one, the segment itself elsewhere.
 
     Args:
-        segments: of all stages, in the order in which they run.
+        segments: segments of all stages, in the order in which they run.
         batches: samples of each on this rank; 0 where it does not run it.
-        types: of the values between stages.
-        device: where they run.
+        types: dtypes of the values between stages.
+        device: device that runs them.
         precision: under which they run.
         accumulation: batches whose gradients add up in an update.
     """

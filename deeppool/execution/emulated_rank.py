@@ -61,7 +61,7 @@ class EmulatedCommunicator:
 
         Args:
             rank: the one that exists.
-            ranks: of the plan.
+            ranks: number of ranks of the plan.
             schedule: times at which the rank may start its work.
             synchronize: waits for the device: a stage ends when its work has run, not at its launch.
             clock: seconds.

@@ -39,7 +39,7 @@ def report_failure(commands: CommandChannel, error: BaseException, doing: str) -
     """Sends a ``failed`` answer to the launcher, and returns its content.
 
     Args:
-        commands: of the launcher.
+        commands: channel to the launcher.
         error: exception that ends this process.
         doing: activity of the process.
     """

@@ -54,9 +54,9 @@ class Flow:
         """Starts before the first stage.
 
         Args:
-            routes: of the plan.
+            routes: routes of the plan.
             exchange: this rank's.
-            types: of every value between stages.
+            types: dtype of every value between stages.
             span: records transfers, and the waits for them.
         """
         self._routes, self._exchange, self._types, self._span = routes, exchange, types, span

@@ -46,10 +46,10 @@ class ForegroundControl:
 
         Args:
             sharing: the mechanisms.
-            folder: of the shared pages; the background opens them there.
+            folder: folder of the shared pages; the background opens them there.
             position: index of this rank's process in the run; the rank itself, unless the other ranks are emulated.
             communicator: all ranks of the foreground, each with its own foreground control.
-            device: of the tensors that the ranks all-reduce.
+            device: device of the tensors that the ranks all-reduce.
 
         The ranks' measurements of an iteration are combined when a later one has ended: the next one or, while the
         governors are settled, up to the fourth. Waiting at once would synchronise all ranks, and a rank that is ahead

@@ -58,11 +58,11 @@ class Ranks:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` waits for them.
 
         Args:
-            plan: what to run.
+            plan: plan to run.
             job: the model and its training.
             folder: private folder of the run, for the plan and the job; it already holds a pickled model of the job.
             launcher: starts the processes.
-            sharing: how a background shares the device of each rank; None: there is no background.
+            sharing: mechanisms by which a background shares the device of each rank; None: there is no background.
             shared_pages: folder of the pages that ranks share with the background, if not the folder of the run: a
                 background that outlives a rank finds the next one there.
             emulate: the only rank to run, with all others emulated; None: all ranks run.
@@ -139,7 +139,7 @@ class Ranks:
         """Changes the slowdown bound on every rank from its next collocated iteration on.
 
         Args:
-            bound: on the foreground's mean slowdown.
+            bound: bound on the foreground's mean slowdown.
             number: identifies the bound in the ranks' answers; the initial bound is 0.
         """
         self.group.send(CONTROL, bound=bound, number=number)

@@ -54,7 +54,7 @@ def replay_schedule(plan: Plan, stages: Sequence[Stage], rank: int) -> ReplaySch
     """Returns the replay schedule of a rank.
 
     Args:
-        plan: what all ranks run.
+        plan: plan that all ranks run.
         stages: stages of the plan.
         rank: the rank to schedule.
     """

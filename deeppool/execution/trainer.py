@@ -72,7 +72,7 @@ class Trainer:
             stages: all of the plan, in order.
             communicator: all ranks, and which of them this one is.
             training: the rule.
-            precision: of products and convolutions.
+            precision: precision of products and convolutions.
             overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
         """
         self.stages = stages

@@ -41,10 +41,10 @@ def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | No
     """Returns the task of a user's training job.
 
     Args:
-        job: as the user gave it.
+        job: training job of the user.
         batch: samples of an iteration, over all ranks.
-        place: where the model shall live.
-        plan: whose rank this process is; None: it is a background job.
+        place: device of the model.
+        plan: plan of which this process is a rank; None: it is a background job.
 
     Raises:
         CaptureError: the model cannot become a graph.
@@ -62,9 +62,9 @@ def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | Non
 
     Args:
         job: its batch is over all ranks.
-        place: where the model shall live.
-        folder: of the run, where the launcher pickled the model, if it has no name.
-        plan: whose rank this process is; None: it is a background job.
+        place: device of the model.
+        folder: folder of the run, where the launcher pickled the model, if it has no name.
+        plan: plan of which this process is a rank; None: it is a background job.
 
     Raises:
         CaptureError: the model is unknown, or cannot become a graph.

@@ -58,11 +58,11 @@ class Update:
         """Creates the optimizer of the parameters that this rank computes with.
 
         Args:
-            parameters: of the model, by name.
+            parameters: parameters of the model, by name.
             owners: per name the ranks that hold its summed gradient, ascending.
             communicator: all ranks.
             training: the rule.
-            device: of the all-reduced norm; a rank may have no parameters.
+            device: device of the all-reduced norm; a rank may have no parameters.
             scaled: whether the loss is scaled, as fp16 needs it.
         """
         self._communicator, self._device = communicator, device

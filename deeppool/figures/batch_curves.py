@@ -44,7 +44,7 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
         profile: profile to draw; the subtitle states whether its times were measured or estimated.
         layers: indices or names, up to :data:`MOST`; empty for the whole iteration, drawn as the sum of the layers
             and, if there are any, measured whole iterations.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a profile, an unknown layer, or too many layers.

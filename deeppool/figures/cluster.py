@@ -44,7 +44,7 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
 
     Args:
         simulation: simulation of a workload.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: something else.

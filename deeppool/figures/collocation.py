@@ -17,7 +17,7 @@ def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
 
     Args:
         run: record of a live run; without a background the right panel shows only the idle time.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a run's record.

@@ -27,7 +27,7 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     Args:
         found: all efficient plans.
         plan: plan to mark, for the same model, GPUs and batch.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a frontier, or a plan for another model, batch or cluster.

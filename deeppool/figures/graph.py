@@ -61,7 +61,7 @@ def graph(
         profile: profile of this graph, for times in hover texts and colours.
         colour_by: quantity of the colours; by default ``time`` with a profile, else ``parameters``.
         batch: per-GPU batch of the times; by default the profile's largest.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a graph, times without a profile, or the profile of another graph.

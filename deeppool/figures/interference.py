@@ -18,7 +18,7 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
 
     Args:
         found: measured pairs.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not an interference record.

@@ -30,7 +30,7 @@ def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
 
     Args:
         plan: plan to draw; the subtitle states what its predicted times are based on.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a plan.

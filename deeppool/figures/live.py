@@ -34,7 +34,7 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = Fa
     Args:
         samples: samples of a live run in order; may be empty.
         newest: number of newest samples drawn; the mean alone is taken over all samples.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a sequence of samples.

@@ -35,7 +35,7 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
     Args:
         record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference, or
             timeline.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: there is no figure for this type.

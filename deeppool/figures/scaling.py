@@ -52,11 +52,11 @@ def scaling(
     use layer times above the profile's largest batch. A line ends where the study has no points.
 
     Args:
-        study: what to draw.
-        bandwidth: of the first two panels, one of the study's; None: the fastest.
-        gpus: of the last panel, one of the study's GPU counts; None: the largest that has most lines.
-        panels: which of the three, from left to right.
-        dark: for a dark page.
+        study: study to draw.
+        bandwidth: bandwidth of the first two panels, one of the study's; None: the fastest.
+        gpus: GPU count of the last panel, one of the study's; None: the largest that has most lines.
+        panels: names of the panels, from left to right.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a study, a speed or GPU count that it does not have, or no such panel.

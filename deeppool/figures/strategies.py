@@ -13,8 +13,8 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
     """Draws bars per strategy: cluster throughput (left) and completion time of the foregrounds (right).
 
     Args:
-        comparison: of strategies on one workload; predictions.
-        dark: for a dark page.
+        comparison: comparison of strategies on one workload; predictions.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: something else.

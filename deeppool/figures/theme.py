@@ -117,7 +117,7 @@ def theme_layout(
         subtitle: escaped; contains the provenance.
         plot_height: pixels of all panels and what is between them.
         heading_height: pixels that the first panel's own heading needs above it.
-        dark: for a dark page.
+        dark: whether the page is dark.
     """
     legend = 66 if subtitle else 44
     top = legend + 24 + heading_height + 6
@@ -146,7 +146,7 @@ def stacked(shares: Sequence[float], *, gap: float) -> dict[str, dict[str, objec
     Properties of a layout, as ``plotly.subplots.make_subplots`` makes them, in a hundredth of its time.
 
     Args:
-        shares: of the height without the gaps, from the top; they are scaled to fill it.
+        shares: shares of the height without the gaps, from the top; they are scaled to fill it.
         gap: between two panels, a fraction of the whole height.
     """
     last = len(shares)

@@ -20,7 +20,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
     Args:
         shared: result of ``dp.share``; the subtitle states what its predictions are based on.
         plan: plan of the same foreground to mark, with the background in all of its idle time.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a shared cluster, or a plan of another foreground.

@@ -55,7 +55,7 @@ def timeline(
         title: title of the figure.
         window: visible range in seconds; bars far outside are omitted. None: the longest iteration.
         kinds: kinds of spans to draw; None: all.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no source, one of an unsupported type, or a window that ends before it starts.

@@ -33,7 +33,7 @@ def trade_off(
     Args:
         found: predictions for the same two jobs, or measured runs by the name of the way of sharing. Marks of runs are
             medians, with bars from the smallest to the largest value.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: none, or something else.

@@ -15,7 +15,7 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
 
     Args:
         record: record of a ``dp.train`` call.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: not a training's record.

@@ -30,14 +30,14 @@ def assemble_plan(
     """Returns the plan that runs every layer where ``placement`` has it.
 
     Args:
-        profile: that the costs were made of.
+        profile: profile that the costs were made of.
         placement: GPUs and costs of each layer.
         memory: model of what each GPU holds.
         iteration_time: seconds of the plan, as the search found them.
         optimality: see :attr:`Plan.optimality`.
         search_time: seconds.
-        amplification_limit: of the request.
-        limit_scope: of the request.
+        amplification_limit: limit of the request.
+        limit_scope: scope of that limit.
         explained: adds the cost of every layer's other GPU counts.
     """
     costs, graph = placement.costs, profile.graph

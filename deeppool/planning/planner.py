@@ -56,7 +56,7 @@ def plan(
         overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it; see
             :mod:`deeppool.planning.evaluate.schedule`. False: everything waits for them, as in the paper. The limit
             counts them in full either way.
-        optimizer: whose state each GPU holds; runs train by SGD with momentum.
+        optimizer: optimizer whose state each GPU holds; runs train by SGD with momentum.
         memory: bytes of each GPU, in place of the cluster's.
 
     Raises:
@@ -95,7 +95,7 @@ def plan_from_costs(
     """Returns the plan that the search finds with costs that are already known.
 
     Args:
-        profile: that the costs were made of.
+        profile: profile that the costs were made of.
         costs: see :func:`deeppool.planning.request.cost_table`.
         amplification_limit: see :func:`plan`.
         limit_scope: see :func:`plan`.

@@ -102,9 +102,9 @@ class InterleavedMeasurement:
 
         Args:
             processes: ranks, and background and spinners where there is a background job.
-            sharing: how the background shares devices with the ranks.
+            sharing: mechanisms by which the background shares devices with the ranks.
             publisher: publishes every iteration as a sample.
-            run_control: where new bounds come from.
+            run_control: source of new bounds.
             report: see :data:`deeppool.job.Progress`.
         """
         self._ranks, self._background, self._spinners = processes.ranks, processes.background, processes.spinners

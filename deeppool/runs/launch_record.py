@@ -26,7 +26,7 @@ def build_run_record(
         plan: the plan that ran.
         setup: the background job; None: the foreground ran alone.
         processes: the processes that ran, after their last round.
-        results: what was measured.
+        results: results of the measurement.
     """
     batch, block = plan.global_batch, results.rounds_per_block
     alone = results.active_cores.phase(batch, block)

@@ -30,7 +30,7 @@ class RestartLoop:
 
         Args:
             plan: the plan to start with.
-            sharing: how background jobs share a device with the ranks; None: there are none.
+            sharing: mechanisms by which background jobs share a device with the ranks; None: there are none.
             settings: everything that does not change during the training.
         """
         self._plan, self._sharing, self._settings = plan, sharing, settings

@@ -55,7 +55,7 @@ def train(
             written under another plan or number of ranks. None: no checkpoints.
         checkpoint_every: updates between two checkpoints; one more is written after the last update.
         keep: number of checkpoints to keep.
-        restarts: how often to start the ranks again from the last checkpoint after one was lost.
+        restarts: number of times to start the ranks again from the last checkpoint after one was lost.
         replan_after: updates of this call after which to plan again with the measured times.
         profile: the profile that the plan was made from; required by ``replan_after``.
         launcher: starts the processes. Default: on this machine.

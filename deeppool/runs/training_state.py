@@ -81,7 +81,7 @@ def metrics_of(reports: list[Message], samples: int, model: str, checkpoints: Ch
         reports: one message of each rank.
         samples: samples of one update.
         model: name of the model, for the error.
-        checkpoints: what the training can resume from, for the error.
+        checkpoints: checkpoints that the training can resume from, for the error.
 
     Raises:
         RunError: the loss is not finite.

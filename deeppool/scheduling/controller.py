@@ -134,8 +134,8 @@ class Controller:
         """Records a collocated iteration.
 
         Args:
-            share: of that iteration; it may have changed since.
-            slowdown: of that iteration, against the iterations alone.
+            share: share of that iteration; it may have changed since.
+            slowdown: slowdown of that iteration, against the iterations alone.
             alone: number of those.
             noise: standard deviation of one of them, relative to their mean.
         """

@@ -21,9 +21,9 @@ def mechanism_ladder(batch: int = 4, smaller_batch: int = 1, bound: float = 0.01
     them on every rung.
 
     Args:
-        batch: of the background.
-        smaller_batch: on the rungs that make it smaller, so that the foreground waits less for what runs.
-        bound: on the foreground's mean slowdown, on the last rung: 0.01 is 1 %.
+        batch: batch of the background.
+        smaller_batch: batch on the rungs that make it smaller, so that the foreground waits less for running pieces.
+        bound: bound on the foreground's mean slowdown, on the last rung: 0.01 is 1 %.
     """
     paced, feedback = POLICIES["paced"], POLICIES["feedback"]
     assert paced is not None and feedback is not None

@@ -43,7 +43,7 @@ def place(waiting: Sequence[Request], running: Iterable[JobPlacement], gpus: Seq
     """Returns the jobs that start now, with their GPUs.
 
     Args:
-        waiting: in the order of submission.
+        waiting: waiting jobs in the order of submission.
         running: jobs that hold GPUs, lost GPUs included.
         gpus: all GPUs of the cluster.
     """

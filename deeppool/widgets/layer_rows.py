@@ -28,7 +28,7 @@ def layer_rows(profile: Profile, batch: int) -> list[list[Cell]]:
     """Returns one row per layer, under :data:`HEADS`.
 
     Args:
-        profile: whose layers and times are shown.
+        profile: profile whose layers and times are shown.
         batch: per-GPU batch of the times.
 
     Raises:

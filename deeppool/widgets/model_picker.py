@@ -62,7 +62,7 @@ class ModelPicker(Panel):
         Args:
             model: argument or result of :func:`deeppool.capture`; None: the user chooses one.
             input_shape: shape of one sample; named models have a default.
-            granularity: what counts as one layer; see :func:`deeppool.capture`.
+            granularity: size of a layer; see :func:`deeppool.capture`.
             profile: profile of this graph, to colour it by time.
         """
         self._given = model if model is not None and not isinstance(model, str) else None

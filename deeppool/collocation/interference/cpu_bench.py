@@ -20,8 +20,8 @@ class CpuBench:
         """Starts the processes.
 
         Args:
-            kinds: of the kernels.
-            arrangements: of ``normal``, ``nice``, ``lowest`` and, where there are two cores, ``other core``; all of
+            kinds: specifications of the kernels.
+            arrangements: any of ``normal``, ``nice``, ``lowest`` and, where there are two cores, ``other core``; all of
                 them unless given.
 
         Raises:

@@ -45,8 +45,8 @@ class CudaBench:
         """Makes the kernels.
 
         Args:
-            kinds: of them.
-            arrangements: of ``normal`` and ``lowest``; both unless given.
+            kinds: specifications of the kernels.
+            arrangements: any of ``normal`` and ``lowest``; both unless given.
 
         Raises:
             InvalidValueError: another arrangement.

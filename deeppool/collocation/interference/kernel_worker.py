@@ -39,7 +39,7 @@ def serve(
 
     Args:
         commands: channel of the commands.
-        kernels: by number.
+        kernels: functions of the kernels, by number.
         over: called after each kernel; returns whether the run ends. Default: it ends with the next command.
     """
     over = over or commands.pending

@@ -54,8 +54,8 @@ def measure_interference(
         arrangements: ``normal``, ``nice``, ``lowest`` and ``other core`` on a CPU, ``normal`` and ``lowest`` on a GPU;
             all of them unless given.
         waits: seconds for which a foreground waits, measured on a CPU where ``lowest`` is among the arrangements.
-        seconds: of each pair in each round; of each wait, and of transfers, twenty times as long.
-        rounds: whose median counts.
+        seconds: duration of each pair in each round; of each wait, and of transfers, twenty times as long.
+        rounds: number of rounds, whose median counts.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:

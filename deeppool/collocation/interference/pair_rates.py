@@ -31,10 +31,10 @@ def measure_rates(
     """Returns medians over the rounds, in each of which a rate is relative to the median alone.
 
     Args:
-        bench: that runs the kernels.
-        classes: of kernels.
-        seconds: of each pair in each round.
-        rounds: how often.
+        bench: bench that runs the kernels.
+        classes: number of kernel classes.
+        seconds: duration of each pair in each round.
+        rounds: number of rounds.
         report: called with the share that is done.
 
     Returns:

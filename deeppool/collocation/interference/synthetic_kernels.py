@@ -46,7 +46,7 @@ def kernel_specs(
     Args:
         device: ``cpu`` or ``cuda``.
         matrices: rows of the matrices; sums are measured in any case. :data:`MATRICES` unless given.
-        durations: of the kernels, seconds; :data:`DURATIONS` unless given.
+        durations: seconds of the kernels; :data:`DURATIONS` unless given.
 
     Raises:
         InvalidValueError: matrices or durations that are not positive.

@@ -25,8 +25,8 @@ def measure_transfers(seconds: float, rounds: int, report: Callable[[float], Non
     """Measures backgrounds alone, then beside ranks, several times; needs a core for each rank.
 
     Args:
-        seconds: that the backgrounds train beside the ranks in each round, and half as long alone.
-        rounds: whose median counts.
+        seconds: duration for which the backgrounds train beside the ranks in each round, and half as long alone.
+        rounds: number of rounds, whose median counts.
         report: called with the share that is done.
 
     Returns:

@@ -40,8 +40,8 @@ def measure_waits(
 
     Args:
         waits: seconds.
-        seconds: that the background trains beside each length in each round, and half as long alone.
-        rounds: whose median counts.
+        seconds: duration for which the background trains beside each length in each round, and half as long alone.
+        rounds: number of rounds, whose median counts.
         report: called with the share that is done.
 
     Returns:

@@ -108,15 +108,15 @@ def three_scenarios(
     and a reasonable gain in throughput.
 
     Args:
-        profile: of the foreground.
+        profile: profile of the foreground.
         cluster: its GPUs and links, or a number of GPUs of DGX A100 nodes; the foreground may have all of them.
-        global_batch: of the foreground.
+        global_batch: global batch of the foreground.
         background: profile of the background; the foreground's unless given.
-        background_batch: on each GPU; the largest of its profile unless given.
-        foreground_loss: of the foreground's throughput, for the background's: 0.1 is 10 %.
+        background_batch: batch on each GPU; the largest of its profile unless given.
+        foreground_loss: share of the foreground's throughput given up for the background's: 0.1 is 10 %.
         harvest_of_idle: the share of a foreground's gaps that a background gets, where interference is not given.
         interference: measured between kernels; None: backgrounds cost the foreground nothing.
-        policy: how a background shares a GPU, where interference is given.
+        policy: name of the sharing mechanisms of backgrounds, where interference is given.
 
     Raises:
         InvalidValueError: a loss that is not a share of 1; others as for :func:`deeppool.share`.

@@ -38,7 +38,7 @@ def search_times(
 
     Args:
         profiles: name of a model → its layer times.
-        gpu_counts: of a DGX A100's GPUs.
+        gpu_counts: GPU counts of a DGX A100.
         samples_per_gpu: the global batch is as many times larger.
         amplification_limit: as for :func:`deeppool.plan`.
         repeats: searches of each kind; at least 2.

@@ -19,9 +19,9 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
     """Draws foreground and background throughput with each mechanism, as a percentage of what each reaches alone.
 
     Args:
-        runs: by rung, the lowest first; a bar is the median of its runs, its line reaches from the smallest to the
+        runs: runs by rung, the lowest first; a bar is the median of its runs, its line reaches from the smallest to the
             largest.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: none, something else, or a run without a background.

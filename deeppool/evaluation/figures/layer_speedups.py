@@ -16,7 +16,7 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
         profile: layer times at ``global_batch`` and at ``global_batch / gpus``.
         gpus: among which the batch is divided.
         global_batch: samples of an iteration.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: the batch cannot be divided among the GPUs.

@@ -14,8 +14,8 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
     """Draws burst-parallel plans with collocation and static partitions, a panel for each foreground.
 
     Args:
-        shared: what ``dp.share`` found; predictions, and the subtitle states what they are based on.
-        dark: for a dark page.
+        shared: results of ``dp.share``; predictions, and the subtitle states what they are based on.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: none, or something else.

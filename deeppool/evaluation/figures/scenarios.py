@@ -15,7 +15,7 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
 
     Args:
         found: a panel each; simulated.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: none, or something else.

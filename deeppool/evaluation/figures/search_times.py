@@ -17,8 +17,8 @@ def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figur
     """Draws a pair of bars for every model and GPU count: the paper's published algorithm, and the exact search.
 
     Args:
-        times: what :func:`deeppool.evaluation.experiments.search_times.search_times` measured.
-        dark: for a dark page.
+        times: results of :func:`deeppool.evaluation.experiments.search_times.search_times`.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: nothing to draw.

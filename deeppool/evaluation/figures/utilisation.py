@@ -16,7 +16,7 @@ def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
 
     Args:
         profiles: one line each; measured ones solid, estimated ones dashed.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no profile.

@@ -19,7 +19,7 @@ def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
 
     Args:
         graphs: captured models.
-        dark: for a dark page.
+        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no graph.

@@ -17,8 +17,8 @@ def alternative_costs(
     Args:
         placement: the plan.
         index: the layer.
-        limit: on the amplification of each layer.
-        spare_gpu_seconds: what a limit on the whole iteration leaves.
+        limit: limit on the amplification of each layer.
+        spare_gpu_seconds: GPU-seconds that a limit on the whole iteration leaves.
     """
     costs = placement.costs
     touched = (index, *placement.readers[index])

@@ -71,7 +71,7 @@ def order_of(part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus
     """Returns the order of the layers in a forward pass, with the branches that run side by side.
 
     Args:
-        part: of the tree that ``decompose`` returns.
+        part: part of the tree that ``decompose`` returns.
         gpus: per layer its GPUs.
     """
     if part is None:
@@ -102,7 +102,7 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
     """Returns the schedule of one iteration; complexity O(layers x different sets of GPUs).
 
     Args:
-        order: of the layers, see :func:`order_of`.
+        order: order of the layers, see :func:`order_of`.
         gpus: per layer its GPUs.
         layers: seconds of each.
         overlap_sync: whether all-reduces overlap the backward pass.
@@ -162,7 +162,7 @@ def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Seq
     """Yields the intervals of all-reduces on one GPU during which it neither computes nor moves samples.
 
     Args:
-        times: of the iteration.
+        times: schedule of the iteration.
         layers: seconds of each.
         computed: the layers that the GPU computes.
     """

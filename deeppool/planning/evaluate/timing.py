@@ -17,9 +17,9 @@ def pass_duration(
     """Returns the seconds of one pass through a part of the model.
 
     Args:
-        part: of the tree that ``decompose`` returns.
+        part: part of the tree that ``decompose`` returns.
         gpus: per layer its GPUs; branches on different GPUs run side by side.
-        seconds: of each layer in this pass.
+        seconds: seconds of each layer in this pass.
     """
     if part is None:
         return 0.0

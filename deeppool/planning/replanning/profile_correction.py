@@ -84,8 +84,8 @@ def correct_profile(profile: Profile, plan: Plan, live: MeasuredTimes, *, noise:
     """Returns the profile with the times of a run of a plan.
 
     Args:
-        profile: of the plan's graph and device; the one that the plan was made of, or an earlier one.
-        plan: what ran.
+        profile: profile of the plan's graph and device; the one that the plan was made of, or an earlier one.
+        plan: plan that ran.
         live: measured times; layers that it does not name keep the profile's.
         noise: relative difference below which measured times do not change the profile's.
 

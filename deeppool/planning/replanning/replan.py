@@ -107,7 +107,7 @@ def replan(
     """Returns the best plan at the measured times of a run, and whether to change to it.
 
     Args:
-        plan: what ran.
+        plan: plan that ran.
         profile: layer times that it was made of; see
             :func:`deeppool.planning.replanning.profile_correction.correct_profile`.
         live: a run's record, or forward and backward seconds by layer.

@@ -16,8 +16,8 @@ def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple
 
     Args:
         title: line above the table.
-        layers: of a plan.
-        gpu_counts: that were searched, ascending.
+        layers: layers of a plan.
+        gpu_counts: GPU counts that were searched, ascending.
     """
     rows = table("layer", "GPUs", "time", "amplification", title=title)
     rows.columns[0].no_wrap = True

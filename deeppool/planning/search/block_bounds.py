@@ -34,10 +34,10 @@ class BlockBounds:
         """Finds the first bound.
 
         Args:
-            division: of the GPUs among the branches.
+            division: partitions of the GPUs among the branches.
             reaches: the branches.
             own: (fork, join) seconds of the join itself.
-            own_forward: of them, in the forward pass.
+            own_forward: seconds of these in the forward pass.
             slack: (fork, join) seconds of transfers that the join's limit permits.
         """
         self._division, self._reaches = division, reaches

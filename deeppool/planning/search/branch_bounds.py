@@ -45,7 +45,7 @@ class BranchBounds:
 
         Args:
             times: (S, fork, last) of the ways: their bounds, or what the search reckons with.
-            slot: which GPUs.
+            slot: index of the GPU group.
             before: count of the fork.
             after: count of the join.
         """

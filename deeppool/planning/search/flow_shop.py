@@ -56,8 +56,8 @@ def fastest_in_sequence(
 
     Args:
         costs: seconds.
-        order: of the layers in a forward pass.
-        limit: on each layer's amplification, its all-reduce counted in full; None: no limit.
+        order: order of the layers in a forward pass.
+        limit: limit on each layer's amplification, its all-reduce counted in full; None: no limit.
         at_most: seconds of a plan that is known.
 
     Returns:

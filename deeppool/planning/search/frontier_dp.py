@@ -57,7 +57,7 @@ class LabelSolver:
 
         Args:
             prices: without a limit.
-            ratio: by which seconds may be rounded in each menu; 0: every efficient way is kept.
+            ratio: ratio by which seconds may be rounded in each menu; 0: every efficient way is kept.
             most: ways to try, before ExhaustedError is raised.
         """
         self.prices, self.ratio = prices, ratio

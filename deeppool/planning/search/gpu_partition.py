@@ -64,7 +64,7 @@ def partition_set(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_p
         branches: their number. Of more than ``MAX_BRANCHES`` only even partitions are tried.
         gpu_counts: widths that a group may have, ascending.
         width: GPUs to partition.
-        gpus_per_node: of the cluster.
+        gpus_per_node: GPUs of a node of the cluster.
     """
     found = tuple(_all_partitions(branches, gpu_counts, width, gpus_per_node))
     slots = tuple(dict.fromkeys((lane.width, lane.place) for arrangement in found for lane in arrangement))

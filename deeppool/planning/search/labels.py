@@ -142,9 +142,9 @@ def efficient(menu: LabelSet, counts: int, ratio: float = 0.0) -> LabelSet:
     """Returns the ways that no other one beats in seconds and work, and those that bound what was left out before.
 
     Args:
-        menu: with no ``moved`` that matters by itself.
-        counts: how many GPU counts there are.
-        ratio: of the ways whose seconds lie within ``1 + ratio`` of one another, one stays for the others.
+        menu: labels with no ``moved`` that matters by itself.
+        counts: number of GPU counts.
+        ratio: one way stays for all those whose seconds lie within ``1 + ratio`` of one another.
     """
     if ratio and len(menu) > MOST_UNTHINNED * counts * counts:
         menu = _thinned(menu, menu.before * counts + menu.after, ratio)

@@ -27,11 +27,11 @@ class LocalSearch:
         """Bounds every pair of GPU counts of the fork and the join.
 
         Args:
-            prices: of the layers.
+            prices: costs of the layers.
             region: layers before the join.
             fork: layer before them.
             join: layer after them.
-            place: of the region's GPUs, seen from the fork's.
+            place: locality of the region's GPUs, relative to the fork's.
             fits: (K,) 0 where a GPU count fits into them, else inf.
         """
         self.prices, self.fork, self.place, self._fits = prices, fork, place, fits

@@ -52,10 +52,10 @@ def search_memory_constrained(
     """Returns the fastest plan found that keeps the amplification limit and fits, with a bound on the optimum.
 
     Args:
-        costs: of layers and transfers.
-        limit: on the amplification, of what ``scope`` says.
+        costs: costs of layers and transfers.
+        limit: limit on the amplification of ``scope``.
         scope: see :class:`~deeppool.planning.plan.Plan`.
-        memory: what layers take.
+        memory: memory model of the layers.
         capacity: bytes of each GPU.
 
     Raises:

@@ -44,8 +44,8 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
     """Returns the plan of least iteration time found under a per-layer amplification limit, all-reduces overlapping.
 
     Args:
-        costs: of layers and transfers.
-        limit: on the amplification of each layer; None: no limit.
+        costs: costs of layers and transfers.
+        limit: limit on the amplification of each layer; None: no limit.
     """
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     first, bound = bounding_plan(costs, tree, limit, 0.0)
@@ -72,10 +72,10 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
     """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
 
     Args:
-        costs: of layers and transfers.
+        costs: costs of layers and transfers.
         tree: the layers as chains and branches.
-        limit: on the amplification of each layer; None: no limit.
-        share: from 0 to below 1.
+        limit: limit on the amplification of each layer; None: no limit.
+        share: share of the all-reduces, from 0 to below 1.
     """
     side_by_side = sorted(_side_by_side(tree))
     counted = np.full((len(costs.graph.layers), 1), share)

@@ -49,7 +49,7 @@ class BlockSolver:
         """Starts without any.
 
         Args:
-            prices: of the layers.
+            prices: costs of the layers.
             proving: looks for the best ways, by what none can beat, within a budget; else takes those that are
                 found first for the best.
             side_by_side: whether branches may have lanes of their own.

@@ -259,7 +259,7 @@ def merge(times: Floats, moves: Floats, limit: float) -> tuple[Floats, NDArray[n
     Args:
         times: (branch, …) seconds of each branch alone, on the GPUs of the critical one.
         moves: (branch, …) seconds more on a new set of GPUs, to move samples to it and back.
-        limit: on how much longer a branch may take on a new set, as a multiple of its time.
+        limit: limit on how much longer a branch may take on a new set, as a multiple of its time.
 
     Returns:
         (…) seconds of the block, and (branch, …) whether a branch has a new set; the critical one has not.

@@ -49,8 +49,8 @@ def search(
     """Returns the plan of least iteration time under a per-layer amplification limit.
 
     Args:
-        costs: of layers and transfers.
-        limit: on the amplification of each layer; None: no limit.
+        costs: costs of layers and transfers.
+        limit: limit on the amplification of each layer; None: no limit.
         extra: (L, K) seconds that the search adds to each layer's time when it compares plans; neither the
             limit nor ``SearchResult.iteration_time`` counts them, and optimality is claimed of the sum.
         side_by_side: whether branches may run on GPU groups of their own.

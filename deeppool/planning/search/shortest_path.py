@@ -156,7 +156,7 @@ class PathTable:
         Args:
             steps: each with what to add to its layers.
             fits: (S, 1, K) 0 where a GPU count fits into a slot, else inf.
-            budget: for :meth:`front`.
+            budget: budget of :meth:`front`.
         """
         self.steps, self._fits, self._budget = steps, fits, budget
         self._versions = [-1] * len(steps)

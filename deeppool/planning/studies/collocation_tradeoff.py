@@ -37,15 +37,15 @@ def share(
         plan = dp.plan(profile, best.gpus, 32, best.amplification_limit, limit_scope="iteration")
 
     Args:
-        profile: of the foreground.
+        profile: profile of the foreground.
         cluster: as for :func:`plan`.
-        global_batch: of the foreground.
+        global_batch: global batch of the foreground.
         background: profile of the background job, on the same kind of device.
         background_batch: its batch on each GPU; the profile's largest unless given.
         harvest_of_idle: the fraction of the idle time between the foreground's layers that the background uses,
             from 0 to 1; a run measures it (``run.background.harvest_of_idle``). Whole GPUs that the foreground
             never uses train the background at full speed whatever this is.
-        gpu_counts: that layers and partitions may have.
+        gpu_counts: GPU counts that layers and partitions may have.
         network_model: as for :func:`deeppool.plan`.
 
     Raises:

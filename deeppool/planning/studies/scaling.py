@@ -75,13 +75,13 @@ def scaling(
         profile: layer times; a point that uses times above its largest batch is marked, one that needs times
             below its smallest is missing.
         steps: global batch → steps to the target accuracy; see ``deeppool.planning.studies.steps_to_accuracy``.
-        gpu_counts: of the points.
+        gpu_counts: GPU counts of the points.
         bandwidths: bytes per second of a GPU's link, each direction.
-        global_batch: of strong scaling.
-        per_gpu_batch: of weak scaling; None: ``global_batch``, so that both start from the same iteration.
-        amplification_limit: of every layer of the burst-parallel plans, as for :func:`deeppool.plan`.
+        global_batch: global batch of strong scaling.
+        per_gpu_batch: batch of weak scaling; None: ``global_batch``, so that both start from the same iteration.
+        amplification_limit: limit of every layer of the burst-parallel plans, as for :func:`deeppool.plan`.
         network_model: pattern of the all-reduces, see ``deeppool.costs.communication``; ``paper`` is DeepPool's.
-        latency: of every link, seconds.
+        latency: latency of every link, seconds.
         on_progress: called for every GPU count at every network speed.
 
     Raises:

@@ -53,7 +53,7 @@ def simulate_cluster(
         sources: the profiles and plans that the trace names; loaded by name or file by default.
         foreground_gpus: size of the foreground part of a partition, its first GPUs.
         interference: measured between kernels; None: backgrounds do not slow foregrounds down.
-        policy: how a background shares a GPU, where interference is given.
+        policy: name of the sharing mechanisms of backgrounds, where interference is given.
         max_slowdown: bound on the foreground's slowdown that a controller enforces; needs interference.
         harvest_of_idle: fraction of a foreground's gaps that a background uses, without interference.
         conditions: deviations of the cluster's GPUs and links from the plan.

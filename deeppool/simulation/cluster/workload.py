@@ -123,12 +123,12 @@ def single_foreground_trace(
 
     Args:
         foreground: source of its times, see :class:`TraceJob`.
-        gpus: of the cluster.
-        global_batch: of the foreground.
+        gpus: number of GPUs of the cluster.
+        global_batch: global batch of the foreground.
         background: source of the background's times; the foreground's unless given.
         background_batch: per GPU; the largest of its profile unless given.
-        iterations: of the foreground.
-        amplification_limit: of the foreground, per layer.
+        iterations: iterations of the foreground.
+        amplification_limit: limit of each layer of the foreground.
     """
     front = TraceJob(
         name="foreground",

@@ -138,7 +138,7 @@ def simulate_collocated(
 
     Args:
         steps: operators of one iteration of the foreground, in order.
-        pieces: of one step of the background, in order, repeated.
+        pieces: pieces of one step of the background, in order, repeated.
         sharing: the sharing mechanisms.
         device: the shared device.
         iterations: number of foreground iterations.
