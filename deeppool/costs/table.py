@@ -19,7 +19,7 @@ class CostTable:
     """Prices of a profile's layers at a global batch on a cluster.
 
     ``L`` layers, ``K`` GPU counts; GPU count ``k`` means ``gpu_counts[k]`` neighbouring GPUs. They start on
-    GPU 0, or at the start of the GPUs that a branch has to itself.
+    GPU 0, or at the start of a branch's own GPUs.
     """
 
     graph: LayerGraph
@@ -61,7 +61,7 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
     """Queries the profile once per distinct layer, and the network once per distinct size, for every cost.
 
     Raises:
-        MissingProfileError: the profile cannot answer for a per-GPU batch.
+        MissingProfileError: the profile has no time for a per-GPU batch.
     """
     layers = profile.graph.layers
     forward, backward, extrapolated = _layer_times(profile, range(len(layers)), global_batch, gpu_counts)
@@ -91,7 +91,7 @@ def reprice(costs: CostTable, profile: Profile, layers: Sequence[int]) -> CostTa
         layers: every layer whose times differ between the two.
 
     Raises:
-        MissingProfileError: the profile cannot answer for a per-GPU batch.
+        MissingProfileError: the profile has no time for a per-GPU batch.
     """
     if not layers:
         return costs

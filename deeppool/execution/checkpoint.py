@@ -175,7 +175,7 @@ def _shard(trainer: Trainer) -> dict[str, Any]:
     states, groups = {}, []
     if optimizer is not None:
         names = {id(trainer.state[name]): name for name in trainer.state}
-        # A parameter's own object leads to its name; state_dict knows positions only.
+        # A parameter's own object leads to its name; state_dict has positions only.
         states = {names[id(x)]: state for x, state in optimizer.state.items() if names[id(x)] in mine}
         for group in optimizer.param_groups:
             choices = {key: value for key, value in group.items() if key not in ("params", "param_names")}

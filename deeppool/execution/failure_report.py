@@ -104,7 +104,7 @@ def _loader_text(error: BaseException) -> str:
     """Describes in one sentence how a loader's process ended, whichever of torch's ways detected it first.
 
     One is a signal from the kernel, with the signal or exit code. Another finds the process gone, and has neither
-    unless the first one woke it. The third finds the process ending, and has no more than that.
+    unless the first one woke it. The third finds the process ending, also without either.
     """
     told: list[re.Match[str]] = []
     step: BaseException | None = error

@@ -180,7 +180,7 @@ class Ranks:
         self.group.collect("done", self._disk_seconds, "while it read a checkpoint")
 
     def switch(self, plan: Plan, folder: Path) -> None:
-        """Switches every rank to another plan for as many ranks, from a checkpoint that they have just written."""
+        """Switches every rank to another plan for the same number of ranks, from a checkpoint just written."""
         self.group.send("switch", plan=serialization.to_json(plan), folder=str(folder.absolute()))
         self.group.collect("done", self._disk_seconds, "while it changed its plan")
 

@@ -5,7 +5,7 @@ number of seconds after it (max-plus algebra: Baccelli, Cohen, Olsder, Quadrat, 
 Here the earlier ones are what happens on one rank: the start of the iteration, and the ends of what it computed.
 They are found once; in an iteration each costs a handful of additions.
 
-Ranks that compute a stage together with this one keep step with it: their shards are as large. So if this rank's own
+Ranks that compute a stage together with this one take as long: their shards are as large. So if this rank's own
 stages take exactly the predicted time, so does the iteration; and what slows them slows it by the plan's schedule.
 """
 

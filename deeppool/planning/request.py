@@ -36,7 +36,7 @@ def gpu_counts_to_search(
 ) -> tuple[int, ...]:
     """Returns the GPU counts that a layer may have, ascending; 1 is always among them.
 
-    ``powers`` are powers of two, as in the paper, and all GPUs. ``all`` stands for every count up to ``gpus``: of
+    ``powers`` are powers of two, as in the paper, and all GPUs. ``all`` covers every count up to ``gpus``: of
     those that give the same largest shard ceil(global_batch / g) the smallest, which computes as fast and
     synchronises faster; there are at most 2 sqrt(global_batch) of them. A ``network`` whose all-reduce favours
     some counts (see :meth:`Network.favoured_by`) adds the smallest of those. All GPUs are only there if no

@@ -62,7 +62,7 @@ class TrainingProgress:
     """Messages of the ranks by update, until every rank has reported it."""
 
     def resume(self, updates: int) -> None:
-        """Continues after so many updates; later ones are repeated, so their metrics are dropped."""
+        """Continues after ``updates`` updates; later ones are repeated, so their metrics are dropped."""
         self.updates = updates
         self._reports.clear()
         self.metrics = [metrics for metrics in self.metrics if metrics.update <= updates]

@@ -23,7 +23,7 @@ COLUMNS = (19, 38, 14, 12)
 """Characters for time, name, kind and model; at a laptop's width the size fits after them."""
 LABEL = {"description_width": "8em"}
 NOTHING = "nothing"
-"""Entry of the comparison list that stands for no comparison."""
+"""Entry of the comparison list for no comparison."""
 STYLE = "<style>.dp-run-browser .dp-fixed select { font-family: var(--jp-code-font-family, monospace) }</style>"
 """A fixed-width font aligns the columns of the file lists."""
 

@@ -44,8 +44,8 @@ def measure_interference(
     On a CPU the foreground is a process on the first core; the background is another one, on the same core at each
     priority, or on a second core. On a GPU both are streams of one process. Nothing else may run meanwhile.
 
-    On a CPU also what a background at the lowest priority gets done while a foreground waits, with two trainings; and
-    what it gets inside transfers, with two ranks, where there are two cores.
+    On a CPU it also measures the work of a background at the lowest priority while a foreground waits, with two
+    trainings; and inside transfers, with two ranks, where there are two cores.
 
     Args:
         device: ``auto``, ``cpu`` or ``cuda``.

@@ -12,7 +12,7 @@ from deeppool.profiling.table import Profile
 def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: int) -> Plan:
     """Plans the first half of the layers on all GPUs and the second half on GPU 0 alone.
 
-    A search's plan follows the layer times, and so differs from night to night; this one is the same on every machine.
+    A search's plan follows the layer times, and so differs between nightly runs; this one is the same on every machine.
     No transfer is priced between the two halves.
 
     Args:
@@ -22,7 +22,7 @@ def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: i
 
     Raises:
         PlanError: more GPUs than samples.
-        MissingProfileError: the profile cannot answer for a per-GPU batch.
+        MissingProfileError: the profile has no time for a per-GPU batch.
     """
     cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
     everywhere = data_parallel_plan(profile, cluster, global_batch)

@@ -20,7 +20,7 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
 
     Raises:
         InvalidValueError: the batch cannot be divided among the GPUs.
-        MissingProfileError: the profile knows no batch as small.
+        MissingProfileError: the profile has no batch as small.
     """
     found = speedups(profile, gpus=gpus, global_batch=global_batch)
     shares = global_batch // gpus
@@ -63,7 +63,7 @@ def speedups(profile: Profile, *, gpus: int, global_batch: int) -> dict[str, flo
 
     Raises:
         InvalidValueError: the batch cannot be divided among the GPUs.
-        MissingProfileError: the profile knows no batch as small.
+        MissingProfileError: the profile has no batch as small.
     """
     if gpus < 1 or global_batch % gpus:
         raise InvalidValueError(

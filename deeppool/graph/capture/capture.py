@@ -45,7 +45,7 @@ class CapturedModel:
     nodes: tuple[tuple[fx.Node, ...], ...]
     """Nodes of ``program`` that compute each layer, in execution order."""
     batch_symbols: frozenset[str]
-    """Names of the symbols that stand for the batch in the shapes of ``program``."""
+    """Names of the symbols for the batch in the shapes of ``program``."""
     source: nn.Module
     """The model that was captured."""
 

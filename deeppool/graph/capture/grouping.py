@@ -43,7 +43,7 @@ Groups = list[list[fx.Node]]
 
 
 def group_into_layers(graph: fx.Graph, symbols: set[str], granularity: Granularity = "module") -> Groups:
-    """Returns the nodes of each layer in a topological order; ``symbols`` stand for the batch in shapes."""
+    """Returns the nodes of each layer in a topological order; ``symbols`` are those of the batch in shapes."""
     nodes = _compute_nodes(graph)
     if granularity == "operator":
         return _close([[node] for node in nodes], symbols)

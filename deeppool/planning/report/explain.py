@@ -8,7 +8,7 @@ from deeppool.planning.report.tables import render, table
 from deeppool.units import format_seconds
 
 WIDTH = 120
-"""Columns of text, as many as a notebook's cell has on a laptop."""
+"""Columns of text that a notebook's cell has on a laptop."""
 
 
 def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple[int, ...]) -> str:

@@ -22,7 +22,7 @@ from deeppool.planning.search.branch_bounds import BranchBounds
 from deeppool.planning.search.gpu_partition import PartitionSet
 
 NEVER = 1e30
-"""Seconds that stand for what the limit forbids, where arithmetic needs a finite number."""
+"""Finite number of seconds in place of infinity for what the limit forbids."""
 
 
 class BlockBounds:
@@ -52,7 +52,7 @@ class BlockBounds:
         self.least: Floats = arriving.min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
         self.sharp = False
-        """Whether ``time`` knows both bounds."""
+        """Whether ``time`` includes both bounds."""
 
     def sharpen(self) -> None:
         """Computes the second bound too, and keeps the larger ones."""

@@ -7,7 +7,7 @@ the limit times the single-GPU iteration time.
 A chain's frontier is exact (see ``pareto``). With branches, side by side or one after another, each part of the
 model gets the labels of its efficient plans (see ``frontier_dp``). Where they are few enough the frontier is
 exact too. Else seconds are rounded, labels that rounding makes equal are left out, and every label that is kept
-has the least seconds of those it stands for: the frontier states how much faster, at most, a plan with no more
+has the least seconds of those it represents: the frontier states how much faster, at most, a plan with no more
 GPU-seconds could be. For regions that are not series-parallel, and blocks whose partitions are not all tried, a bound
 that holds for all plans comes from prices for GPU-seconds (see ``lagrangian_bound``).
 """
@@ -84,7 +84,7 @@ class Frontier:
     gpu_counts: tuple[int, ...] = ()
     """Searched counts, ascending."""
     data_parallel_iteration_times: tuple[float, ...] = ()
-    """Seconds, per GPU count: every layer on so many GPUs, as in a static partition of the cluster."""
+    """Seconds per GPU count with every layer on that many GPUs, as in a static partition of the cluster."""
 
     @property
     def data_parallel_gpu_seconds(self) -> tuple[float, ...]:
@@ -136,7 +136,7 @@ class EfficientPlans:
     """Returns for a point, per layer, the index of its GPU count and its first GPU."""
 
     def within(self, work: float) -> int:
-        """Returns the fastest point with at most so many GPU-seconds."""
+        """Returns the fastest point with at most ``work`` GPU-seconds."""
         position = bisect_left(self.work, -work * (1 + TOLERANCE), key=lambda value: -value)
         return min(position, len(self.work) - 1)
 
@@ -197,7 +197,7 @@ def _with_branches(costs: CostTable, tree: Series) -> EfficientPlans:
 
 
 def _labels(costs: CostTable, tree: Series) -> LabelSet:
-    """Returns the labels of all plans, or of those that stand for them."""
+    """Returns the labels of all plans, or of those that represent them."""
     limited = LimitedCosts(costs, None)
     for ratio, most in ATTEMPTS:
         with suppress(ExhaustedError):
@@ -215,7 +215,7 @@ def _label_of(placement: Placement, time: float) -> LabelSet:
 
 
 def _is_complete(part: Series | ParallelBlock | NonSeriesParallel) -> bool:
-    """Whether its label set holds every plan, or one that stands for it."""
+    """Whether its label set holds every plan, or one that represents it."""
     return isinstance(part, Series) or (isinstance(part, ParallelBlock) and is_complete(len(part.branches)))
 
 

@@ -99,7 +99,7 @@ def _all_partitions(branches: int, gpu_counts: tuple[int, ...], width: int, gpus
 
 
 def is_complete(branches: int) -> bool:
-    """Returns whether :func:`partition_set` tries every partition of GPUs among so many branches."""
+    """Returns whether :func:`partition_set` tries every partition of GPUs among a number of branches."""
     return branches <= MAX_BRANCHES
 
 

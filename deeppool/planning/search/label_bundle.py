@@ -85,7 +85,7 @@ NO_LABELS = EMPTY_PLAN.keep(np.array([], dtype=np.intp))
 
 
 def bundle_of(passages: list[PartialPlan], moved: float, layers: int, start: int) -> LabelBundle:
-    """Returns passages of one branch whose results the join fetches in ``moved`` seconds."""
+    """Returns the labels of plans of one branch whose results the join fetches in ``moved`` seconds."""
     forward = np.array([passage.forward for passage in passages])
     time = np.array([passage.time for passage in passages])
     lower = np.array([passage.lower for passage in passages])

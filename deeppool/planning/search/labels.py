@@ -156,7 +156,7 @@ def efficient(menu: LabelSet, counts: int, ratio: float = 0.0) -> LabelSet:
 
 
 def _thinned(menu: LabelSet, key: Integers, ratio: float) -> LabelSet:
-    """Keeps, in each cell of seconds, the way with the least work, which stands for the others."""
+    """Keeps, in each cell of seconds, the way with the least work, which represents the others."""
     cell = _cells(menu.lower, key, ratio)
     least, low = np.full(cell.max() + 1, np.inf), np.full(cell.max() + 1, np.inf)
     np.minimum.at(least, cell, menu.work)

@@ -1,6 +1,6 @@
 """Lower bound of seconds of an iteration + price x GPU-seconds, over all plans.
 
-For a chain that is a shortest path. Between a fork and its join every branch is given all the GPUs to itself: the block
+For a chain that is a shortest path. Between a fork and its join every branch gets all the GPUs: the block
 then takes as long as its slowest branch, and the others only cost their GPU-seconds.
 """
 

@@ -257,7 +257,7 @@ def _next_step(problem: _Problem, scope: LimitScope) -> str:
     too_much = "even one sample a GPU is too much for data parallelism"
     if samples := _samples_that_fit(replace(memory, optimizer="sgd"), problem.capacity):
         return f"{too_much}; with optimizer sgd data parallelism fits from {-(-batch // samples)} GPUs"
-    # Branches on GPUs of their own share the parameters out, so with them the last word is not spoken.
+    # Branches on GPUs of their own divide the parameters, so a plan with them may still fit.
     certainty = "no plan was found that holds this model" if problem.may_divide else "only larger GPUs hold this model"
     return f"{too_much}, whatever the optimizer: {certainty}"
 

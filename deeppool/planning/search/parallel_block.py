@@ -256,7 +256,7 @@ class BlockStep:
         return self.bounds.passes if self.complete else np.zeros((2, *self.own.shape))
 
     def _alone(self) -> Floats:
-        """Returns a bound for branches too many to divide in all ways: as if each had all the GPUs to itself."""
+        """Returns a bound for branches too many to divide in all ways: as if each had all GPUs."""
         # The first slot is that of the block in sequence.
         reaches = [(reach.total[0], reach.least[0]) for reach in self.reaches]
         with np.errstate(invalid="ignore"):
@@ -273,7 +273,7 @@ class BlockStep:
             single = len(self.reaches) == 1 and self.exact and self.reaches[0].tail is None
             found = self._through(*ends) if single else BlockEvaluation(self, *ends).best()
             self._settled[ends] = found
-            # What is not settled exactly keeps its bound; the search then reckons with what was found.
+            # What is not evaluated exactly keeps its bound; the search then uses the plan that was found.
             price = found.lower if self.exact else found.time
             if price > self.guess[ends] * (1 + ROUNDING):
                 self.guess[ends] = price

@@ -33,7 +33,7 @@ class PartialPlan(NamedTuple):
     lower: float
     """Seconds that no way with the same ends can beat; equal to ``time`` where this is the best one."""
     parts: tuple["Choice | tuple[PartialPlan, int, int]", ...]
-    """Choices, and other passages with what to add to their layers and to their first GPUs."""
+    """Choices, and partial plans with the offsets to add to their layers and to their first GPUs."""
 
     def choices(self, layers: int = 0, start: int = 0) -> Iterator[Choice]:
         """Yields every choice of this way."""
@@ -125,7 +125,7 @@ class Budget:
     """Bounds the work that the search spends on proving the last fraction of a per cent."""
 
     def __init__(self, pairs: int) -> None:
-        """Allows so many pairs of ways."""
+        """Allows a number of pairs of ways."""
         self.left = pairs
 
     def spend(self, pairs: int) -> None:
@@ -242,7 +242,7 @@ class PathTable:
         return [before, *reversed(path)]
 
     def _refresh(self) -> bool:
-        """Lengthens the ways whose steps turned out dearer; whether there were any."""
+        """Lengthens the ways whose steps turned out more expensive; returns whether there were any."""
         changed = False
         for index, (step, _) in enumerate(self.steps):
             if changed or self._versions[index] != step.version:

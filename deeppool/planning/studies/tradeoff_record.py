@@ -151,7 +151,7 @@ class SharedCluster:
         return tuple(found)
 
     def fastest(self, background_throughput: float) -> SharingAnswer:
-        """Returns the point of greatest speed-up with at least so many background samples per second.
+        """Returns the point of greatest speed-up with at least a given background throughput, samples per second.
 
         Raises:
             InvalidValueError: a negative throughput.
@@ -174,7 +174,7 @@ class SharedCluster:
         return SharingAnswer(point, self.optimality)
 
     def highest_throughput(self, speedup: float) -> SharingAnswer:
-        """Returns the point of highest cluster throughput with at least so great a speed-up over one GPU.
+        """Returns the point of highest cluster throughput with at least a given speed-up over one GPU.
 
         Raises:
             InvalidValueError: a speed-up that is not positive.
@@ -191,7 +191,7 @@ class SharedCluster:
                 f"no plan makes {self.model} {speedup:g}x as fast as one GPU: the fastest reaches "
                 f"{self.points[0].speedup:.4g}x on {self.gpus} GPUs (ask for less, or for more GPUs)"
             )
-        # An efficient plan may be so much faster than the point with its background throughput, which is then slower.
+        # An efficient plan may be faster by that factor than the point with its background throughput.
         factor = optimality_factor(self.optimality)
         slower = self._highest_throughput(speedup / factor) or point
         return SharingAnswer(point, certificate(factor * slower.throughput / point.throughput))
@@ -202,7 +202,7 @@ class SharedCluster:
 
     def _compare(self, partition: OperatingPoint) -> PartitionComparison:
         enough = partition.throughput * (1 - TOLERANCE)
-        # The frontier of a bounded search may lack a match; the partition then stands for it.
+        # The frontier of a bounded search may lack a match; the partition then replaces it.
         fastest = next((point for point in self.points if point.throughput >= enough), partition)
         return PartitionComparison(partition, fastest, self._highest_throughput(partition.speedup) or partition)
 

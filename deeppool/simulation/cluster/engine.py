@@ -134,7 +134,7 @@ class Engine:
         behind = [job for job in self._running.values() if isinstance(job, SimulatedBackground)]
         for job in behind:
             background[job.columns[job.training]] = job.number
-        # Without a foreground, a background has the GPU to itself.
+        # Without a foreground, a background has the whole GPU.
         held, harvested, work = np.zeros(size), (background != NO_JOB).astype(np.float64), np.ones(size)
         for front in self._running.values():
             if isinstance(front, SimulatedForeground):
