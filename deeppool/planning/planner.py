@@ -62,8 +62,8 @@ def plan(
     Raises:
         InvalidValueError: a limit below 1, no samples, or a limit on the iteration or overlap where the search
             has none.
-        PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile does not say what
-            layers keep.
+        PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile has no
+            activation sizes.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
     cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))

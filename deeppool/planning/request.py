@@ -92,7 +92,7 @@ def cluster_with_memory(cluster: Cluster | int, memory: float | None, model: Mem
     """Returns the cluster, with ``memory`` bytes on each GPU in place of its own unless None.
 
     Raises:
-        PlanError: ``memory`` is given, and the graph does not say what its layers keep.
+        PlanError: ``memory`` is given, and the graph has no activation sizes.
     """
     cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
     if memory is None:

@@ -59,7 +59,7 @@ def share(
     sample_time = _sample_time(background, batch)
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts)
     plans = {
-        # The whole cluster comes first, so that an error names the GPU count that was asked for.
+        # The whole cluster comes first, so that an error names the requested GPU count.
         count: frontier(
             profile, replace(cluster, gpus=count), global_batch, gpu_counts=gpu_counts, network_model=network_model
         )
