@@ -31,7 +31,7 @@ def fail_in_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "asked"),
+    ("action", "requested"),
     [
         (lambda: torch.empty(2**50, dtype=torch.uint8), f"{format_bytes(2**50)} more were asked for"),
         (lambda: np.empty(2**43, dtype=np.uint8), f"{format_bytes(2**43)} more were asked for"),
@@ -39,11 +39,11 @@ def fail_in_a_list() -> None:
     ],
     ids=["torch", "numpy", "Python"],
 )
-def test_a_failed_allocation_reports_the_requested_and_the_available_memory(action, asked: str) -> None:
+def test_a_failed_allocation_reports_the_requested_and_the_available_memory(action, requested: str) -> None:
     reported = describe_failure(raised(action), DOING)
     assert reported["kind"] == "memory"
     assert reported["text"].startswith(f"ran out of memory in {DOING}: ")
-    assert f"{asked}, it holds " in reported["text"]
+    assert f"{requested}, it holds " in reported["text"]
     assert "the machine has " in reported["text"]
     assert "test_failure_report.py" in reported["text"]
 

@@ -1,4 +1,4 @@
-"""The same training: a burst-parallel run's gradients are those of one process on the global batch."""
+"""Gradients of a burst-parallel run equal those of one process on the global batch."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The same training: several updates on several ranks leave the parameters that one process has."""
+"""Several updates on several ranks give the parameters of training in one process."""
 
 from pathlib import Path
 

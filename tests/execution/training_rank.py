@@ -44,7 +44,7 @@ class Rule:
 
 
 class Model(nn.Module):
-    """Two branches of a stem, a parameter that is used twice, and what a rule asks for."""
+    """Two branches of a stem, a parameter that is used twice, and the parts that a rule selects."""
 
     def __init__(self, rule: Rule) -> None:
         super().__init__()

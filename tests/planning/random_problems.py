@@ -22,7 +22,7 @@ Ends = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a plan is asked for."""
+    """A profile, a cluster and a global batch: the arguments of a plan."""
 
     profile: Profile
     cluster: Cluster
@@ -165,8 +165,8 @@ class _Builder:
         inside: list[int] = []
         dense = self.rng.random() < 0.3
         for _ in range(size):
-            known = [*fork, *inside]
-            sources = known if dense else self.rng.sample(known, self.rng.randint(0, min(len(known), 3)))
+            earlier = [*fork, *inside]
+            sources = earlier if dense else self.rng.sample(earlier, self.rng.randint(0, min(len(earlier), 3)))
             inside.append(self._add(tuple(sources) or fork))
         read = {source for sources in self.edges for source in sources}
         return tuple(layer for layer in inside if layer not in read or (dense and self.rng.random() < 0.5))
@@ -179,7 +179,7 @@ def _parts(rng: random.Random, total: int, count: int) -> list[int]:
 
 
 def _by_turns(rng: random.Random, edges: list[Ends]) -> list[Ends]:
-    """The same graph numbered in another topological order; a model may run its branches by turns."""
+    """The same graph numbered in another topological order; a model may interleave its branches."""
     waiting = {index: set(sources) for index, sources in enumerate(edges)}
     order: list[int] = []
     while waiting:

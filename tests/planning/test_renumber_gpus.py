@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import deeppool as dp
 from deeppool.planning.renumber_gpus import renumber_gpus
-from tests.planning.evaluate.test_memory import graphs_that_know_their_memory
+from tests.planning.evaluate.test_memory import graphs_with_memory
 from tests.strategies import profiles
 
 
-@given(profiles(graphs_that_know_their_memory()), st.sampled_from([2, 3, 5]))
+@given(profiles(graphs_with_memory()), st.sampled_from([2, 3, 5]))
 def test_a_plan_that_uses_some_gpus_equals_the_plan_for_that_many(profile, spacing) -> None:
     plan = dp.plan(profile, 4, 8)
     used = {gpu for layer in plan.layers for gpu in layer.gpus}

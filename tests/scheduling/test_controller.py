@@ -1,4 +1,4 @@
-"""The share of the time that holds a bound, on plants whose answer is known."""
+"""Share of the time that keeps a bound, on simulated plants of known slowdown."""
 
 import math
 import random

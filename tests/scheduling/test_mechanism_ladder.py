@@ -1,4 +1,4 @@
-"""Each rung is the one before it and one mechanism more."""
+"""Mechanism ladder: each rung adds one mechanism to the one before."""
 
 from dataclasses import asdict, replace
 from itertools import pairwise

@@ -53,12 +53,12 @@ def test_jobs_share_no_slot_and_start_in_queue_order(situation, data) -> None:
         running += placed
         started += placed
         check(running, gpus)
-        # Whoever is first in its line waits because there is no room, and for no other reason.
+        # The first job of each queue waits only because no placement fits.
         for role in ROLES:
             first = next((request for request in waiting if request.role == role), None)
             held = sum(len(placement.gpus) for placement in running if placement.role == role)
             assert first is None or first.gpu_count > len(gpus) - held
-    # The loop ends: nothing waits for ever. And in each line nobody was passed.
+    # The loop ends: no job waits for ever, and none was overtaken within its queue.
     for role in ROLES:
         order = [placement.job for placement in started if placement.role == role]
         assert order == sorted(order)

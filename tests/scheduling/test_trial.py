@@ -77,7 +77,7 @@ def test_slowdown_is_rarely_attributed_to_a_harmless_background_at_any_noise(noi
 
 
 def test_several_trials_prove_a_slowdown_that_one_cannot():
-    """Of 4 % at a noise of 5 %, a trial of twelve turns is sure in a few cases, three of them in most."""
+    """Of 4 % at a noise of 5 %, one trial of twelve blocks is conclusive in a few cases, three trials in most."""
     once, thrice = [], []
     for seed in range(60):
         trial = run_suspected_trial(0.04, noise=0.05, seed=seed)

@@ -202,7 +202,7 @@ def test_statistics_of_a_normalisation_are_not_counted():
 
 
 def test_parameters_are_not_counted_whatever_their_size():
-    # As many features as the fake run has samples: their number alone does not tell parameters from activations.
+    # As many features as the fake run has samples: their number alone does not distinguish parameters from activations.
     width = PRIME_BATCH
     layers = capture(nn.Sequential(nn.Linear(7, width), nn.Linear(width, 10)), (7,)).graph.layers
     assert sum(layer.activation_bytes for layer in layers) == FLOAT * (7 + width + 10) + 8

@@ -36,7 +36,7 @@ RELATED = {
 
 
 def check_loss(captured):
-    """The same data, the same seed: the same dropout, the same stochastic depth, the same loss."""
+    """Checks that the captured loss equals the model's own for the same data and seed."""
     *inputs, target = SyntheticTask(captured, BATCH, seed=0).shard(0, 0, BATCH)
     names = [given.name for given in captured.graph.inputs]
     with torch.no_grad():

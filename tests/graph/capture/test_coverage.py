@@ -1,4 +1,4 @@
-"""What a graph holds of its model: counted against the model itself; and what a user is warned of."""
+"""Coverage of a model by its graph, counted against the model, and the warnings for the user."""
 
 import pytest
 import torch

@@ -67,7 +67,7 @@ class Stage(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Two stages of two residual blocks, two inception modules, and a module beside them."""
+    """Two stages of two residual blocks, two inception modules, and a module next to them."""
 
     def __init__(self):
         super().__init__()

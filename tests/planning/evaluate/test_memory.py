@@ -1,4 +1,4 @@
-"""What each GPU holds, against a count of every tensor on every GPU."""
+"""Memory of each GPU against a count of every tensor on every GPU."""
 
 from dataclasses import replace
 

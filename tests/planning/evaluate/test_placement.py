@@ -69,8 +69,8 @@ def placements(shape, number):
     """A plan, and the same with another GPU count for one layer, if it may widen to that."""
     rng = random.Random(f"{shape} {number}")
     problem = random_problem(rng, 10, 12, most_per_node=4, shape=shape)
-    asked = problem.profile, problem.cluster, problem.global_batch
-    definition = Definition(*asked)
+    request = problem.profile, problem.cluster, problem.global_batch
+    definition = Definition(*request)
     costs = price(problem.profile, Network(problem.cluster), problem.global_batch, tuple(definition.gpu_counts))
     found = search(costs, rng.choice([None, 1.5, 4.0]))
     made = Placement(costs, found.choices, found.starts)

@@ -145,13 +145,13 @@ def test_kept_costs_give_the_same_answer(data, problem, limit):
 def test_with_kept_costs_only_changed_layers_are_costed(monkeypatch):
     made, profile = one_layer(0.1e-3)
     prices = costs_for_replan(made, profile)
-    asked = []
+    calls = []
     original = module.reprice
     monkeypatch.setattr(module, "price", None)
-    monkeypatch.setattr(module, "reprice", lambda *of: asked.append(of[2]) or original(*of))
+    monkeypatch.setattr(module, "reprice", lambda *of: calls.append(of[2]) or original(*of))
     replan(made, profile, {}, prices=prices)
     replan(made, profile, live_of(made, 2.0), prices=prices)
-    assert asked == [(), (0,)]
+    assert calls == [(), (0,)]
 
 
 # -- the verdict ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What changes from one plan to another: every change named once, and the parts add up."""
+"""Differences of two plans: every change named once, and the parts add up."""
 
 import dataclasses
 import json
@@ -94,7 +94,7 @@ SLOW = Link(1e9, 1e-3, "made by hand")
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("replaced", "expected"),
     [
         ({"amplification_limit": 1.5}, [("amplification_limit", 2.0, 1.5)]),
         ({"limit_scope": "iteration"}, [("limit_scope", "layer", "iteration")]),
@@ -118,9 +118,9 @@ SLOW = Link(1e9, 1e-3, "made by hand")
         ),
     ],
 )
-def test_different_requests_are_named(asked, expected):
+def test_different_requests_are_named(replaced, expected):
     before = two_layer_plan()
-    found = diff(before, dataclasses.replace(before, **asked)).request
+    found = diff(before, dataclasses.replace(before, **replaced)).request
     assert [(item.name, item.before, item.after) for item in found] == expected
 
 

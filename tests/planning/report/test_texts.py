@@ -34,7 +34,7 @@ def test_a_table_is_the_same_text_in_a_kernel(
 ) -> None:
     elsewhere = text()
     assert phrase in elsewhere
-    # rich asks this whether a notebook is there, and then shows what it should print; kernels ask it for colours.
+    # rich checks this for a notebook, in which it displays instead of prints; kernels check it for colours.
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert text() == elsewhere

@@ -26,8 +26,8 @@ SIZES = ((5, 4), (6, 2), (7, 2), (5, 3))
 """Layers and the most GPUs; all assignments are some thousands."""
 
 
-def crossing_of(definition, position, limit):
-    """What lies before a layer of the series of the whole model, on all GPUs."""
+def solved_block(definition, position, limit):
+    """Returns the parallel block before a layer of the model's series, solved on all GPUs."""
     cluster, tree = definition.cluster, definition.tree
     costs = price(definition.profile, Network(cluster), definition.batch, tuple(definition.gpu_counts))
     fork = tree.layers[position - 1] if position else INPUT
@@ -72,7 +72,7 @@ def test_no_assignment_takes_less_than_its_bounds(shape):
                 continue
             least = least_seconds(definition, position, LIMITS)
             for limit in LIMITS:
-                crossing = crossing_of(definition, position, limit)
+                crossing = solved_block(definition, position, limit)
                 first = crossing.lower.copy()
                 crossing.sharpen()
                 assert (crossing.lower >= first).all()
@@ -98,7 +98,7 @@ def test_a_branch_that_goes_forward_and_one_that_goes_backward_do_not_pass_each_
         for layer, times in zip(graph.layers, seconds, strict=True)
     ]
     definition = Definition(make_profile(graph, constant, BATCH_SIZES), Cluster(2), 2)
-    crossing = crossing_of(definition, 1, None)
+    crossing = solved_block(definition, 1, None)
     arrangements = crossing.division.arrangements
     for lanes, first in zip(arrangements, crossing.bounds.time[:, 0, 0], strict=True):
         assert first == pytest.approx(18e-3 if len(lanes) == 1 else 10e-3, abs=1e-4)

@@ -107,14 +107,16 @@ def small_problem(shape, number):
     # Layers that run forward or backward, hardly ever both: side by side each pass counts by itself.
     none = (0.0,) * len(problem.profile.batch_sizes)
     measurements = tuple(
-        replace(known, backward=known.forward, forward=none) if rng.random() < 0.5 else replace(known, backward=none)
-        for known in problem.profile.measurements
+        replace(measurement, backward=measurement.forward, forward=none)
+        if rng.random() < 0.5
+        else replace(measurement, backward=none)
+        for measurement in problem.profile.measurements
     )
     return replace(problem, profile=replace(problem.profile, measurements=measurements))
 
 
 def shortfall(points, assignments):
-    """By how much the fastest point with no more GPU-seconds than an assignment takes longer, at most."""
+    """Largest ratio of the fastest point's time, with no more GPU-seconds, to an assignment's time."""
     worst = 0.0
     for time, work in assignments:
         worst = max(worst, points[points[:, 1] <= work * (1 + ROUNDING), 0].min() / time)
@@ -152,11 +154,11 @@ def test_a_rounded_frontier_states_its_error_bound(ratio, monkeypatch):
 
 def test_a_search_over_its_label_limit_rounds(monkeypatch):
     problem = small_problem("branches", 3)
-    asked = problem.profile, problem.cluster, problem.global_batch
-    assert frontier(*asked).optimality == "exact"
+    request = problem.profile, problem.cluster, problem.global_batch
+    assert frontier(*request).optimality == "exact"
     monkeypatch.setattr(planning_frontier, "ATTEMPTS", ((0.0, 10), (0.5, math.inf)))
     monkeypatch.setattr(labels, "MOST_UNTHINNED", 0)
-    assert len(frontier(*asked).points) <= 40
+    assert len(frontier(*request).points) <= 40
 
 
 def two_layers():

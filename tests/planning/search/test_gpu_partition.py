@@ -33,7 +33,7 @@ def test_two_branches_run_in_sequence_or_on_a_half_each():
 
 
 def test_groups_that_are_no_powers_of_two_come_in_pairs():
-    """Of 7 GPUs: 6 + 1, 5 + 2, 4 + 3; of three lanes only 4 + 2 + 1 leaves nothing, and 2 + 2 + 2 is not less."""
+    """Of 7 GPUs: 6 + 1, 5 + 2, 4 + 3; of three groups only 4 + 2 + 1 leaves nothing, and 2 + 2 + 2 is not less."""
     counts = tuple(range(1, 8))
     assert shapes(partition_set(2, counts, 7, 8)) == {
         ((7, 0, SAME_START),),
@@ -59,7 +59,7 @@ def test_a_group_is_within_a_node_or_starts_at_one():
 
 
 def test_branches_are_grouped_in_every_way():
-    """Three branches on 4 GPUs: one lane, two lanes of 2 (three pairs, each lane first), 2 + 1 + 1 for all three."""
+    """Three branches on 4 GPUs: one group, two groups of 2 (three pairs, each group first), 2 + 1 + 1 for all three."""
     found = branches_of(partition_set(3, (1, 2, 4), 4, 4))
     assert len(found) == len(set(found)) == 1 + 6 + 3
     assert found[0] == ((0, 1, 2),)

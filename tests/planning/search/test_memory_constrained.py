@@ -17,7 +17,7 @@ from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.planner import plan
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.search import search
-from tests.planning.evaluate.test_memory import Count, graphs_that_know_their_memory
+from tests.planning.evaluate.test_memory import Count, graphs_with_memory
 from tests.planning.search.test_search import ROUNDING, Definition, counts_of
 from tests.sampling import examples
 from tests.strategies import (
@@ -34,7 +34,7 @@ LIMITS = (None, 1.2, 2.0, 6.0)
 
 def problems_with_memory(graphs):
     """(profile, cluster, global batch) of layers that keep something for their backward."""
-    return problems(graphs_that_know_their_memory(graphs))
+    return problems(graphs_with_memory(graphs))
 
 
 class AllAssignments:
@@ -338,7 +338,7 @@ def test_the_suggestion_of_a_refusal_is_valid(problem, share, limit, scope):
         assert not fits_in_sequence(batch, batch, optimizer="sgd")
 
 
-# -- what may be asked ------------------------------------------------------------------------------
+# -- valid requests ---------------------------------------------------------------------------------
 
 
 def test_memory_limit_for_a_profile_without_activation_sizes_raises():

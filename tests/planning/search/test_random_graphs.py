@@ -69,9 +69,9 @@ def check(number):
     most_layers, most_gpus = (16, 24) if every else (30, 64)
     problem = random_problem(rng, min(rng.randint(1, most_layers), rng.randint(1, most_layers)), most_gpus)
     limit = rng.choice(LIMITS)
-    asked = problem.profile, problem.cluster, problem.global_batch, limit
+    request = problem.profile, problem.cluster, problem.global_batch, limit
     which = "all" if every else "powers"
-    made = plan(*asked, gpu_counts=which)
+    made = plan(*request, gpu_counts=which)
     result = simulate(made)
     check_limit(made, result)
     check_gpus(made, result)
@@ -79,7 +79,7 @@ def check(number):
     check_baselines(made)
     seen = kinds_of(made)
     if not is_exact(made):
-        check_bound(made, asked, which)
+        check_bound(made, request, which)
         seen["given up"] = 1
     return seen
 
@@ -90,15 +90,15 @@ def test_a_plan_under_a_limit_on_the_iteration_satisfies_its_invariants(without_
         rng = random.Random(f"iteration {number}")
         problem = random_problem(rng, rng.randint(1, 10), 16)
         limit = rng.choice(LIMITS)
-        asked = problem.profile, problem.cluster, problem.global_batch
-        made = plan(*asked, limit, limit_scope="iteration")
+        request = problem.profile, problem.cluster, problem.global_batch
+        made = plan(*request, limit, limit_scope="iteration")
         result = simulate(made)
         check_gpus(made, result)
         check_clock(made, result)
         assert limit is None or made.gpu_seconds <= limit * made.single_gpu_iteration_time * (1 + ROUNDING)
         assert made.iteration_time <= made.single_gpu_iteration_time * (1 + ROUNDING)
         # A limit on every layer is one on their sum.
-        each = plan(*asked, limit)
+        each = plan(*request, limit)
         assert made.iteration_time <= factor(made) * each.iteration_time * (1 + ROUNDING)
 
 
@@ -166,11 +166,11 @@ def is_exact(made: Plan) -> bool:
     return unproved or made.optimality == "exact"
 
 
-def check_bound(made: Plan, asked, which) -> None:
+def check_bound(made: Plan, request, which) -> None:
     """A plan whose proof was given up lies within its bound of one for which the search tried ten times as hard."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel_block, "MOST_PAIRS", 10 * parallel_block.MOST_PAIRS)
-        better = plan(*asked, gpu_counts=which)
+        better = plan(*request, gpu_counts=which)
     assert better.iteration_time <= made.iteration_time * (1 + 1e-12)
     assert made.iteration_time <= factor(made) * better.iteration_time * (1 + 1e-12)
 
@@ -231,12 +231,12 @@ def small_problem(rng, shape=None):
 
 def compare(problem, which="powers", claims=lambda made: True):
     """Compares plans under each limit with the best of all assignments; returns their optimality."""
-    asked = problem.profile, problem.cluster, problem.global_batch
-    definition = Definition(*asked, which)
+    request = problem.profile, problem.cluster, problem.global_batch
+    definition = Definition(*request, which)
     optima = definition.optima(LIMITS)
     seen = Counter()
     for limit in LIMITS:
-        made = plan(*asked, limit, gpu_counts=which)
+        made = plan(*request, limit, gpu_counts=which)
         assert claims(made), made.optimality
         assert made.iteration_time >= optima[limit] * (1 - 1e-12), (limit, "no such assignment")
         assert made.iteration_time <= factor(made) * optima[limit] * (1 + 1e-12), (limit, made.optimality)
@@ -255,9 +255,9 @@ def one_pass_problem(number):
     rng = random.Random(f"one pass {number}")
     problem = small_problem(rng, rng.choice(["branches", "nested", "tails"]))
     measurements = tuple(
-        replace(known, backward=known.forward, forward=(0.0,) * len(known.forward)) if rng.random() < 0.5
-        else replace(known, backward=(0.0,) * len(known.forward))
-        for known in problem.profile.measurements
+        replace(one, backward=one.forward, forward=(0.0,) * len(one.forward)) if rng.random() < 0.5
+        else replace(one, backward=(0.0,) * len(one.forward))
+        for one in problem.profile.measurements
     )  # fmt: skip
     return replace(problem, profile=replace(problem.profile, measurements=measurements))
 

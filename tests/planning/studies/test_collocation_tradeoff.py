@@ -116,11 +116,11 @@ def test_points_of_a_chain_are_its_undominated_efficient_plans(problem, job, har
 def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
     shared = share(*problem, job, harvest_of_idle=harvest)
     efficient = all_assignments(problem, shared).efficient()
-    asked = part * shared.points[-1].background_throughput
-    answer = shared.fastest(asked)
-    assert answer.point.background_throughput >= asked * (1 - ROUNDING)
+    requested = part * shared.points[-1].background_throughput
+    answer = shared.fastest(requested)
+    assert answer.point.background_throughput >= requested * (1 - ROUNDING)
     assert answer.optimality == shared.optimality
-    enough = efficient.background_gpus() / efficient.sample_time >= asked
+    enough = efficient.background_gpus() / efficient.sample_time >= requested
     if enough.any():
         factor = optimality_factor(answer.optimality)
         assert efficient.time[enough].min() * factor >= answer.point.iteration_time * (1 - ROUNDING)
@@ -136,11 +136,11 @@ def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_pla
 def test_highest_throughput_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
     shared = share(*problem, job, harvest_of_idle=harvest)
     efficient = all_assignments(problem, shared).efficient()
-    asked = part * shared.points[0].speedup
-    answer = shared.highest_throughput(asked)
-    assert answer.point.speedup >= asked * (1 - ROUNDING)
+    requested = part * shared.points[0].speedup
+    answer = shared.highest_throughput(requested)
+    assert answer.point.speedup >= requested * (1 - ROUNDING)
     assert (answer.optimality == "exact") == (shared.optimality == "exact")
-    as_fast = efficient.time <= shared.single_gpu_iteration_time / asked
+    as_fast = efficient.time <= shared.single_gpu_iteration_time / requested
     if as_fast.any():
         most = efficient.throughput()[as_fast].max()
         assert most <= answer.point.throughput * optimality_factor(answer.optimality) * (1 + ROUNDING)
@@ -233,10 +233,10 @@ def test_a_faster_background_and_a_better_harvest_never_lower_the_throughput(pro
     ]
     faster = share(*problem, replace(job, measurements=tuple(halved)), harvest_of_idle=0.6)
     fuller = share(*problem, job, harvest_of_idle=1.0)
-    asked = part * slow.points[0].speedup
-    now = slow.highest_throughput(asked).point.throughput
+    requested = part * slow.points[0].speedup
+    now = slow.highest_throughput(requested).point.throughput
     for better in (faster, fuller):
-        most = better.highest_throughput(asked)
+        most = better.highest_throughput(requested)
         assert most.point.throughput * optimality_factor(most.optimality) >= now * (1 - ROUNDING)
     # Half the time per sample, plan by plan: twice the samples.
     assert [point.background_throughput for point in faster.points] == pytest.approx(
@@ -438,13 +438,13 @@ def test_more_gpus_than_samples_are_refused_with_the_requested_number():
         share(perfect(), 32, 16, background())
 
 
-@pytest.mark.parametrize("asked", [-1.0, float("nan")])
-def test_a_condition_is_a_number_of_samples(asked):
+@pytest.mark.parametrize("requested", [-1.0, float("nan")])
+def test_a_condition_is_a_number_of_samples(requested):
     shared = share(perfect(), 4, 16, background())
     with pytest.raises(InvalidValueError, match="background_throughput must be at least 0"):
-        shared.fastest(asked)
+        shared.fastest(requested)
     with pytest.raises(InvalidValueError, match="speedup must be positive"):
-        shared.highest_throughput(asked)
+        shared.highest_throughput(requested)
 
 
 def test_a_speedup_beyond_the_fastest_plan_raises_with_the_fastest_one():

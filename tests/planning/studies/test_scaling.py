@@ -224,7 +224,7 @@ def test_a_batch_without_known_steps_is_a_missing_point_and_is_not_chosen():
 
 
 def test_without_a_known_batch_batch_optimal_scaling_gives_reasons_for_the_smallest_and_largest():
-    """On 8 GPUs the profile wants 32 samples at least, and the table ends at 16."""
+    """On 8 GPUs the profile needs 32 samples at least, and the table ends at 16."""
     study = small_study(linear_profile((4, 8, 16)), StepsTable("mine", "trained", ((8, 800), (16, 100))))
     (why,) = {x.reason for x in study.missing if (x.strategy, x.gpus) == ("batch-optimal", 8)}
     assert why.startswith("no global batch on 8 GPUs has both layer times and steps; the smallest: ")
@@ -333,7 +333,7 @@ def vgg16() -> Profile:
 def test_vgg16_on_a100s_scales_as_in_figures_1_to_3(vgg16):
     """DeepPool, section 2, for VGG-11: its text, not its curves, with the example's steps and the paper's network.
 
-    Weak scaling stalls while batch-optimal scaling goes on (figure 1); the best per-GPU batch shrinks (figure 2);
+    Weak scaling stalls while batch-optimal scaling continues (figure 1); the best per-GPU batch shrinks (figure 2);
     with a slow network weak scaling beats strong scaling on 256 GPUs, with a fast one strong beats weak (figure 3).
     """
     study = scaling(vgg16, NAMED["example"], network_model="paper")

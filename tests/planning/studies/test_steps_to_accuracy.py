@@ -52,8 +52,8 @@ def test_fixed_samples_are_enough_and_not_a_step_too_many(batch):
 def tables():
     batches = st.lists(BATCHES, min_size=2, max_size=6, unique=True).map(sorted)
     return batches.flatmap(
-        lambda known: st.lists(st.integers(1, 10**9), min_size=len(known), max_size=len(known)).map(
-            lambda steps: StepsTable("drawn", "drawn", tuple(zip(known, steps, strict=True)))
+        lambda batches: st.lists(st.integers(1, 10**9), min_size=len(batches), max_size=len(batches)).map(
+            lambda steps: StepsTable("drawn", "drawn", tuple(zip(batches, steps, strict=True)))
         )
     )
 

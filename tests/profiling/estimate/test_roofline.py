@@ -1,4 +1,4 @@
-"""Seconds of kernels: against the closed form of each term, and in the order that physics asks for."""
+"""Seconds of kernels: against the closed form of each term, and in the physically expected order."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -92,7 +92,7 @@ class Residual(Chain):
 
 
 class Interleaved(Residual):
-    """Two branches, written in turns."""
+    """Model of two interleaved branches."""
 
     def forward(self, x):
         x = self.body[:3](x)
@@ -138,7 +138,7 @@ def test_stamps_change_no_gradient():
 
 
 class MakesItsOwnTensor(nn.Module):
-    """As the first state of a recurrent network: as many rows as there are samples, where they are."""
+    """Model that makes a tensor with a row per sample on their device, as the first state of a recurrent network."""
 
     def __init__(self):
         super().__init__()

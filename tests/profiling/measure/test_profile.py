@@ -37,7 +37,7 @@ class Small(nn.Module):
 
 
 class Deeper(Small):
-    """The same layers and one more."""
+    """Model with one layer more than :class:`Small`."""
 
     def __init__(self):
         super().__init__()

@@ -305,14 +305,14 @@ def deeppool(capfd, monkeypatch, tmp_path):
 
 
 def test_the_command_prints_a_table_and_the_next_command(deeppool, monkeypatch):
-    asked = []
+    calls = []
     made = Cluster(4, "mine", measured=measured_network({2: (1e-4, 1e-3, 1e-2), 4: (1e-3, 1e-2, 1e-1)}))
-    monkeypatch.setattr(measure, "measure_network", lambda *of, **options: asked.append((of, options)) or made)
+    monkeypatch.setattr(measure, "measure_network", lambda *of, **options: calls.append((of, options)) or made)
     code, out, _ = deeppool("network", "--ranks", "4", "--sizes", "8,4", "--seconds", "5", "-o", "mine.json")
     assert (code, dp.load("mine.json")) == (0, made)
     assert made.measured.table() in out
     assert out.endswith("Plan with it: deeppool plan PROFILE … --cluster mine.json\n")
-    (of, options) = asked[0]
+    (of, options) = calls[0]
     assert (of, options["sizes"], options["seconds"], options["name"]) == ((4,), (8, 4), 5.0, "mine")
 
 

@@ -70,11 +70,11 @@ def test_a_limit_for_all_is_as_if_the_trace_had_it():
 
 
 def test_each_distinct_combination_is_simulated_once(monkeypatch):
-    asked = []
+    calls = []
     real = job_costs.simulate_gpu
 
     def counting(plan, work, *rest, **options):
-        asked.append((id(plan), work.gpus, id(rest[1]), rest[2]))
+        calls.append((id(plan), work.gpus, id(rest[1]), rest[2]))
         return real(plan, work, *rest, **options)
 
     monkeypatch.setattr(job_costs, "simulate_gpu", counting)
@@ -87,8 +87,8 @@ def test_each_distinct_combination_is_simulated_once(monkeypatch):
     ]
     drawn = random_trace(kinds, jobs=40, interval=0.05, seed=1)
     simulate_cluster(drawn, CLUSTER, sources=SOURCES, interference=measured)
-    assert len(asked) == len(set(asked))
-    assert 1 < len(asked) <= 2 * len({work for _, work, _, _ in asked})
+    assert len(calls) == len(set(calls))
+    assert 1 < len(calls) <= 2 * len({work for _, work, _, _ in calls})
 
 
 @examples(60)

@@ -214,7 +214,7 @@ def front_plan(held, period):
 
 @st.composite
 def small_workloads(draw):
-    """Times in multiples of the brute force's tick, whole iterations between any two events that matter."""
+    """Draws workloads with times in multiples of the brute force's tick and whole iterations between events."""
     arrival = st.integers(0, 12)
     fronts = st.lists(st.tuples(arrival, st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=4)
     behinds = st.lists(st.tuples(arrival, st.integers(1, 8), st.integers(1, 3)), max_size=4)

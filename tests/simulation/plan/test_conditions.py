@@ -18,7 +18,7 @@ from deeppool.simulation.plan.conditions import Conditions, profiled_conditions
 from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.sampling import examples
-from tests.simulation.cluster.lone_gpus import iteration_time
+from tests.simulation.cluster.reference_chain import iteration_time
 from tests.strategies import chain_graphs, contested_problems, make_graph, problems, profile_from_times
 
 

@@ -98,7 +98,7 @@ def test_of_an_emulated_run_the_one_rank_counts():
 
 
 def test_gpus_that_differ_wait_for_each_other():
-    """Of two that compute 1 s and then meet, the mean waits for half of the mean distance between them."""
+    """Two GPUs compute 1 s and then synchronise: the mean wait is half of the mean distance of their ends."""
     plan = plan_of(layer("conv", 2, forward=0.4, backward=0.6, sync=0.25), gpus=2)
     made = replace(run(alone=1.3, beside=1.3), plan_iteration_time=plan.iteration_time)
     jitter = 0.1

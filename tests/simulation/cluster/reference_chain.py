@@ -1,11 +1,11 @@
 """Reference for ``deeppool.simulation.plan.stragglers``: a chain of layers on unlike GPUs, GPU by GPU in plain Python.
 
-No arrays, no fronts: whether a GPU waits is asked anew for each layer and each GPU.
+No arrays, no fronts: waits are computed separately for each layer and each GPU.
 """
 
 
 def iteration_time(plan, slowness, bandwidth=1.0):
-    """Seconds of one iteration of a chain whose all-reduces all wait for.
+    """Returns the seconds of one iteration of a chain whose all-reduces do not overlap.
 
     Args:
         plan: whose layers are a chain.
