@@ -183,7 +183,7 @@ def test_nodes_change_their_plan_through_the_folder_that_they_share(
     plan_file: Path, alone: list[float], tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"
-    program = (str(CHECKOUT / "tests" / "replanning_job.py"),)
+    program = (str(CHECKOUT / "tests" / "runs" / "replanning_job.py"),)
     with Torchrun(2, 1, (str(plan_file), str(kept)), tmp_path, program=program) as run:
         assert run.codes() == [0, 0], (run.errors(), (tmp_path / "0.err").read_text())
     told = json.loads(run.out())
