@@ -61,7 +61,7 @@ def edited(path: Path) -> None:
 
 def test_the_users_copy_runs_behind_a_token_on_this_machine_only(tmp_path: Path, lab: Lab) -> None:
     with LabCommand(tmp_path / "jupyter") as server:
-        assert f"Your notebooks are in {server.root}: what you edit there is kept" in server.log.read_text()
+        assert f"Your notebooks are in {server.root}: edited copies are kept" in server.log.read_text()
         assert len(server.token) >= 32
         for path in ("/api/contents", "/api/kernels", f"/files/{COPY}", "/lab"):
             assert refused(server.url + path)

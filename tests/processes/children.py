@@ -25,7 +25,10 @@ def children() -> list[psutil.Process]:
 
 def runs(process: psutil.Process, module: str) -> bool:
     """Whether a process was started to run a module of deeppool, as a new process or a fork."""
-    words = process.cmdline()
+    try:
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
+        return False  # ended, or ends just now
     return f"deeppool.{module}" in words or bool(words and words[0].startswith(f"deeppool.{module}:"))
 
 

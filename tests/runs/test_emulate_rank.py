@@ -26,13 +26,16 @@ def test_one_rank_of_eight_runs_on_one_core_and_lasts_as_long_as_the_plan(tmp_pa
     middle = len(found.layers) // 2
     # Rank 5 has the second half; the first takes so long elsewhere that rank 5 is idle most of the time.
     layers = [
-        dataclasses.replace(layer, gpus=(0,), gpu_count=1, forward=0.02, backward=0.02, reshard=0.0, sync=0.0)
+        dataclasses.replace(
+            layer, gpus=(0,), gpu_count=1, time=0.04, forward=0.02, backward=0.02, reshard=0.0, sync=0.0
+        )
         if index < middle
         else dataclasses.replace(layer, gpus=tuple(range(8)), gpu_count=8)
         for index, layer in enumerate(found.layers)
     ]
     total = sum(layer.reshard + layer.forward + layer.backward + layer.sync for layer in layers)
-    made = dataclasses.replace(found, layers=tuple(layers), iteration_time=total)
+    held = sum(layer.time * layer.gpu_count for layer in layers)
+    made = dataclasses.replace(found, layers=tuple(layers), iteration_time=total, gpu_seconds=held)
     arguments = ["run", str(dp.save(made, tmp_path / "plan.json")), "--emulate-rank", "5", "--steps", "3", "--json"]
     # An equal of the foreground: at the lowest priority it may get nothing where something else uses this core.
     result = CliRunner().invoke(app, [*arguments, "--background", EXAMPLE, "--policy", "naive"])

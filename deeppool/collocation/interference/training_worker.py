@@ -62,9 +62,11 @@ def training(name: str, batch: int, rest: Callable[..., None]) -> Callable[[], N
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     samples, labels = torch.randn(batch, *SHAPE), torch.zeros(batch, dtype=torch.long)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Conv2d):
-            module.register_forward_hook(rest)
+    convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    for index, module in enumerate(convolutions):
+        module.register_forward_hook(rest)
+        # The samples need no gradient, which torch warns of at a backward hook of the first one.
+        if index:
             module.register_full_backward_pre_hook(rest)
 
     def step() -> None:
