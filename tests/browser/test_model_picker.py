@@ -1,5 +1,7 @@
 """The picker in a real page: a model captured again by keyboard alone, and an error that is seen."""
 
+import pytest
+
 from tests.browser.lab import Lab, Notebook
 
 CELLS = ["import deeppool as dp", "panel = dp.widgets.ModelPicker('alexnet', (3, 64, 64))\npanel"]
@@ -11,6 +13,7 @@ def names(notebook: Notebook) -> list[str]:
     return found
 
 
+@pytest.mark.stress
 def test_a_model_is_captured_again_by_keyboard_and_its_graph_is_drawn(lab: Lab) -> None:
     notebook = lab.open(CELLS)
     panel = notebook.panel(".dp-model-picker")

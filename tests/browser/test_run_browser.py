@@ -1,5 +1,7 @@
 """Records of a folder in a real page: one shown, another one chosen, two compared, all by keyboard."""
 
+import pytest
+
 from tests.browser.lab import Lab
 
 RECORDS = """
@@ -19,6 +21,7 @@ for when, name in enumerate(["theirs.json", "plan.json", "a.json", "b.json"]):
 BROWSER = "browser = dp.widgets.RunBrowser('.')\nbrowser"
 
 
+@pytest.mark.stress
 def test_a_record_is_chosen_and_compared_by_keyboard(lab: Lab) -> None:
     notebook = lab.open([RECORDS, BROWSER])
     panel = notebook.panel(".dp-run-browser")

@@ -1,5 +1,7 @@
 """The timeline view in a page: its window and kinds by keyboard, at 8 and at 1,024 GPUs, and the export."""
 
+import pytest
+
 from tests.browser.lab import Lab
 
 CELLS = [
@@ -9,6 +11,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.stress
 def test_window_kinds_and_timelines_are_chosen_by_keyboard(lab: Lab) -> None:
     notebook = lab.open(CELLS)
     panel = notebook.panel(".dp-timeline-view")

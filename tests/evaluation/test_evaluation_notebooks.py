@@ -12,6 +12,7 @@ import deeppool as dp
 from deeppool.evaluation import Evaluation
 from deeppool.evaluation.notebooks import evaluate, find_notebooks, read_notebook
 from tests.notebooks.execute import EVALUATIONS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
+from tests.sampling import sampled
 
 LONGEST_CELL = 26
 """Lines; what needs more belongs into the library."""
@@ -96,7 +97,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", sampled(SMALL, "table1"))
 def test_a_notebook_leaves_a_record_that_its_report_shows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from deeppool.evaluation.execution import ExecutedNotebook
 from deeppool.evaluation.notebook_html import FIGURE
 from deeppool.evaluation.notebooks import evaluate, find_notebooks
 from tests.notebooks.execute import NAMES, ROOT, cells_of, is_figure, parameters_of
+from tests.sampling import STRESS, sampled
 
 EXAMPLE = "examples.two_branch:two_branch"
 TINY = {
@@ -47,6 +48,8 @@ RECORDS = {
     "your-own-model": {"own-profile.json": "Profile", "own-plan.json": "Plan", "own-training.json": "TrainingRecord"},
 }
 """What each leaves beside its report."""
+KEPT = ["burst-parallel", "your-own-model"]
+"""Run without `make stress`; browser tests run a third, and calls of all of them are checked against the library."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMIUM_ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -76,7 +79,7 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execute]:
         yield run
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, *KEPT))
 class TestExecuted:
     """Every notebook, run with tiny parameters."""
 
@@ -129,6 +132,7 @@ class TestAnswers:
         assert str(dp.load(folder / "run.json")) in result.summary
         assert "on 8 GPUs" in result.summary
 
+    @pytest.mark.stress
     def test_layers_are_measured_here_and_estimated_elsewhere(self, execute: Execute) -> None:
         result = execute("model-and-layers")
         folder = Path(result.html).parent
@@ -138,6 +142,7 @@ class TestAnswers:
         assert str(here) in result.summary
         assert str(elsewhere) in result.summary
 
+    @pytest.mark.stress
     def test_a_plan_keeps_the_limit_that_was_asked_for(self, execute: Execute) -> None:
         result = execute("planning")
         plan = dp.load(Path(result.html).parent / "plan-at-scale.json")
@@ -145,12 +150,14 @@ class TestAnswers:
         assert all(x.amplification <= 2.0 + 1e-9 for x in plan.layers)
         assert str(plan) in result.summary
 
+    @pytest.mark.stress
     def test_a_trace_holds_the_prediction_and_the_measurement(self, execute: Execute) -> None:
         folder = Path(execute("timelines").html).parent
         events = (folder / "timeline-trace.json").read_text()
         run = dp.load(folder / "timeline-run.json")
         assert events.count('"ph": "X"') == len(run.plan_timeline.spans) + len(run.timeline.spans)
 
+    @pytest.mark.stress
     def test_each_policy_is_run_and_a_bound_is_kept_in_the_record(self, execute: Execute) -> None:
         result = execute("collocation")
         folder = Path(result.html).parent
@@ -160,6 +167,7 @@ class TestAnswers:
         assert str(free) in result.summary
         assert str(bounded) in result.summary
 
+    @pytest.mark.stress
     def test_two_plans_are_compared_as_the_library_does(self, execute: Execute) -> None:
         result = execute("runs")
         folder = Path(result.html).parent
@@ -189,7 +197,7 @@ class TestAnswers:
 def test_reports_show_every_figure_without_a_network(execute: Execute, tmp_path: Path) -> None:
     from playwright.sync_api import Route, sync_playwright
 
-    results = [execute(name) for name in NAMES]
+    results = [execute(name) for name in (NAMES if STRESS else KEPT)]
     refused: list[str] = []
     broken: list[str] = []
 

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -140,3 +142,20 @@ def test_a_copy_that_the_user_has_is_kept(tmp_path: Path) -> None:
 def test_the_notebooks_themselves_are_not_opened() -> None:
     with pytest.raises(InvalidValueError, match="holds deeppool's own notebooks, which stay as they are"):
         copy_notebooks(ROOT / "tests" / ".." / "notebooks")
+
+
+def test_what_notebooks_call_is_there(tmp_path: Path) -> None:
+    for path in [*NOTEBOOKS, *EVALUATIONS]:
+        module = tmp_path / f"notebook_{path.stem.replace('-', '_')}.py"
+        module.write_text("\n\n".join(code_cells(path)), encoding="utf-8")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--no-error-summary", *map(str, tmp_path.glob("*.py"))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.stderr == ""
+    # Parameters of a notebook are of wider types than the library's: only what runs would fail by counts.
+    missing = re.compile(r"\[(attr-defined|name-defined|call-arg|call-overload|import-not-found|misc|syntax)\]$")
+    assert [line for line in checked.stdout.splitlines() if missing.search(line)] == []

@@ -243,7 +243,12 @@ def training(plan_file: Path, folder: Path) -> Iterator[Torchrun]:
             "rank 1 was lost: torchrun's process of rank 1 on ",
             marks=pytest.mark.stress,
         ),
-        (lambda run: run.process(0), signal.SIGKILL, "rank 0 of torchrun is gone; what rank 1 had started was ended"),
+        pytest.param(
+            lambda run: run.process(0),
+            signal.SIGKILL,
+            "rank 0 of torchrun is gone; what rank 1 had started was ended",
+            marks=pytest.mark.stress,
+        ),
         pytest.param(
             lambda run: psutil.Process(run.started[0].pid),
             signal.SIGINT,
