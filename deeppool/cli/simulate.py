@@ -280,14 +280,14 @@ def _simulate_workload(
     }
     machines = find_cluster(cluster, given["gpus"])
     with progress() as report:
-        told: Progress = report
+        on_progress: Progress = report
         if strategy == "all":
-            return compare_strategies(workload, machines, on_progress=told, **options)
+            return compare_strategies(workload, machines, on_progress=on_progress, **options)
         return simulate_cluster(
             workload,
             machines,
             strategy=strategy,
             foreground_gpus=given["foreground_gpus"],
-            on_progress=told,
+            on_progress=on_progress,
             **options,
         )

@@ -155,18 +155,18 @@ def start_here(cores: int | None) -> Joined:
     late = threading.Timer(START_SECONDS, host.kill)
     late.start()
     try:
-        told = host.stdout.readline()
+        answer = host.stdout.readline()
     except BaseException:
         host.kill()
         raise
     finally:
         late.cancel()
         host.stdout.close()
-    if not told:
+    if not answer:
         host.wait()
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         raise RunError(f"Ray does not start: {said[-1] if said else 'no output'} (its output is in {log})")
-    joined = Joined(json.loads(told)["address"], host.pid, psutil.Process(host.pid).create_time())
+    joined = Joined(json.loads(answer)["address"], host.pid, psutil.Process(host.pid).create_time())
     remember(joined)
     # This process does not wait for it: it continues when this one has ended.
     host.returncode = 0

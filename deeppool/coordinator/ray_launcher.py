@@ -145,8 +145,8 @@ class RayProcess:
 
     def exit_reason(self) -> str:
         """Returns how the process ended, with its last line of output, or that its machine does not answer."""
-        told: str | None = self._ask("exit_reason")
-        return "was lost: its machine does not answer" if told is None else told
+        reason: str | None = self._ask("exit_reason")
+        return "was lost: its machine does not answer" if reason is None else reason
 
     def kill(self) -> None:
         """Kills the process; it has ended already if its runtime has."""

@@ -12,7 +12,7 @@ notebook_html      HTML report of an executed notebook
 nightly            a nightly run of all notebooks
 nightly_record     the record of a nightly run: outcomes, numbers, checks
 observations       numbers in a notebook's output folder, layer times of profiles included
-noise              whether a number changed beyond its noise
+number_comparison  whether a number changed beyond its noise
 regression_report  a nightly run compared with earlier ones
 archive            the folder of nightly runs
 index              index page of a nightly run

@@ -153,8 +153,8 @@ def _summary(executed: Path) -> str:
 def main() -> None:
     """Executes the task given by the arguments and writes the answer."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    scratch, told = Path(sys.argv[1]), json.loads(sys.argv[2])
-    task = NotebookTask(**told | {"path": Path(told["path"]), "folder": Path(told["folder"])})
+    scratch, fields = Path(sys.argv[1]), json.loads(sys.argv[2])
+    task = NotebookTask(**fields | {"path": Path(fields["path"]), "folder": Path(fields["folder"])})
     answer: dict[str, Any]
     try:
         answer = {"executed": execute(task, scratch).to_json()}

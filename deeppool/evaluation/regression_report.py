@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from deeppool.evaluation.entries import Basis
 from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome, Observation
-from deeppool.evaluation.noise import HISTORY, SAME, NumberComparison, compare_numbers
+from deeppool.evaluation.number_comparison import HISTORY, SAME, NumberComparison, compare_numbers
 from deeppool.evaluation.tables import format_value
 from deeppool.planning.report.tables import render, table
 from deeppool.units import format_percent

@@ -26,8 +26,8 @@ class _Normalise(torch.autograd.Function):
         mean = x.mean(dims)
         squares = (x - _column(mean, x)).square().sum(dims)
         mine = torch.cat([mean.new_full((1,), count), mean, squares])
-        told = torch.stack(group.gather(mine))
-        counts, (means, deviations) = told[:, :1], told[:, 1:].chunk(2, dim=1)
+        gathered = torch.stack(group.gather(mine))
+        counts, (means, deviations) = gathered[:, :1], gathered[:, 1:].chunk(2, dim=1)
         total = counts.sum()
         mean = (counts * means).sum(0) / total
         variance = (deviations + counts * (means - mean).square()).sum(0) / total

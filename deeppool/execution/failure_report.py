@@ -44,14 +44,14 @@ def report_failure(commands: CommandChannel, error: BaseException, doing: str) -
         doing: activity of the process.
     """
     try:
-        told = describe_failure(error, doing)
-        commands.answer("failed", **told)
+        failure = describe_failure(error, doing)
+        commands.answer("failed", **failure)
     except RuntimeError as second:
         # torch raises one wherever this process is when a loader's end is signalled: most often while it waits for
         # samples, but here too.
-        told = describe_failure(second, doing)
-        commands.answer("failed", **told)
-    return told
+        failure = describe_failure(second, doing)
+        commands.answer("failed", **failure)
+    return failure
 
 
 def describe_failure(error: BaseException, doing: str) -> dict[str, Any]:
@@ -106,15 +106,15 @@ def _loader_text(error: BaseException) -> str:
     One is a signal from the kernel, with the signal or exit code. Another finds the process gone, and has neither
     unless the first one woke it. The third finds the process ending, also without either.
     """
-    told: list[re.Match[str]] = []
+    matches: list[re.Match[str]] = []
     step: BaseException | None = error
     while step is not None:
         if found := _LOADER.search(str(step)):
-            told.append(found)
+            matches.append(found)
         step = step.__cause__ or step.__context__
-    if not told:
+    if not matches:
         return f"it ended while it sent samples ({_last_line(error)})"
-    known = next((found for found in told if found["signal"] or found["code"]), told[0])
+    known = next((found for found in matches if found["signal"] or found["code"]), matches[0])
     if known["signal"]:
         reason = f"was killed by a signal ({known['signal']})"
     else:

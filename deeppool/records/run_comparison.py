@@ -73,8 +73,8 @@ class RunComparison:
 
     def __str__(self) -> str:
         surely = [change for change in self.figures if change.verdict == "beyond noise"]
-        told = ", ".join(f"{change.name} {format_change(change)}" for change in surely) or "nothing"
-        return f"{self.before} → {self.after}: {told} beyond noise"
+        changes = ", ".join(f"{change.name} {format_change(change)}" for change in surely) or "nothing"
+        return f"{self.before} → {self.after}: {changes} beyond noise"
 
 
 def compare_runs(before: RunRecord, after: RunRecord) -> RunComparison:

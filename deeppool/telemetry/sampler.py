@@ -85,7 +85,7 @@ class Sampler:
                 if self._closing.wait(due - time.perf_counter()):
                     break
                 self._samples.append(self._sample())
-                self._tell()
+                self._notify()
         finally:
             for meter in self._gpu_meters:
                 meter.close()
@@ -100,7 +100,7 @@ class Sampler:
             processes=self._process_meter.read(),
         )
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for on_sample in list(self._watchers):
             try:
                 on_sample()

@@ -86,7 +86,7 @@ def test_the_newest_run_is_found_by_the_workflows_command(tmp_path: Path) -> Non
 
 def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
     from deeppool.evaluation.archive import KEEP
-    from deeppool.evaluation.noise import FLOOR, GROUP_SCALES, HISTORY, MIN_RUNS, SCALES
+    from deeppool.evaluation.number_comparison import FLOOR, GROUP_SCALES, HISTORY, MIN_RUNS, SCALES
 
     assert (KEEP, HISTORY, MIN_RUNS, SCALES, GROUP_SCALES, FLOOR) == (30, 14, 5, 5.0, 4.0, 0.02)
     words = " ".join(TEXT.split())

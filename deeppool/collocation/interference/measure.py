@@ -73,7 +73,7 @@ def measure_interference(
         names = list(bench.arrangements)
         with_waits = found.kind == "cpu" and "lowest" in names and bool(lengths)
         with_transfers = with_waits and found.count >= RANKS
-        told = _progress_of_parts(
+        reports = _progress_of_parts(
             report,
             {
                 "pairs of kernels": (len(names) + 0.5) * len(chosen) ** 2,
@@ -81,12 +81,12 @@ def measure_interference(
                 "transfers": with_transfers * 1.5 * PAIRS_IN_A_WAIT,
             },
         )
-        rates = measure_rates(bench, len(chosen), seconds, rounds, told["pairs of kernels"])
+        rates = measure_rates(bench, len(chosen), seconds, rounds, reports["pairs of kernels"])
     measured = None
     if with_waits:
-        measured = IdleHarvest(lengths, measure_waits(lengths, PAIRS_IN_A_WAIT * seconds, rounds, told["waits"]))
+        measured = IdleHarvest(lengths, measure_waits(lengths, PAIRS_IN_A_WAIT * seconds, rounds, reports["waits"]))
     if measured is not None and with_transfers:
-        within = measure_transfers(PAIRS_IN_A_WAIT * seconds, rounds, told["transfers"])
+        within = measure_transfers(PAIRS_IN_A_WAIT * seconds, rounds, reports["transfers"])
         measured = replace(measured, in_transfers=within)
     report("done", 1.0)
     return Interference(
@@ -105,12 +105,12 @@ def measure_interference(
 
 def _progress_of_parts(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:
     """Returns, per part of the measurement with its expected seconds, a callback for the share of it that is done."""
-    told: dict[str, Callable[[float], None]] = {}
+    reports: dict[str, Callable[[float], None]] = {}
     since, whole = 0.0, sum(parts.values())
     for what, length in parts.items():
-        told[what] = partial(_report_part, report, what, since / whole, length / whole)
+        reports[what] = partial(_report_part, report, what, since / whole, length / whole)
         since += length
-    return told
+    return reports
 
 
 def _report_part(report: Progress, what: str, since: float, length: float, share: float) -> None:

@@ -25,7 +25,8 @@ A number that no clock made and that was equal in all earlier runs must be equal
 False reports, for normal noise of a single number: of 3 %, fewer than 1 in 1,000 after five runs or more; of 10 %, far
 above the floor, 3 in 100 after five runs and 2 in 1,000 after fourteen. Detection of a layer that became 20 % slower at
 three batch sizes: where layer times vary by 2 %, in 98 of 100 cases in the second run and always from the fourth on;
-by 3 %, 67 and 99 after a week; by 5 %, 21 and 62 (tests/evaluation/test_noise.py, test_regression_report.py).
+by 3 %, 67 and 99 after a week; by 5 %, 21 and 62 (test_number_comparison.py and test_regression_report.py in
+tests/evaluation).
 """
 
 import math

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.evaluation.nightly_record import Observation
-from deeppool.evaluation.noise import compare_numbers, robust_scale
+from deeppool.evaluation.number_comparison import compare_numbers, robust_scale
 from tests.sampling import examples
 
 NUMBERS = 2000
