@@ -35,15 +35,14 @@ def replan(
     """
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan
-    from deeppool.planning.planner import plan_from_costs
-    from deeppool.planning.replanning.replan import HYSTERESIS, costs_for_replan
-    from deeppool.planning.replanning.replan import replan as plan_again
+    from deeppool.planning.replanning.replan import HYSTERESIS, costs_for_replan, plan_again
+    from deeppool.planning.replanning.replan import replan as replan_run
     from deeppool.records.run_record import RunRecord
 
     if output is not None:
         serialization.check_writable(output)
     ran = serialization.read(plan_file, Plan)
-    found = plan_again(
+    found = replan_run(
         ran,
         read_profile(profile_file),
         serialization.read(run_file, RunRecord),
@@ -52,7 +51,7 @@ def replan(
     if output is not None and found.recommended:
         # With the prices of other GPU counts, so that the file can be explained as any plan's.
         costs = costs_for_replan(ran, found.profile)
-        serialization.write(plan_from_costs(found.profile, costs, ran.amplification_limit, ran.limit_scope), output)
+        serialization.write(plan_again(ran, found.profile, costs), output)
     elif output is not None:
         serialization.write(ran, output)
     show(found, as_json, found.explain)

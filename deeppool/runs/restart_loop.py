@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from deeppool.base.sharing import Sharing
-from deeppool.errors import InvalidValueError, RankFailedError, RankRefusedError, RunCancelledError
+from deeppool.errors import InvalidValueError, PlanError, RankFailedError, RankRefusedError, RunCancelledError
 from deeppool.execution import checkpoint
 from deeppool.execution.ranks import Ranks
 from deeppool.planning.plan import Plan
@@ -129,7 +129,13 @@ class RestartLoop:
     def _replan(self, ranks: Ranks, trigger: ReplanTrigger, folder: Path) -> None:
         """Plans with the measured times; if the new plan is accepted, the ranks change to it without losing state."""
         progress, settings = self._progress, self._settings
-        found = replan(self._plan, trigger.profile, self.record())
+        try:
+            found = replan(self._plan, trigger.profile, self.record())
+        except PlanError as error:
+            # Without a proposal the training goes on as it was.
+            progress.proposal = f"no other plan: {error}"
+            settings.report(progress.proposal, progress.updates / settings.steps)
+            return
         progress.proposal = str(found)
         settings.report(progress.proposal, progress.updates / settings.steps)
         if trigger.decide is None or not trigger.decide(found):

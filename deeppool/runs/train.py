@@ -14,6 +14,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.job import Progress
 from deeppool.planning.plan import Plan
+from deeppool.planning.replanning.profile_correction import check_profile_matches
 from deeppool.planning.replanning.replan import Replan
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
@@ -75,6 +76,7 @@ def train(
 
     Raises:
         InvalidValueError: an argument out of range, a checkpoint of another training, or an invalid background.
+        PlanError: ``profile`` is of another graph, device or precision than the plan.
         RankFailedError: a rank died, hung or could not reach the others, and no restart was left; every process has
             ended by then. A rank that refuses to continue, for example because the disk is full or the loss is not
             finite, is not started again.
@@ -94,6 +96,8 @@ def train(
             f"replan_after must be at least 1 and needs the plan's profile, got {replan_after} and "
             f"{'no profile' if profile is None else 'a profile'}"
         )
+    if replan_after is not None and profile is not None:
+        check_profile_matches(plan, profile)
     launcher = launcher or LocalLauncher(plan.device, plan.gpus)
     if replan_after is not None and on_proposal is not None and checkpoints is None and not launcher.same_files:
         raise InvalidValueError(

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,11 +16,14 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.cli import app
-from deeppool.errors import DocumentError, InvalidValueError, RankFailedError, RunError
+from deeppool.errors import DocumentError, InvalidValueError, PlanError, RankFailedError, RunError
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.profiling.table import Profile
+from deeppool.runs import restart_loop
+from deeppool.runs.restart_loop import RestartLoop
+from deeppool.runs.training_state import ReplanTrigger
 from deeppool.training.data import SampleOrder, ShardReader
 from examples import own_training
 from tests.processes.children import runs
@@ -145,11 +150,13 @@ def test_a_killed_rank_costs_only_the_updates_since_the_last_checkpoint(whole, t
 
 
 @pytest.mark.processes
-def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole) -> None:
+@pytest.mark.parametrize("overlap_sync", [False, pytest.param(True, marks=pytest.mark.stress)])
+def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_sync: bool) -> None:
     expected, _ = whole
     graph = make_job().capture().graph
     # A plan made as if nothing gained from a second GPU; the profile knows better.
-    cautious = dp.plan(profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers)), 2, BATCH)
+    flat = profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers))
+    cautious = dp.plan(flat, 2, BATCH, overlap_sync=overlap_sync)
     assert {layer.gpu_count for layer in cautious.layers} == {1}
     seen = []
     record = dp.train(
@@ -162,10 +169,27 @@ def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole) -> None:
     )
     (found,) = seen
     assert max(layer.gpu_count for layer in found.after.layers) == 2
+    assert found.after.overlap_sync == overlap_sync
     assert record.switched
     assert record.proposal == str(found)
     assert record.stages[0].gpus == (0, 1)
     assert losses(record) == pytest.approx(losses(expected), rel=1e-4)
+
+
+def test_a_training_without_another_plan_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_):
+        raise PlanError("nothing fits")
+
+    reports = []
+    settings = SimpleNamespace(report=lambda *of: reports.append(of), steps=6)
+    loop = RestartLoop(make_plan(2), None, settings)
+    monkeypatch.setattr(restart_loop, "replan", refuse)
+    monkeypatch.setattr(loop, "record", lambda: None)
+    trigger = ReplanTrigger(3, make_profile(), lambda found: True)
+    loop._replan(None, trigger, tmp_path)
+    assert reports == [("no other plan: nothing fits", 0)]
+    assert loop._progress.proposal == "no other plan: nothing fits"
+    assert not loop._progress.switched
 
 
 @pytest.mark.processes
@@ -304,6 +328,12 @@ def test_an_invalid_job_is_reported_in_one_line(job: str, phrase: str, tmp_path:
     plan = dp.save(make_plan(2), tmp_path / "plan.json")
     with pytest.raises(InvalidValueError, match=phrase):
         app(["train", str(plan), job, "--steps", "1"])
+
+
+def test_a_profile_of_another_device_is_refused_at_the_start() -> None:
+    other = replace(make_profile(), device_name="another device")
+    with pytest.raises(PlanError, match="give the profile that the plan was made of"):
+        dp.train(make_plan(2), make_job(), steps=6, replan_after=3, profile=other)
 
 
 def test_a_launcher_without_a_shared_folder_refuses_proposals_at_the_start() -> None:

@@ -25,4 +25,4 @@ def data_parallel_time(costs: CostTable, *, overlap_sync: bool = False) -> float
         return float(costs.compute[:, -1].sum() + sync.sum())
     everywhere = replace(costs, sync=np.column_stack([costs.sync[:, :-1], sync]))
     last = (len(costs.gpu_counts) - 1,) * len(layers)
-    return Placement(everywhere, last, (0,) * len(layers), overlap_sync=True).schedule.iteration_time
+    return Placement(everywhere, last, (0,) * len(layers), overlap_sync=True).iteration_time

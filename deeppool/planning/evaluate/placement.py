@@ -74,7 +74,9 @@ class Placement:
 
     @property
     def iteration_time(self) -> float:
-        """Seconds of both passes."""
+        """Seconds of an iteration."""
+        if self.overlap_sync:
+            return self.schedule.iteration_time
         return self._seconds_of(self.tree, self._passes)
 
     @property

@@ -2,20 +2,20 @@
 
 The measured times correct the profile (see ``profile_correction``), the old plan is costed again with the corrected
 times, and the search runs again with the options of the old plan. With the costs of the old profile, only
-layers whose times changed are costed again.
+layers whose times changed are costed again. Where all-reduces overlap the backward pass, measured times of it include
+what they slow it down by.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
-from deeppool.errors import InvalidValueError, PlanError
+from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.baselines import data_parallel_time
-from deeppool.planning.evaluate.timing import pass_duration
+from deeppool.planning.evaluate.schedule import busy_gpu_seconds, order_of, schedule
 from deeppool.planning.layer_assignment import WHOLE_ITERATION, LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan_from_costs
@@ -123,20 +123,29 @@ def replan(
     """
     if not 0 <= hysteresis < 1:
         raise InvalidValueError(f"hysteresis must be a fraction from 0 up to 1, got {hysteresis:g}")
-    if plan.overlap_sync:
-        raise PlanError(
-            "the plan has all-reduces that overlap the backward pass, which runs do not do yet, so a run's times "
-            "do not apply to it (plan without overlap_sync)"
-        )
     started = time.perf_counter()
     corrected = correct_profile(profile, plan, live, noise=noise)
     known = costs_for_replan(plan, profile) if prices is None else prices
     _check_costs(known, plan, profile)
     costs = reprice(known, corrected.profile, corrected.layers)
-    after = plan_from_costs(corrected.profile, costs, plan.amplification_limit, plan.limit_scope, explained=False)
+    after = plan_again(plan, corrected.profile, costs, explained=False)
     before = _at_new_times(plan, corrected.profile, costs, after)
     search_time = time.perf_counter() - started
     return _record(corrected, describe_source(live), before, after, hysteresis, search_time)
+
+
+def plan_again(plan: Plan, profile: Profile, costs: CostTable, *, explained: bool = True) -> Plan:
+    """Returns the plan that the search finds with the options of another plan."""
+    return plan_from_costs(
+        profile,
+        costs,
+        plan.amplification_limit,
+        plan.limit_scope,
+        search=plan.search,
+        overlap_sync=plan.overlap_sync,
+        optimizer=plan.optimizer,
+        explained=explained,
+    )
 
 
 def costs_for_replan(plan: Plan, profile: Profile) -> CostTable:
@@ -207,8 +216,10 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
     alone = [time_of(index, plan.global_batch) for index in range(len(plan.layers))]
     shared = [time_of(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
     layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, strict=True))
-    iteration_time = _iteration_time(plan, layers)
-    gpu_seconds = sum(layer.time * layer.gpu_count for layer in layers)
+    times = schedule(order_of(plan.tree, plan.gpu_sets), plan.gpu_sets, layers, overlap_sync=plan.overlap_sync)
+    iteration_time, gpu_seconds = times.iteration_time, sum(layer.time * layer.gpu_count for layer in layers)
+    if plan.overlap_sync:
+        gpu_seconds = busy_gpu_seconds(times, plan.gpu_sets, layers)
     far = [a.extrapolated or b.extrapolated for a, b in zip(shared, alone, strict=True)]
     same = all(old.gpus == new.gpus for old, new in zip(layers, best.layers, strict=True))
     return replace(
@@ -217,7 +228,7 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
         extrapolated_layers=tuple(layer.name for layer, beyond in zip(layers, far, strict=True) if beyond),
         layers=layers,
         iteration_time=iteration_time,
-        data_parallel_iteration_time=data_parallel_time(costs),
+        data_parallel_iteration_time=data_parallel_time(costs, overlap_sync=plan.overlap_sync),
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
@@ -240,16 +251,10 @@ def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime) -> La
 
 def _bound(iteration_time: float, best: Plan) -> str:
     """Returns the optimality of a plan that the search did not choose."""
+    if best.optimality == "heuristic":
+        return best.optimality
     factor = optimality_factor(best.optimality) * iteration_time / best.iteration_time
     return certificate(factor) if factor > 1 else "bound 1.000"
-
-
-def _iteration_time(plan: Plan, layers: Sequence[LayerAssignment]) -> float:
-    """Returns the iteration time of the plan with other layer times."""
-    tree, gpus = plan.tree, plan.gpu_sets
-    return pass_duration(tree, gpus, lambda i: layers[i].reshard / 2 + layers[i].forward) + pass_duration(
-        tree, gpus, lambda i: layers[i].backward + layers[i].sync + layers[i].reshard / 2
-    )
 
 
 def _replan_text(record: Replan) -> str:

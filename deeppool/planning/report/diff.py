@@ -12,7 +12,7 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.report.tables import render, table
 from deeppool.units import format_bytes, format_percent, format_seconds
 
-Value = int | float | str | tuple[int, ...] | None
+Value = bool | int | float | str | tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ class PlanDiff:
     layers: tuple[LayerChange, ...]
     """Changed layers in the model's order. Changes of branches that run side by side do not add up."""
     unchanged_layers: int
+    memory: TotalChange | None = None
+    """Bytes on the GPU that holds most; None if either plan lacks them."""
 
     def explain(self) -> str:
         """Returns tables of the changes: the request, the totals, and a line for each changed layer."""
@@ -117,7 +119,13 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
         amplification=_change(before.amplification, after.amplification),
         layers=layers,
         unchanged_layers=len(before.layers) - len(layers),
+        memory=_change(_peak(before), _peak(after)) if before.memory and after.memory else None,
     )
+
+
+def _peak(plan: Plan) -> int:
+    """Returns the bytes on the GPU that holds most."""
+    return max(use.total for use in plan.memory)
 
 
 def _change(before: float, after: float) -> TotalChange:
@@ -131,12 +139,15 @@ def _request_changes(before: Plan, after: Plan) -> tuple[RequestChange, ...]:
 
 def _request(plan: Plan) -> dict[str, Value]:
     """Returns the options of the request."""
-    cluster = plan.cluster
+    cluster, network = plan.cluster, plan.cluster.measured
     return {
         "gpus": plan.gpus,
         "global_batch": plan.global_batch,
         "amplification_limit": plan.amplification_limit,
         "limit_scope": plan.limit_scope,
+        "search": plan.search,
+        "overlap_sync": plan.overlap_sync,
+        "optimizer": plan.optimizer,
         "gpu_counts": plan.gpu_counts,
         "network_model": plan.network_model,
         "cluster": cluster.name,
@@ -145,6 +156,8 @@ def _request(plan: Plan) -> dict[str, Value]:
         "inside_latency": cluster.inside.latency,
         "between_bandwidth": cluster.between.bandwidth,
         "between_latency": cluster.between.latency,
+        "measured_network": f"{network.ranks} ranks, {network.backend}, {network.date}" if network else None,
+        "memory": cluster.memory,
         "profile": plan.profile_fingerprint,
         "provenance": plan.provenance,
         "device": plan.device_name,
@@ -195,8 +208,11 @@ def _diff_text(changes: PlanDiff) -> str:
         ("iteration time", changes.iteration_time, format_seconds),
         ("GPU-seconds", changes.gpu_seconds, format_seconds),
         ("amplification", changes.amplification, lambda ratio: f"{ratio:.2f}"),
+        ("memory of the fullest GPU", changes.memory, format_bytes),
     ):
-        relative = f" ({format_percent(total.change / total.before)})"
+        if total is None:
+            continue
+        relative = f" ({format_percent(total.change / total.before)})" if total.before else ""
         totals.add_row(name, text(total.before), text(total.after), _signed(total.change, text) + relative)
     parts.append(totals)
     if changes.layers:
@@ -218,6 +234,8 @@ def _value(name: str, value: Value) -> str:
         return "none"
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
+    if name == "memory" and not isinstance(value, str):
+        return format_bytes(value)
     if name.endswith("_bandwidth") and not isinstance(value, str):
         return f"{format_bytes(value)}/s"
     if name.endswith("_latency") and not isinstance(value, str):

@@ -25,6 +25,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
+from deeppool.errors import PlanError
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.frontier_dp import LabelSolver
@@ -99,9 +100,19 @@ class Frontier:
         return tuple(point for point in self.points if (point.memory or 0) <= capacity)
 
     def within(self, amplification_limit: float | None) -> FrontierPoint:
-        """Returns the fastest plan under a limit on the iteration's amplification, fitting into memory or not."""
+        """Returns the fastest plan under a limit on the iteration's amplification, fitting into memory or not.
+
+        Raises:
+            PlanError: every plan spends more.
+        """
         if amplification_limit is None:
             return self.points[0]
+        least = self.points[-1].amplification
+        if not amplification_limit * (1 + TOLERANCE) >= least:
+            raise PlanError(
+                f"no plan of {self.model} within amplification {amplification_limit:g}: the least is {least:.4g}, of "
+                f"the plan that takes {format_seconds(self.points[-1].iteration_time)} (use a larger limit)"
+            )
         # Amplification descends along the points.
         position = bisect_left(
             self.points, -amplification_limit * (1 + TOLERANCE), key=lambda point: -point.amplification

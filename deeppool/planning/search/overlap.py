@@ -90,7 +90,7 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
 
 
 def _time(plan: Placement) -> float:
-    return plan.schedule.iteration_time
+    return plan.iteration_time
 
 
 def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] | None = None) -> Placement:

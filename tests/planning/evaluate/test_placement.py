@@ -1,6 +1,7 @@
 """Placement: free widths worked out by hand, changes against the whole model timed again."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.search import search
+from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.random_problems import SHAPES, random_problem
 from tests.planning.search.test_search import Definition
 from tests.strategies import make_graph, profile_from_times
@@ -105,6 +107,18 @@ def test_layer_times_follow_the_definitions(shape):
             work = sum(time * count for time, (count, _) in zip(times, places(placement), strict=True))
             assert placement.gpu_seconds == pytest.approx(work, rel=1e-12)
             assert placement.iteration_time == pytest.approx(definition.iteration_time(places(placement)), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_iteration_time_with_overlap_is_that_of_the_events(shape):
+    shorter = 0
+    for number in range(20):
+        definition, made, _, _ = placements(shape, number)
+        overlapping = replace(made, overlap_sync=True)
+        events, _ = iteration_with_overlap(definition, places(overlapping))
+        assert overlapping.iteration_time == pytest.approx(events, rel=1e-9)
+        shorter += overlapping.iteration_time < made.iteration_time * (1 - 1e-9)
+    assert shorter
 
 
 @pytest.mark.parametrize("shape", SHAPES)

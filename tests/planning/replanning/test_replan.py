@@ -19,6 +19,7 @@ from deeppool.planning.replanning import replan as module
 from deeppool.planning.replanning.replan import costs_for_replan, replan
 from deeppool.records import files
 from tests.costs.test_table import with_times_scaled
+from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.replanning.test_profile_correction import run_with
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
 from tests.sampling import examples
@@ -110,6 +111,55 @@ def test_gain_is_the_difference_to_the_plan_made_from_scratch(data, problem, lim
         assert again.over_limit == tuple(x.name for x, value in amplifications if value > limit * (1 + ROUNDING))
     # Only a plan that broke its limit can be faster than the best one that keeps it.
     assert again.gain >= -rounding or again.over_limit or again.after.optimality != "exact"
+
+
+OPTIONS = (
+    {"overlap_sync": True},
+    {"overlap_sync": True, "optimizer": "adam"},
+    {"search": "published"},
+    {"optimizer": "adam"},
+)
+
+
+@examples(40)
+@given(problems(made_of=repeating_profiles), st.sampled_from(LIMITS), st.sampled_from(OPTIONS))
+def test_replanning_keeps_every_option(problem, limit, options):
+    made = plan(*problem, limit, **options)
+    again = replan(made, problem[0], run_with(made), hysteresis=0)
+    assert without_prices(again.after) == without_prices(made)
+    assert again.changes.request == ()
+    for total in ("iteration_time", "gpu_seconds", "data_parallel_iteration_time"):
+        assert getattr(again.before, total) == pytest.approx(getattr(made, total), rel=1e-12)
+    assert (again.before.optimality, again.recommended) == (made.optimality, False)
+
+
+@examples(40)
+@given(
+    problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5))),
+    st.sampled_from([0.1, 0.5, 3.0, 20.0]),
+    st.sampled_from(LIMITS),
+)
+def test_an_overlapping_plan_is_timed_again_with_its_overlap(problem, factor, limit):
+    profile, cluster, batch = problem
+    made = plan(*problem, limit, overlap_sync=True)
+    slow = made.layers[-1].name
+    again = replan(made, profile, {slow: live_of(made, factor)[slow]}, noise=0)
+    truth = with_times_scaled(profile, {x.signature for x in profile.graph.layers if x.name == slow}, factor)
+    expected, _ = iteration_with_overlap(Definition(truth, cluster, batch), places_of(made))
+    assert again.before.iteration_time == pytest.approx(expected, rel=1e-9)
+    best = plan(truth, cluster, batch, limit, overlap_sync=True)
+    assert again.after.iteration_time == pytest.approx(best.iteration_time, rel=1e-9)
+    for old in (again.before, again.after):
+        assert old.overlap_sync
+        assert old.data_parallel_iteration_time == pytest.approx(best.data_parallel_iteration_time, rel=1e-9)
+
+
+def test_a_published_plan_that_is_not_the_best_one_claims_no_bound():
+    profile, cluster = one_layer(1.8e-3 / 16)[1], one_layer(1.8e-3 / 16)[0].cluster
+    made = plan(profile, cluster, 16, search="published")
+    again = replan(made, profile, live_of(made, 2.0))
+    assert counts_of(again.after) != counts_of(made)
+    assert (again.before.optimality, again.after.optimality) == ("heuristic", "heuristic")
 
 
 @examples(60)

@@ -1,6 +1,7 @@
 """Differences of two plans: every change named once, and the parts add up."""
 
 import dataclasses
+import inspect
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import PlanError
+from deeppool.planning.evaluate.memory import MemoryUse
 from deeppool.planning.planner import plan
 from deeppool.planning.report.diff import RequestChange, TotalChange, diff
 from deeppool.records import files
@@ -101,6 +103,10 @@ SLOW = Link(1e9, 1e-3, "made by hand")
         ({"gpu_counts": (1, 2, 4)}, [("gpu_counts", (1, 2), (1, 2, 4))]),
         ({"global_batch": 32}, [("global_batch", 64, 32)]),
         ({"network_model": "paper"}, [("network_model", "ring", "paper")]),
+        ({"overlap_sync": True}, [("overlap_sync", False, True)]),
+        ({"search": "published"}, [("search", "exact", "published")]),
+        ({"optimizer": "adam"}, [("optimizer", "momentum", "adam")]),
+        ({"cluster": Cluster(4, memory=16e9)}, [("memory", 40e9, 16e9)]),
         ({"profile_fingerprint": "q"}, [("profile", "p", "q")]),
         ({"provenance": "estimated"}, [("provenance", "measured", "estimated")]),
         ({"device_name": "Other CPU"}, [("device", "Test CPU", "Other CPU")]),
@@ -122,6 +128,36 @@ def test_different_requests_are_named(replaced, expected):
     before = two_layer_plan()
     found = diff(before, dataclasses.replace(before, **replaced)).request
     assert [(item.name, item.before, item.after) for item in found] == expected
+
+
+def test_every_option_of_a_plan_is_compared():
+    before = two_layer_plan()
+    after = dataclasses.replace(
+        before,
+        cluster=Cluster(8, "other", 4, SLOW, SLOW, None),
+        gpus=8,
+        profile_fingerprint="q",
+        global_batch=32,
+        amplification_limit=None,
+        limit_scope="iteration",
+        search="published",
+        gpu_counts=(1, 2, 4),
+        network_model="paper",
+        overlap_sync=True,
+        optimizer="adam",
+    )
+    assert set(inspect.signature(plan).parameters) <= {item.name for item in diff(before, after).request}
+
+
+def test_memory_of_the_fullest_gpu_is_compared():
+    use = MemoryUse((0,), 4, 4, 4, 0, 0, 2**30, ())
+    before = dataclasses.replace(two_layer_plan(), memory=(use, dataclasses.replace(use, gpus=(1,), total=5)))
+    after = dataclasses.replace(before, memory=(dataclasses.replace(use, total=2**31),), optimizer="adam")
+    changes = diff(before, after)
+    assert changes.memory == TotalChange(2**30, 2**31, 2**30)
+    assert "fullest GPU" in changes.explain()
+    assert "+1.0 GiB (+100.0 %)" in changes.explain()
+    assert diff(before, dataclasses.replace(after, memory=())).memory is None
 
 
 def test_plans_of_different_graphs_are_refused_with_both_fingerprints():
@@ -186,6 +222,7 @@ def test_diff_read_back_is_the_diff_written(tmp_path):
 @pytest.mark.parametrize("counts", [(1, 2, 4), (1,)])
 def test_request_values_keep_their_kind_in_a_file(tmp_path, counts):
     before = two_layer_plan()
-    changes = diff(before, dataclasses.replace(before, gpu_counts=counts, global_batch=32))
+    changes = diff(before, dataclasses.replace(before, gpu_counts=counts, global_batch=32, overlap_sync=True))
     path = serialization.write(changes, tmp_path / "diff.json")
     assert files.load(path).request == changes.request
+    assert [type(item.after) for item in files.load(path).request] == [type(item.after) for item in changes.request]

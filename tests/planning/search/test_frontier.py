@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deeppool.base import serialization
 from deeppool.base.cancellation import Cancellation
 from deeppool.cluster.cluster import Cluster
-from deeppool.errors import RunCancelledError
+from deeppool.errors import PlanError, RunCancelledError
 from deeppool.planning.planner import frontier, plan
 from deeppool.planning.search import frontier as planning_frontier
 from deeppool.planning.search import labels
@@ -65,6 +65,16 @@ def test_every_point_is_what_its_gpu_counts_cost(problem):
         assert point.gpu_seconds == pytest.approx(work, rel=1e-9)
         assert point.amplification == pytest.approx(work / found.single_gpu_iteration_time, rel=1e-9)
     assert [point.iteration_time for point in found.points] == sorted(point.iteration_time for point in found.points)
+
+
+def test_a_limit_below_every_point_names_the_least():
+    profile = profile_from_times(make_graph([()], parameter_bytes=[0]), [lambda b: 1e-3 + 1e-4 * b])
+    found = frontier(profile, Cluster(2), 16)
+    least = found.points[-1]
+    assert found.within(least.amplification) == least
+    for limit in (0.5, 0.0, math.nan):
+        with pytest.raises(PlanError, match=rf"within amplification {limit:g}: the least is {least.amplification:g}, "):
+            found.within(limit)
 
 
 @examples(40)
