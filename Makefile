@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# For two cores: many tests wait for other processes.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes start in a run of the tests: none of them should compile deeppool again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,13 +30,13 @@ check: .venv/.installed-test  ## lint and check types
 
 test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
-	$(BIN)/pytest $(TWO) -m "not stress"
+	$(BIN)/pytest $(WORKERS) -m "not stress"
 
 soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more than half an hour
 	DEEPPOOL_SOAK_CYCLES=200 $(BIN)/pytest -s tests/execution/test_soak.py
 
 stress: .venv/.installed-test  ## every test in full, a hundred thousand random graphs among them; over an hour
-	DEEPPOOL_STRESS=1 $(BIN)/pytest $(TWO)
+	DEEPPOOL_STRESS=1 $(BIN)/pytest $(WORKERS)
 
 shipped: .venv/.installed  ## measure the profiles that come with deeppool again; some minutes of an idle machine
 	mkdir -p deeppool/profiling/data

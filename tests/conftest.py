@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 
@@ -46,9 +48,22 @@ def runs_are_told_of_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Workers take whole files in this order: browser tests share a server, and the longest files start first."""
+    """Workers take whole files in this order: the browser tests, which are one for them, and the longest files."""
     if hasattr(config, "workerinput"):
         seconds: Counter[Path] = Counter()
         for item in items:
             seconds[item.path] += 1 + sum(cost for mark, cost in COSTS.items() if item.get_closest_marker(mark))
         items.sort(key=lambda item: (BROWSER not in item.path.parents, -seconds[item.path]))
+
+
+class BrowserTestsTogether(LoadFileScheduling):
+    """All browser tests go to one worker, as if they were of one file: they share a server and a browser."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "tests/browser" if file.startswith("tests/browser/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return BrowserTestsTogether(config, log) if config.getoption("dist") == "loadfile" else None

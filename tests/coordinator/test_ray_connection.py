@@ -15,6 +15,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.stress,
     pytest.mark.processes,
     pytest.mark.timeout(400),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),

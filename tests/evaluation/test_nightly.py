@@ -142,6 +142,7 @@ def test_an_interrupted_run_leaves_no_process_and_is_continued_by_the_same_call(
     assert runs(tmp_path) == 1
 
 
+@pytest.mark.stress
 def test_an_interrupted_run_of_other_notebooks_is_closed_as_it_is(notebooks: Path, tmp_path: Path) -> None:
     archive = NightlyArchive(tmp_path / "nights")
     failed = NotebookOutcome("fig1", "It fails", "failed", "boom", False, {}, 1.0, "", "")

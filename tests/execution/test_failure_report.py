@@ -204,6 +204,7 @@ def test_a_loader_error_raised_while_the_failure_is_reported_is_included() -> No
     assert reported["text"].endswith(": process 71 was killed by a signal (Killed)")
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("by_signal", [True, False])
 def test_torch_error_messages_about_lost_loader_workers_are_unchanged(by_signal: bool) -> None:
     reported = describe_failure(raised(lambda: next(iter(DataLoader(ExitingDataset(by_signal), num_workers=1)))), DOING)
