@@ -1,6 +1,7 @@
 """Utilities that every package may use: records as files, timelines, cancellation, and the state of live runs.
 
 serialization  versioned JSON records, written atomically and validated when read
+file_lock      lets one process at a time write to a folder
 timeline       Span, Timeline
 sharing        Sharing: how a background job shares a device with the foreground
 cancellation   cancelling work from another thread

@@ -12,6 +12,7 @@ import reprlib
 import stat
 import tempfile
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -151,12 +152,24 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     return document
 
 
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Opens a regular file for reading; a FIFO or a device, of which reading may never end, is refused.
+
+    Raises:
+        DocumentError: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return stream
+    stream.close()
+    raise DocumentError(f"cannot read {path}: not a regular file (copy what it gives into a file first)")
+
+
 def _read_bytes(path: str | os.PathLike[str]) -> bytes:
     try:
-        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise DocumentError(f"cannot read {path}: not a regular file (copy what it gives into a file first)")
+        with open_regular(path) as stream:
             content = stream.read(MAXIMUM_BYTES + 1)
         content.decode("utf-8")
     except (OSError, ValueError) as error:

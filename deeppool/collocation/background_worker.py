@@ -174,7 +174,10 @@ class BackgroundWorker:
             graph_fingerprint=graph.fingerprint,
             global_batch=self.batch,
         )
-        end = math.inf if goal["steps"] is None else goal["steps"]
+        with checkpoints.locked():
+            return self._serve(checkpoints, math.inf if goal["steps"] is None else goal["steps"])
+
+    def _serve(self, checkpoints: CheckpointFolder, end: float) -> dict[str, Any]:
         self._reports_progress = True
         if (found := checkpoints.find_resumable()) is not None:
             checkpoint.load(self.trainer, found[0])
@@ -188,11 +191,11 @@ class BackgroundWorker:
             if not math.isfinite(loss):
                 return {"why": f"its loss is {loss} after step {self.updates}", **self._progress()}
             if checkpoints.path is not None and self.updates % checkpoints.every == 0:
-                checkpoints.save(self._save_shard, self.updates, ranks=1)
+                checkpoints.save(self._save_shard, self.updates)
                 saved = self.updates
             self.report_progress()
         if checkpoints.path is not None and saved < self.updates:
-            checkpoints.save(self._save_shard, self.updates, ranks=1)
+            checkpoints.save(self._save_shard, self.updates)
         return {"why": "finished" if self.updates >= end else "asked", **self._progress()}
 
     def report_progress(self) -> None:
@@ -213,14 +216,8 @@ class BackgroundWorker:
             "slowest": self._slowest,
         }
 
-    def _save_shard(self, folder: Path) -> dict[str, Any]:
-        checkpoint.save_shard(self.trainer, folder)
-        scale = self.trainer.update.scale
-        return {
-            "iterations": self.trainer.iterations,
-            "loss_scale": scale.factor,
-            "updates_since_scaled": scale.good,
-        }
+    def _save_shard(self, folder: Path) -> list[dict[str, Any]]:
+        return [checkpoint.save_shard(self.trainer, folder)]
 
 
 def single_stage(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:

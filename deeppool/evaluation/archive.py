@@ -13,14 +13,12 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import filelock
-
 from deeppool.base import serialization
-from deeppool.errors import DeeppoolError, DocumentError, RunError
+from deeppool.base.file_lock import file_lock
+from deeppool.errors import DeeppoolError, DocumentError
 from deeppool.evaluation.nightly_record import NightlyRun
 
 LOCK = ".lock"
@@ -47,27 +45,15 @@ class NightlyArchive:
         except OSError as error:
             raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Holds the folder's lock; the operating system releases it when the process ends.
 
         Raises:
             RunError: another process holds it.
             DocumentError: the folder cannot be written.
         """
-        lock = filelock.FileLock(self.folder / LOCK)
-        try:
-            lock.acquire(blocking=False)
-        except filelock.Timeout:
-            raise RunError(
-                f"another nightly writes to {self.folder} (wait until it is over, or give another -o)"
-            ) from None
-        except OSError as error:
-            raise DocumentError(f"cannot write {self.folder}: {error.strerror} (choose another folder)") from error
-        try:
-            yield
-        finally:
-            lock.release()
+        refusal = f"another nightly writes to {self.folder} (wait until it is over, or give another -o)"
+        return file_lock(self.folder / LOCK, refusal)
 
     def runs(self) -> list[NightlyRun]:
         """Returns finished runs, the oldest first; other folders and unreadable runs are skipped."""

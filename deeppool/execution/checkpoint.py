@@ -3,25 +3,31 @@
     step-000120/
         rank-0.pt          parameters, buffers and optimizer state that rank 0 is the first owner of, by name
         rank-1.pt
-        checkpoint.json    the training, and its progress
+        checkpoint.json    the training, its progress, and a checksum of each of those files
 
 The ranks write into a folder of another name, which is renamed when all of it is on disk: a folder called
-``step-…`` is whole, whatever happened while it was written. Files are read without unpickling code.
+``step-…`` is whole, whatever happened while it was written. Files are read without unpickling code, and only if they
+are those that were written.
 """
 
+import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from deeppool.base import serialization
-from deeppool.errors import DocumentError, RunError
+from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError, RunError
 from deeppool.execution.trainer import Trainer
 
 RECORD = "checkpoint.json"
+_INSTEAD = "use an earlier checkpoint: without this one, a training resumes from the one before"
 PARTIAL = ".partial"
 
 
@@ -40,6 +46,15 @@ class Checkpoint:
     ranks: int
     loss_scale: float
     updates_since_scaled: int
+    checksums: tuple[str, ...] = ()
+    """SHA-256 of the file of each rank; empty: written by a version that made none."""
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or len(self.checksums) not in (0, self.ranks):
+            raise InvalidValueError(
+                f"a checkpoint is of at least one rank, with a checksum for each, got {self.ranks} ranks and "
+                f"{len(self.checksums)} checksums (edited? use an earlier checkpoint)"
+            )
 
     def __str__(self) -> str:
         return f"{self.model} after {self.updates} updates of global batch {self.global_batch}, by {self.ranks} ranks"
@@ -67,8 +82,8 @@ def discard_partial(folder: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def save_shard(trainer: Trainer, folder: Path) -> None:
-    """Writes this rank's part of a checkpoint.
+def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
+    """Writes this rank's part of a checkpoint; returns its checksum and the rank's progress, for the record.
 
     Raises:
         RunError: a parameter is NaN or infinite, so that training could not resume from it.
@@ -83,16 +98,24 @@ def save_shard(trainer: Trainer, folder: Path) -> None:
             )
     path = folder / f"rank-{trainer.rank}.pt"
     try:
-        with path.open("wb") as stream:
+        with path.open("w+b") as stream:
             torch.save(_shard(trainer), stream)
             stream.flush()
             os.fsync(stream.fileno())
+            checksum = _checksum(stream)
     # torch reports a full disk as a RuntimeError.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DocumentError(
             f"cannot write {path}: {reason} (is the disk full? earlier checkpoints are whole)"
         ) from error
+    scale = trainer.update.scale
+    return {
+        "checksum": checksum,
+        "iterations": trainer.iterations,
+        "loss_scale": scale.factor,
+        "updates_since_scaled": scale.good,
+    }
 
 
 def seal(partial: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -112,7 +135,7 @@ def seal(partial: Path, checkpoint: Checkpoint, keep: int) -> Path:
 
 def latest(folder: Path) -> Path | None:
     """Returns the checkpoint of a folder with the most updates."""
-    return max(_checkpoints(folder), default=None)
+    return next(reversed(_checkpoints(folder)), None)
 
 
 def read(folder: Path) -> Checkpoint:
@@ -131,7 +154,11 @@ def load(trainer: Trainer, folder: Path) -> None:
         DocumentError: a file is damaged, or holds another model's state.
     """
     record = read(folder)
-    shards = [_read_shard(folder / f"rank-{rank}.pt") for rank in range(record.ranks)]
+    with _report_damage(folder):
+        _restore(trainer, record, _read_shards(folder, record), folder)
+
+
+def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]], folder: Path) -> None:
     model = {name: value for shard in shards for name, value in shard["model"].items()}
     with torch.no_grad():
         for name, value in trainer.state.items():
@@ -151,7 +178,7 @@ def load(trainer: Trainer, folder: Path) -> None:
 
 
 def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """Returns all parameters and buffers of a checkpoint, for ``model.load_state_dict``.
+    """Returns the model's state of a checkpoint, for ``model.load_state_dict``; tied weights are one tensor.
 
     Args:
         checkpoint: its folder, as a training's record names it: ``record.checkpoint``.
@@ -160,13 +187,19 @@ def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         DocumentError: the folder is no checkpoint, or a file is damaged.
     """
     folder = Path(checkpoint)
-    ranks = range(read(folder).ranks)
-    return {name: value for rank in ranks for name, value in _read_shard(folder / f"rank-{rank}.pt")["model"].items()}
+    with _report_damage(folder):
+        shards = _read_shards(folder, read(folder))
+        model = {name: value for shard in shards for name, value in shard["model"].items()}
+        names = shards[0].get("state_dict")
+        # Earlier versions wrote no names: their checkpoints have a tied weight under one of its names only.
+        return model if names is None else {key: model[name] for key, name in names.items()}
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Returns the checkpoints of a folder, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / RECORD).is_file() and path.suffix != PARTIAL)
+    whole = (path for path in folder.glob("step-*") if (path / RECORD).is_file() and path.suffix != PARTIAL)
+    # The millionth update has one digit more than the one before.
+    return sorted(whole, key=lambda path: (len(path.name), path.name))
 
 
 def _shard(trainer: Trainer) -> dict[str, Any]:
@@ -182,6 +215,7 @@ def _shard(trainer: Trainer) -> dict[str, Any]:
             groups.append({"choices": choices, "names": [names[id(x)] for x in group["params"]]})
     return {
         "model": {name: trainer.state[name].detach() for name in mine},
+        "state_dict": trainer.state_dict_names,
         "optimizer": states,
         "groups": groups,
         "schedule": None if schedule is None else schedule.state_dict(),
@@ -206,9 +240,38 @@ def _load_optimizer(trainer: Trainer, shards: list[dict[str, Any]]) -> None:
     optimizer.load_state_dict(packed)
 
 
-def _read_shard(path: Path) -> dict[str, Any]:
-    try:
+def _read_shards(folder: Path, record: Checkpoint) -> list[dict[str, Any]]:
+    return [
+        _read_shard(folder / f"rank-{rank}.pt", record.checksums[rank] if record.checksums else None)
+        for rank in range(record.ranks)
+    ]
+
+
+def _read_shard(path: Path, checksum: str | None) -> dict[str, Any]:
+    with _report_damage(path):
+        with serialization.open_regular(path) as stream:
+            if checksum is not None and _checksum(stream) != checksum:
+                raise DocumentError(
+                    f"cannot read {path}: its checksum is not that of the file that was written ({_INSTEAD})"
+                )
         shard: dict[str, Any] = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
-    except Exception as error:  # torch's reader raises many kinds
-        raise DocumentError(f"cannot read {path}: {str(error).splitlines()[0]} (use an earlier checkpoint)") from error
-    return shard
+        return shard
+
+
+def _checksum(stream: BufferedReader | BufferedRandom) -> str:
+    stream.seek(0)
+    return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _report_damage(path: Path) -> Iterator[None]:
+    """Converts what a damaged file makes torch and an optimizer raise, which may be anything, to a DocumentError."""
+    try:
+        yield
+    except DeeppoolError:
+        raise
+    except Exception as error:
+        reason = (
+            getattr(error, "strerror", None) or f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        )
+        raise DocumentError(f"cannot read {path}: {reason} ({_INSTEAD})") from error

@@ -1,13 +1,17 @@
 """Checkpoints of one training: which one to resume from, when to write the next one, how many to keep."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deeppool.errors import InvalidValueError
+from deeppool.base.file_lock import file_lock
+from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint import Checkpoint
+
+LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,33 @@ class CheckpointFolder:
     model: str
     graph_fingerprint: str
     global_batch: int
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder, and holds its lock: two trainings would remove each other's checkpoints.
+
+        Raises:
+            RunError: another training holds it.
+            DocumentError: the folder cannot be written.
+        """
+        if self.path is None:
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DocumentError(f"cannot write {self.path}: {error.strerror} (choose another folder)") from error
+        lock = self.path / LOCK
+        refusal = (
+            f"another training writes its checkpoints to {self.path} (wait until it is over, stop it, as listed by "
+            "deeppool running, or choose another folder)"
+        )
+        with file_lock(lock, refusal):
+            try:
+                yield
+            finally:
+                # While it is held: who has opened the removed file finds out when it gets the lock.
+                lock.unlink(missing_ok=True)
 
     def latest(self) -> Path | None:
         """Returns the checkpoint with the most updates."""
@@ -55,29 +86,30 @@ class CheckpointFolder:
         return found, written.updates
 
     def save(
-        self, write: Callable[[Path], Mapping[str, Any]], updates: int, ranks: int, temporary: Path | None = None
+        self, write: Callable[[Path], Sequence[Mapping[str, Any]]], updates: int, temporary: Path | None = None
     ) -> Path:
         """Writes a checkpoint.
 
         Args:
-            write: has every rank write its part to a folder, and returns what rank 0 reports of it.
+            write: has every rank write its part to a folder, and returns the results of
+                :func:`deeppool.execution.checkpoint.save_shard` in the order of ranks.
             updates: updates made so far.
-            ranks: ranks that write.
             temporary: folder to write it to if :attr:`path` is None.
         """
         folder = self.path or temporary
         assert folder is not None
         partial = checkpoint.begin(folder, updates)
-        state = write(partial)
+        shards = write(partial)
         record = Checkpoint(
             model=self.model,
             graph_fingerprint=self.graph_fingerprint,
             updates=updates,
-            iterations=state["iterations"],
+            iterations=shards[0]["iterations"],
             global_batch=self.global_batch,
-            ranks=ranks,
-            loss_scale=state["loss_scale"],
-            updates_since_scaled=state["updates_since_scaled"],
+            ranks=len(shards),
+            loss_scale=shards[0]["loss_scale"],
+            updates_since_scaled=shards[0]["updates_since_scaled"],
+            checksums=tuple(shard["checksum"] for shard in shards),
         )
         return checkpoint.seal(partial, record, self.keep)
 

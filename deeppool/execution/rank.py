@@ -180,13 +180,7 @@ class Rank:
 
     def save(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Writes this rank's part of a checkpoint."""
-        save_shard(self.trainer, Path(message["folder"]))
-        scale = self.trainer.update.scale
-        return {
-            "iterations": self.trainer.iterations,
-            "loss_scale": scale.factor,
-            "updates_since_scaled": scale.good,
-        }
+        return save_shard(self.trainer, Path(message["folder"]))
 
     def find(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Checks that this node sees a file that the launcher has written."""

@@ -109,6 +109,8 @@ class Trainer:
         )
         names = dict(captured.source.named_parameters()) | dict(captured.source.named_buffers())
         owners = self._owners | _buffer_owners(self.segments, stages, set(names) - set(self._owners))
+        self.state_dict_names = _state_dict_names(captured, names)
+        """Each name of the model's ``state_dict``, with the name in ``state``: a tied parameter has several."""
         self.state = {name: names[name] for name, ranks in owners.items() if rank in ranks}
         """Parameters and buffers that this rank computes with, by name."""
         self.first_owned = [name for name, ranks in owners.items() if ranks[0] == rank]
@@ -271,6 +273,13 @@ def _buffer_owners(segments: Sequence[Segment], stages: Sequence[Stage], names: 
             if node.op == "get_attr" and node.target in names:
                 owners.setdefault(node.target, set()).update(stage.layout.gpus)
     return {name: tuple(sorted(ranks)) for name, ranks in owners.items()}
+
+
+def _state_dict_names(captured: CapturedModel, names: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Returns, per name of the model's ``state_dict``, the one under which ``names`` has the same object."""
+    found = {id(value): name for name, value in names.items()}
+    state = captured.source.state_dict(keep_vars=True)
+    return {key: found[id(value)] for key, value in state.items() if id(value) in found}
 
 
 def _shared(

@@ -121,10 +121,7 @@ class RestartLoop:
             self._save(ranks)
 
     def _save(self, ranks: Ranks, temporary: Path | None = None) -> Path:
-        checkpoints = self._settings.checkpoints
-        return checkpoints.save(
-            lambda folder: ranks.save(folder)[0], self._progress.updates, self._plan.gpus, temporary
-        )
+        return self._settings.checkpoints.save(ranks.save, self._progress.updates, temporary)
 
     def _replan(self, ranks: Ranks, trigger: ReplanTrigger, folder: Path) -> None:
         """Plans with the measured times; if the new plan is accepted, the ranks change to it without losing state."""

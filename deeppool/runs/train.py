@@ -80,7 +80,7 @@ def train(
         RankFailedError: a rank died, hung or could not reach the others, and no restart was left; every process has
             ended by then. A rank that refuses to continue, for example because the disk is full or the loss is not
             finite, is not started again.
-        RunError: the loss is not finite.
+        RunError: the loss is not finite, or another training writes to the folder of checkpoints.
         DocumentError: a checkpoint cannot be written or read.
     """
     for name, value, least in (
@@ -107,9 +107,18 @@ def train(
     sharing = _sharing(background, policy, max_slowdown)
     jobs = None if sharing is None or background is None else JobQueue(job_lists(background, plan), plan.gpus)
     report = on_progress or (lambda what, share: None)
+    folder_of_checkpoints = CheckpointFolder(
+        path=None if checkpoints is None else Path(checkpoints),
+        every=checkpoint_every,
+        keep=keep,
+        model=plan.model,
+        graph_fingerprint=plan.graph_fingerprint,
+        global_batch=plan.global_batch,
+    )
     with ExitStack() as stack:
         run_control = stack.enter_context(closing(run_control or RunControl()))
         run_control.open(sharing)
+        stack.enter_context(folder_of_checkpoints.locked())
         supervisor = None
         if jobs is not None and sharing is not None:
             # Background jobs outlive an attempt: a lost rank is no reason to end them.
@@ -119,14 +128,7 @@ def train(
             job=job,
             steps=steps,
             launcher=launcher,
-            checkpoints=CheckpointFolder(
-                path=None if checkpoints is None else Path(checkpoints),
-                every=checkpoint_every,
-                keep=keep,
-                model=plan.model,
-                graph_fingerprint=plan.graph_fingerprint,
-                global_batch=plan.global_batch,
-            ),
+            checkpoints=folder_of_checkpoints,
             replan_trigger=(
                 None if replan_after is None or profile is None else ReplanTrigger(replan_after, profile, on_proposal)
             ),

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import deeppool as dp
+from deeppool.base.file_lock import file_lock
 from deeppool.base.sharing import Sharing
 from deeppool.collocation import background_process, background_worker
 from deeppool.collocation.background_worker import BackgroundWorker
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, RunError
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.training.training_job import save_job
 from tests.collocation.misbehaving import BATCH, NonFinite, plain_loop, plain_training, training
@@ -82,6 +83,15 @@ def test_a_stopped_job_resumes_bit_by_bit(tmp_path: Path) -> None:
 
     third = serve(start(training(), tmp_path), folder)
     assert (third["why"], third["samples"]) == ("finished", 0)
+
+
+def test_two_jobs_do_not_write_checkpoints_to_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    with file_lock(tmp_path / "kept" / ".lock", "the other job"):
+        worker = start(training(), tmp_path)
+        with pytest.raises(RunError, match=r"another training writes its checkpoints to \S+kept "):
+            serve(worker, tmp_path / "kept", steps=1)
+    assert serve(worker, tmp_path / "kept", steps=1)["why"] == "finished"
 
 
 def test_a_loss_that_is_not_finite_ends_the_job_without_a_checkpoint(tmp_path: Path) -> None:

@@ -150,6 +150,28 @@ def test_a_killed_rank_costs_only_the_updates_since_the_last_checkpoint(whole, t
 
 
 @pytest.mark.processes
+def test_a_second_training_in_the_folder_is_refused_and_does_not_disturb_the_first(whole, tmp_path: Path) -> None:
+    expected, state = whole
+    refusals = []
+
+    def start_another(metrics) -> None:
+        if metrics.update in (3, 5):
+            with pytest.raises(
+                RunError, match=rf"another training writes its checkpoints to {tmp_path} .*running"
+            ) as why:
+                dp.train(make_plan(1), make_job(), steps=9, checkpoints=tmp_path)
+            refusals.append(str(why.value))
+
+    record = dp.train(
+        make_plan(2), make_job(), steps=6, checkpoints=tmp_path, checkpoint_every=2, on_metrics=start_another
+    )
+    assert len(refusals) == 2
+    assert losses(record) == losses(expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000004", "step-000006"]
+    assert all(torch.equal(value, state[name]) for name, value in load_weights(latest(tmp_path)).items())
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("overlap_sync", [False, pytest.param(True, marks=pytest.mark.stress)])
 def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_sync: bool) -> None:
     expected, _ = whole

@@ -1,0 +1,295 @@
+"""Checkpoints on disk: a damaged one is refused in one line, and a whole one is the model's ``state_dict``."""
+
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import deeppool as dp
+from deeppool.base import serialization
+from deeppool.base.file_lock import file_lock
+from deeppool.collectives.layout import Layout
+from deeppool.errors import DocumentError, RunError
+from deeppool.execution.checkpoint import RECORD, Checkpoint, load, load_weights, save_shard
+from deeppool.execution.checkpoint_folder import CheckpointFolder
+from deeppool.execution.communicator import SingleRank
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import Trainer
+from deeppool.training.training_job import Training
+from tests.sampling import STRESS
+
+BATCH = 4
+
+
+class Tied(nn.Module):
+    """Model with a tied weight, BatchNorm, a frozen parameter and a buffer that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f1 = nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.f3 = nn.Linear(6, 6)
+        self.f3.weight = self.f1.weight
+        self.f3.bias.requires_grad_(False)
+        self.register_buffer("scale", torch.ones(6), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.f3(torch.tanh(self.norm(self.f1(x)) * self.scale))
+
+
+def adam(parameters: list) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.1)
+
+
+def make_trainer(seed: int = 0) -> tuple[Tied, Trainer]:
+    torch.manual_seed(seed)
+    model = Tied()
+    captured = dp.capture(model, (6,))
+    stage = Stage("all", tuple(range(len(captured.graph.layers))), Layout((0,), BATCH))
+    return model, Trainer(captured, [stage], SingleRank(), Training(optimizer=adam))
+
+
+def batch(samples: range) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(len(samples), 6, generator=generator), torch.arange(len(samples))
+
+
+def write(trainer: Trainer, folder: Path, updates: int = 1) -> Path:
+    kept = CheckpointFolder(path=folder, every=1, keep=2, model="m", graph_fingerprint="f", global_batch=BATCH)
+    return kept.save(lambda partial: [save_shard(trainer, partial)], updates)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tied, Path]:
+    model, trainer = make_trainer()
+    for _ in range(3):
+        trainer.iterate([batch])
+    return model, write(trainer, tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    """Another trainer of the same model, for what is refused."""
+    return make_trainer()[1]
+
+
+def copy_of(checkpoint: Path, folder: Path, *, checksums: bool) -> Path:
+    """Copies a checkpoint; without checksums it is one that an earlier version wrote."""
+    target = folder / checkpoint.name
+    target.mkdir()
+    for path in checkpoint.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    if not checksums:
+        record = dataclasses.replace(serialization.read(target / RECORD, Checkpoint), checksums=())
+        serialization.write(record, target / RECORD)
+    return target
+
+
+# -- the model's state_dict ---------------------------------------------------------------------------
+
+
+def test_the_weights_are_the_state_dict_of_a_model_with_tied_weights(trained: tuple[Tied, Path]) -> None:
+    model, checkpoint = trained
+    torch.manual_seed(1)
+    fresh = Tied()
+    assert str(fresh.load_state_dict(dp.load_weights(checkpoint))) == "<All keys matched successfully>"
+    for key, value in model.state_dict().items():
+        assert torch.equal(fresh.state_dict()[key], value), key
+    assert fresh.f3.weight is fresh.f1.weight
+
+
+def test_a_checkpoint_of_an_earlier_version_still_loads(trained: tuple[Tied, Path], tmp_path: Path) -> None:
+    """Neither checksums, nor the names of the model's ``state_dict``."""
+    model, checkpoint = trained
+    old = copy_of(checkpoint, tmp_path, checksums=False)
+    shard = torch.load(old / "rank-0.pt", weights_only=True)
+    del shard["state_dict"]
+    torch.save(shard, old / "rank-0.pt")
+    found = load_weights(old)
+    expected = dict(model.named_parameters()) | dict(model.named_buffers())
+    assert found.keys() == expected.keys()
+    _, other = make_trainer(seed=1)
+    load(other, old)
+    assert all(torch.equal(other.state[name], value) for name, value in expected.items())
+
+
+# -- damage -------------------------------------------------------------------------------------------
+
+
+def one_line(error: pytest.ExceptionInfo[DocumentError], path: Path) -> None:
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith(f"cannot read {path}")
+    assert "use an earlier checkpoint" in str(error.value)
+
+
+def test_every_flipped_byte_of_a_shard_is_refused(trained: tuple[Tied, Path], trainer: Trainer, tmp_path: Path) -> None:
+    shard = copy_of(trained[1], tmp_path, checksums=True) / "rank-0.pt"
+    content = shard.read_bytes()
+    draw = random.Random(0)
+    for position in draw.sample(range(len(content)), 400 if STRESS else 40):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << draw.randrange(8)
+        shard.write_bytes(damaged)
+        for read in (load_weights, lambda folder: load(trainer, folder)):
+            with pytest.raises(DocumentError, match="checksum") as error:
+                read(shard.parent)
+            one_line(error, shard)
+    shard.write_bytes(content)
+    load_weights(shard.parent)
+
+
+def test_damage_without_checksums_is_at_worst_one_clear_error(
+    trained: tuple[Tied, Path], trainer: Trainer, tmp_path: Path
+) -> None:
+    folder = copy_of(trained[1], tmp_path, checksums=False)
+    shard = folder / "rank-0.pt"
+    content = shard.read_bytes()
+    draw = random.Random(0)
+    refused = 0
+    for number in range(600 if STRESS else 60):
+        damaged = bytearray(content)
+        if number % 3 == 0:
+            del damaged[draw.randrange(len(content)) :]
+        else:
+            for position in draw.sample(range(len(content)), 3):
+                damaged[position] = draw.randrange(256)
+        shard.write_bytes(damaged)
+        for read in (load_weights, lambda folder: load(trainer, folder)):
+            try:
+                read(folder)
+            except DocumentError as error:
+                refused += 1
+                assert "\n" not in str(error)
+    assert refused
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda shard: shard.pop("model"),
+        lambda shard: shard.pop("optimizer"),
+        lambda shard: shard.pop("random"),
+        lambda shard: shard["groups"][0].pop("choices"),
+        lambda shard: shard.update(random=torch.zeros(3)),
+        lambda shard: shard["model"].update({"f1.bias": "?"}),
+        lambda shard: shard["state_dict"].update({"f1.bias": "f9.bias"}),
+    ],
+)
+def test_a_shard_of_a_wrong_structure_is_one_clear_error(
+    spoil: Callable[[dict], object], trained: tuple[Tied, Path], trainer: Trainer, tmp_path: Path
+) -> None:
+    folder = copy_of(trained[1], tmp_path, checksums=False)
+    shard = torch.load(folder / "rank-0.pt", weights_only=True)
+    spoil(shard)
+    torch.save(shard, folder / "rank-0.pt")
+    with pytest.raises(DocumentError) as error:
+        load_weights(folder)
+        load(trainer, folder)
+    one_line(error, folder)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_fifo_a_device_or_nothing_in_place_of_a_shard_is_refused(
+    checksums: bool, trained: tuple[Tied, Path], tmp_path: Path
+) -> None:
+    shard = copy_of(trained[1], tmp_path, checksums=checksums) / "rank-0.pt"
+    shard.unlink()
+    with pytest.raises(DocumentError, match="No such file") as error:
+        load_weights(shard.parent)
+    one_line(error, shard)
+    os.mkfifo(shard)
+    with pytest.raises(DocumentError, match="not a regular file"):
+        load_weights(shard.parent)
+    shard.unlink()
+    shard.symlink_to("/dev/zero")
+    with pytest.raises(DocumentError, match="not a regular file"):
+        load_weights(shard.parent)
+
+
+def test_shards_of_two_checkpoints_do_not_mix(trained: tuple[Tied, Path], tmp_path: Path) -> None:
+    checkpoint = copy_of(trained[1], tmp_path, checksums=True)
+    other = write(make_trainer(seed=5)[1], tmp_path / "other", updates=3)
+    (checkpoint / "rank-0.pt").write_bytes((other / "rank-0.pt").read_bytes())
+    with pytest.raises(DocumentError, match="checksum"):
+        load_weights(checkpoint)
+
+
+def test_a_record_of_no_ranks_is_no_empty_model(trained: tuple[Tied, Path], tmp_path: Path) -> None:
+    folder = copy_of(trained[1], tmp_path, checksums=False)
+    record = (folder / RECORD).read_text()
+    for damaged in (
+        record.replace('"ranks": 1', '"ranks": 0'),
+        record.replace('"checksums": []', '"checksums": ["", ""]'),
+    ):
+        assert damaged != record
+        (folder / RECORD).write_text(damaged)
+        with pytest.raises(DocumentError, match="a checkpoint is of at least one rank"):
+            load_weights(folder)
+
+
+def test_the_millionth_update_is_the_latest(trainer: Trainer, tmp_path: Path) -> None:
+    for updates in (999_998, 999_999, 1_000_000):
+        whole = write(trainer, tmp_path, updates)
+    folder = CheckpointFolder(path=tmp_path, every=1, keep=2, model="m", graph_fingerprint="f", global_batch=BATCH)
+    assert folder.latest() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-999999"]
+
+
+# -- the lock -----------------------------------------------------------------------------------------
+
+HOLDER = """
+import subprocess, sys, pathlib
+from deeppool.base.file_lock import file_lock
+from deeppool.collectives.layout import Layout
+with file_lock(pathlib.Path(sys.argv[1]), "held"):
+    # As the processes of a training, it outlives a kill of the one that holds the lock.
+    child = subprocess.Popen(["sleep", "600"])
+    print(child.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.processes
+def test_a_killed_process_leaves_the_folder_free_although_its_children_live(tmp_path: Path) -> None:
+    kept = CheckpointFolder(path=tmp_path, every=1, keep=2, model="m", graph_fingerprint="f", global_batch=BATCH)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        child = int(holder.stdout.readline())
+        try:
+            with (
+                pytest.raises(RunError, match=f"another training writes its checkpoints to {tmp_path} "),
+                kept.locked(),
+            ):
+                pass
+            holder.kill()
+            holder.wait()
+            with kept.locked():
+                assert os.path.exists(f"/proc/{child}")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_is_held_by_one_and_leaves_no_file(tmp_path: Path) -> None:
+    kept = CheckpointFolder(path=tmp_path / "new", every=1, keep=2, model="m", graph_fingerprint="f", global_batch=1)
+    with kept.locked():
+        with pytest.raises(RunError, match="another training"), kept.locked():
+            pass
+        with pytest.raises(RunError, match="mine"), file_lock(tmp_path / "new" / ".lock", "mine"):
+            pass
+    with kept.locked():
+        pass
+    assert list((tmp_path / "new").iterdir()) == []
