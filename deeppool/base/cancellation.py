@@ -4,6 +4,7 @@ The run's own thread checks for it where it waits for its processes and where it
 leaves its ``with`` blocks, which end every process. No other thread touches the processes.
 """
 
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 from deeppool.errors import RunCancelledError
 
 Item = TypeVar("Item")
+TICK = 1.0
+"""Longest single wait, in seconds."""
 
 
 class Cancellation:
@@ -94,9 +97,18 @@ def cancellable() -> Iterator[Cancellation]:
 def wait(inbox: SimpleQueue[Item], timeout: float) -> Item:
     """Returns the next item of an inbox.
 
+    Time for which this process is stopped (Ctrl-Z) counts as a second at most: the senders' items are still on the way.
+
     Raises:
         queue.Empty: none within ``timeout`` seconds.
         RunCancelledError: this thread's run was cancelled.
     """
     current = _CURRENT.get()
-    return inbox.get(timeout=timeout) if current is None else current.wait(inbox, timeout)
+    while True:
+        tick = min(timeout, TICK)
+        try:
+            return inbox.get(timeout=tick) if current is None else current.wait(inbox, tick)
+        except queue.Empty:
+            timeout -= tick
+            if timeout <= 0:
+                raise

@@ -68,7 +68,7 @@ class JobProcess:
     stop_reason: str | None = None
     """Reason for which it was asked to stop."""
     deadline: float = 0.0
-    """Time at which it is killed if it has not stopped."""
+    """Time at which it is killed if it has not stopped, on the clock of the watch."""
     descendants: "set[psutil.Process]" = field(default_factory=set)
     """Processes that it started, directly or not, including those that left its process group."""
 

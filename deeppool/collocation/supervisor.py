@@ -153,7 +153,7 @@ class Supervisor:
         if self._checks % DESCENDANT_TICKS == 0:
             process.find_descendants()
         if process.stop_reason is not None:
-            if time.monotonic() > process.deadline:
+            if self._clock > process.deadline:
                 self._end(rank, process, f"{process.stop_reason}; it did not leave by itself, and was killed")
         elif (hang := process.watch.find_hang(self._clock, usage, process.handle.cpu_seconds())) is not None:
             self._fault(rank, process, f"{hang}, after step {process.history.steps}", restartable=True)
@@ -234,7 +234,7 @@ class Supervisor:
             return
         process.stop_reason = reason
         timeout = SHORT_STOP_SECONDS if process.history.job.checkpoints is None else STOP_SECONDS
-        process.deadline = time.monotonic() + min(self._stop_seconds, timeout)
+        process.deadline = self._clock + min(self._stop_seconds, timeout)
         process.handle.send("rest")
 
     def _end(self, rank: int, process: JobProcess, ended: str, event: str | None = None) -> None:

@@ -7,6 +7,7 @@ launcher             where the ranks of a run start; LocalLauncher for this mach
 rank_group           all ranks of a run, started and commanded together
 heartbeat            reports the current activity of a rank every second
 hang_detector        finds the rank that no longer makes progress
+stop_detector        finds processes that a signal has stopped
 failure_attribution  finds the rank that failed first, and makes the error message
 shared_page          shared memory between a foreground rank and its background
 wakeup_pipe          wakes a waiting background

@@ -5,6 +5,7 @@ Its only state is its loaded modules and its only thread the main one, so a fork
 
 import atexit
 import contextlib
+import fcntl
 import importlib
 import json
 import os
@@ -25,9 +26,9 @@ MESSAGE_BYTES = 2**16
 class ForkServer:
     """Forks processes for one client and reports how they ended."""
 
-    def __init__(self, link: socket.socket) -> None:
-        """Serves the client at the other end of ``link``."""
-        self.link = link
+    def __init__(self, link: socket.socket, lifeline: int) -> None:
+        """Serves the client at the other end of ``link``, and ends with it: see :func:`end_with`."""
+        self.link, self.lifeline = link, end_with(lifeline)
         self.workers: dict[int, tuple[int, int]] = {}
         """pidfd → number of the request, process id."""
         self.accepting = True
@@ -50,10 +51,6 @@ class ForkServer:
         if "drain" in request:
             self.accepting = False
             self.selector.unregister(self.link)
-            if not data:
-                # Workers exit by themselves when the client is gone, unless they were stopped by a signal.
-                for _, pid in self.workers.values():
-                    kill_group(pid)
             return None
         # The worker raises the same error on its own standard error.
         with contextlib.suppress(Exception):
@@ -93,6 +90,7 @@ class ForkServer:
         """Closes every descriptor of the server in a new worker and installs its standard streams."""
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
+        end_with(self.lifeline)
         self.selector.close()
         self.link.close()
         for pidfd in self.workers:
@@ -100,6 +98,25 @@ class ForkServer:
         for number, descriptor in enumerate(standard):
             os.dup2(descriptor, number)
             os.close(descriptor)
+
+
+def end_with(lifeline: int) -> int:
+    """Makes the kernel kill this process's group once nobody holds the other end of a pipe; returns the end to keep.
+
+    It kills processes that are stopped or hang, too, and needs no process in between. (Not PR_SET_PDEATHSIG: that
+    signal is sent when the *thread* that forked ends, and spares what a worker has started.)
+    """
+    # Opened again: a fork shares its parent's open file, and with it the group that is signalled.
+    own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+    os.close(lifeline)
+    fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(own, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    with contextlib.suppress(BlockingIOError):
+        # Nothing is ever written: this is the end of the pipe, reached before the signal was asked for.
+        os.read(own, 1)
+        os.killpg(0, signal.SIGKILL)
+    return own
 
 
 def kill_group(leader: int) -> None:
@@ -147,10 +164,11 @@ def _run_module(
 
 
 def main() -> None:
-    """Serves the client that started this process, over the socket whose descriptor is the first argument."""
+    """Serves the client that started this process; its arguments are the descriptors of the socket and the lifeline."""
     # Python counts threads of numeric libraries, which handle a fork themselves.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
-    if (run_worker := ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()) is not None:
+    server = ForkServer(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    if (run_worker := server.serve()) is not None:
         run_worker()
 
 

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -22,14 +23,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from deeppool.errors import RunError
+from deeppool.processes import stop_detector
 from deeppool.processes.fork_server import MESSAGE_BYTES, kill_group
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether this platform has fork servers."""
-START_SECONDS = 120.0
+START_SECONDS = 120
 """Time limit for the imports of the first worker, on a busy machine."""
 CLOSING_SECONDS = 2.0
-"""Time limit for the server to end its workers and itself."""
+"""Time limit for a server that was drained to end."""
 TITLE_ROOM = 80
 """Characters by which a worker's title may be longer than the server's own command line."""
 READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP OPENBLAS PYTHON PYTORCH TORCH".split())
@@ -43,6 +45,8 @@ class ForkedProcess:
         """Stores this side's ends of the worker's pipes; ``pid`` is unknown until the server reports it."""
         self.pid, self.stdin, self.stdout = 0, stdin, stdout
         self.returncode: int | None = None
+        self.ended_because: str | None = None
+        """Why it was ended from here, in the words that follow its name; None: it was not."""
         self.stderr: TextIO | None = None
         self.started, self._ended = threading.Event(), threading.Event()
 
@@ -68,33 +72,42 @@ class ForkedProcess:
         self.pid = pid
         self.started.set()
 
-    def set_ended(self, code: int) -> None:
+    def set_ended(self, code: int, because: str | None = None) -> None:
         """Records the server's report of the end, or that the server itself is gone."""
-        self.returncode = code
+        self.returncode, self.ended_because = code, because or self.ended_because
         self._ended.set()
         self.started.set()
 
 
 class ForkServerClient:
-    """Client that starts a fork server and forks processes through it. The server ends with the client's process."""
+    """Client that starts a fork server and forks processes through it. All of them end with the client's process.
+
+    They hold one end of a pipe, the lifeline, and this process alone holds the other: when it is closed, with this
+    process at the latest, the kernel kills them (:func:`deeppool.processes.fork_server.end_with`).
+    """
 
     def __init__(self) -> None:
         """Starts the server."""
         self._environment = dict(os.environ)
         self._link, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        lifeline, self._lifeline = os.pipe()
+        _lifelines.add(self._lifeline)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._workers: dict[int, ForkedProcess] = {}
         """Number of the request → its process, until the server reports its end."""
         self.gone = False
-        with link:
+        self._how = ""
+        """How the server ended, for messages."""
+        with link, os.fdopen(lifeline, "rb"):
+            inherited = [link.fileno(), lifeline]
             # A process group of its own, but no session: as for every process, see deeppool.processes.managed_process.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "deeppool.processes.fork_server", str(link.fileno()), TITLE_ROOM * " "],
+                [sys.executable, "-m", "deeppool.processes.fork_server", *map(str, inherited), TITLE_ROOM * " "],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[link.fileno()],
+                pass_fds=inherited,
                 process_group=0,
             )
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -120,7 +133,7 @@ class ForkServerClient:
             environment: all of its variables; by default those of this process.
 
         Raises:
-            RunError: the server is gone, or hangs.
+            RunError: the server is gone, was stopped, or hangs.
         """
         request = {
             "module": module,
@@ -141,9 +154,12 @@ class ForkServerClient:
             finally:
                 os.close(child_stdin)
                 os.close(child_stdout)
-            if self.gone or not process.started.wait(START_SECONDS) or not process.pid:
+            # By the second: if this process is stopped for a while, that is no delay of the server.
+            if not self.gone and not any(process.started.wait(1.0) for _ in range(START_SECONDS)):
+                self._how = f"did not start it within {START_SECONDS} s"
+            if self.gone or not process.pid:
                 self.close()
-                raise RunError(f"{name} cannot start: the process that it is forked from is gone (run again)")
+                raise RunError(f"{name} cannot start: the process that it is forked from {self._how} (run again)")
         except BaseException:
             process.stdin.close()
             process.stdout.close()
@@ -151,26 +167,50 @@ class ForkServerClient:
         return process
 
     def _listen(self) -> None:
-        with self._link, contextlib.suppress(OSError):
-            while data := self._link.recv(MESSAGE_BYTES):
-                message = json.loads(data)
-                if "pid" in message:
-                    self._workers[message["number"]].set_started(message["pid"])
+        with self._link, selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
+            selector.register(self._link, selectors.EVENT_READ)
+            detector = stop_detector.StopDetector()
+            while True:
+                if not selector.select(stop_detector.CHECK_SECONDS):
+                    self._end_stopped(detector)
+                elif data := self._link.recv(MESSAGE_BYTES):
+                    self._on_report(json.loads(data))
                 else:
-                    self._workers.pop(message["number"]).set_ended(message["code"])
-        try:
+                    break
+        self._on_end()
+
+    def _on_report(self, message: Mapping[str, int]) -> None:
+        if "pid" in message:
+            self._workers[message["number"]].set_started(message["pid"])
+        else:
+            self._workers.pop(message["number"]).set_ended(message["code"])
+
+    def _end_stopped(self, detector: stop_detector.StopDetector) -> None:
+        """Kills what a signal has stopped for too long: nothing else would notice a helper that does nothing."""
+        workers = {process.pid: process for process in tuple(self._workers.values()) if process.pid}
+        how = f"was stopped by a signal for {stop_detector.STOPPED_SECONDS:.0f} s"
+        for pid in detector.check([self._process.pid, *workers]):
+            if pid == self._process.pid:
+                self._how = how
+                self._process.kill()
+            else:
+                workers[pid].ended_because = f"{how}, and then killed"
+                kill_group(pid)
+
+    def _on_end(self) -> None:
+        """Ends what is left of the server and of its workers."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSING_SECONDS)
-        except subprocess.TimeoutExpired:
-            # It is importing a module, or was stopped by a signal.
-            self._process.kill()
-            self._process.wait()
+        _close_lifeline(self._lifeline)
+        code = self._process.wait()
+        self._how = self._how or (f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
         with self._lock:
             self.gone = True
             orphans = list(self._workers.values())
         for process in orphans:
             if process.pid:
                 kill_group(process.pid)
-            process.set_ended(-signal.SIGKILL)
+            process.set_ended(-signal.SIGKILL, f"was ended with the process that it was forked from, which {self._how}")
 
     @property
     def is_compatible(self) -> bool:
@@ -193,8 +233,9 @@ class ForkServerClient:
 
     def close(self) -> None:
         """Ends the server and its processes."""
-        with contextlib.suppress(OSError):
-            self._link.shutdown(socket.SHUT_RDWR)
+        _close_lifeline(self._lifeline)
+        # It may still be starting.
+        self._process.kill()
         self._listener.join()
 
     def _send(self, descriptors: Sequence[int] = (), **request: Any) -> None:
@@ -205,6 +246,16 @@ class ForkServerClient:
 
 _open_lock = threading.Lock()
 _client: ForkServerClient | None = None
+_lifelines: set[int] = set()
+"""This process's ends of the lifelines of all its fork servers."""
+
+
+def _close_lifeline(lifeline: int) -> None:
+    """Closes this end of a lifeline, by which the kernel kills the processes at the other; does nothing if it is."""
+    with _open_lock:
+        if lifeline in _lifelines:
+            _lifelines.remove(lifeline)
+            os.close(lifeline)
 
 
 def fork_server() -> ForkServerClient | None:
@@ -226,6 +277,9 @@ def _reset_in_fork() -> None:
     """Drops the parent's fork server, and its lock, which a thread of the parent may have held."""
     global _client, _open_lock
     _client, _open_lock = None, threading.Lock()
+    # A fork that outlives this process must not keep its runs alive.
+    while _lifelines:
+        os.close(_lifelines.pop())
 
 
 if hasattr(os, "register_at_fork"):

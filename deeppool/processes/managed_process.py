@@ -1,8 +1,8 @@
 """Managed process: a child that reads commands as JSON lines on standard input and answers on standard output.
 
-The parent kills its processes when it closes them, and a process whose parent is gone reads the end of its input and
-exits, independent of its activity. Each has its own process group, which is killed with it: its own children, such as
-data loaders, may hang too.
+The parent kills its processes when it closes them. Those whose parent is gone are killed by the kernel where they are
+forked (:func:`deeppool.processes.fork_server.end_with`); elsewhere they read the end of their input and exit. Each has
+its own process group, which is killed with it: its own children, such as data loaders, may hang too.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from deeppool.base.cancellation import wait
 from deeppool.device.cpu import cpu_seconds_of
 from deeppool.errors import RunError
 from deeppool.processes.fork_server import kill_group
-from deeppool.processes.fork_server_client import ForkServerClient
+from deeppool.processes.fork_server_client import ForkedProcess, ForkServerClient
 
 Message = dict[str, Any]
 CONTROL = "control"
@@ -142,6 +142,8 @@ class ManagedProcess:
         code = self.exit_code()
         if code is None:
             return "is running"
+        if isinstance(self.process, ForkedProcess) and self.process.ended_because is not None:
+            return self.process.ended_because
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]

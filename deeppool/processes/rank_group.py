@@ -5,6 +5,7 @@ import math
 import queue
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -25,7 +26,10 @@ TICK = 1.0
 """Seconds between two checks for hung ranks."""
 ATTRIBUTION_SECONDS = 2.0
 """Seconds to wait for the rank that failed first, if the first ranks to end lost their connection to it."""
-CLEANUP_WATCHDOG = """read -r _
+CLEANUP_SECONDS = 10.0
+"""Time limit for the cleanup watchdog at the end of a run; it tries for half of it."""
+CLEANUP_WATCHDOG = """trap '' HUP
+read -r _
 for _ in 1 2 3 4 5; do
   left=
   rm -rf -- "$0" "$2" || left=some
@@ -36,7 +40,9 @@ for _ in 1 2 3 4 5; do
   sleep 1
 done
 """
-"""Shell script that waits for the end of its parent, then removes folders and control groups of a run."""
+"""Shell script that waits for the end of its parent, then removes folders and control groups of a run.
+
+Should it be stopped when its parent ends, the kernel sends it SIGHUP, which it ignores, and continues it."""
 
 
 class RankGroup:
@@ -183,7 +189,7 @@ def private_folder() -> Iterator[Path]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         process_group=0,
-    ):
+    ) as watchdog:
         try:
             folder.mkdir(mode=0o700)
             with contextlib.suppress(OSError):
@@ -193,3 +199,15 @@ def private_folder() -> Iterator[Path]:
             control_group.remove(groups, folder.name)
             for created in (folder, in_memory):
                 shutil.rmtree(created, ignore_errors=True)
+            _end_watchdog(watchdog)
+
+
+def _end_watchdog(watchdog: "subprocess.Popen[bytes]") -> None:
+    """Waits for what the watchdog still removes; a signal may have stopped it."""
+    watchdog.send_signal(signal.SIGCONT)
+    assert watchdog.stdin is not None
+    watchdog.stdin.close()
+    try:
+        watchdog.wait(CLEANUP_SECONDS)
+    except subprocess.TimeoutExpired:
+        watchdog.kill()

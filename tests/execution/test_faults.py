@@ -25,6 +25,7 @@ from deeppool.errors import RankFailedError
 from deeppool.execution import ranks as ranks_module
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
+from deeppool.processes import stop_detector
 from deeppool.records.run_record import RunRecord
 from tests.processes.children import gone, in_order, runs
 
@@ -147,13 +148,21 @@ def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatc
     assert all(map(gone, everything))
 
 
-def test_a_killed_background_job_does_not_affect_the_foreground(plan_file: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [(signal.SIGKILL, "was killed by signal 9"), (signal.SIGSTOP, "was stopped by a signal for 1 s, and then killed")],
+    ids=["killed", "stopped"],
+)
+def test_a_lost_background_job_does_not_affect_the_foreground(
+    what: signal.Signals, how: str, plan_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
     samples: list[LiveSample] = []
     with launched(dp.load(plan_file), background=EXAMPLE, seconds=2, on_sample=samples.append) as run:
         everything = ranks() + backgrounds()
-        backgrounds()[1].send_signal(signal.SIGKILL)
+        backgrounds()[1].send_signal(what)
         record = run.result(timeout=60)
-    assert record.background.ended == "background job of rank 1 was killed by signal 9"
+    assert record.background.ended == f"background job of rank 1 {how}"
     # It was reported while the run went on.
     assert [job.reason for job in samples[-1].background] == [None, record.background.ended]
     assert samples[-1].background[0].samples > 0

@@ -1,7 +1,9 @@
 """Processes forked by the fork server behave like new ones and never outlive their launcher."""
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import psutil
 import pytest
 
 from deeppool.errors import RunError
+from deeppool.processes import stop_detector
 from deeppool.processes.fork_server_client import ForkServerClient, fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 from tests.processes.children import gone
@@ -21,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only"),
 ]
 MODULE = "tests.processes.fork_server_child"
+HOLDING = "tests.processes.holding_child"
 
 
 @pytest.fixture
@@ -86,14 +90,80 @@ def test_processes_do_not_outlive_a_fork_server_that_was_killed(own: ForkServerC
     child = ManagedProcess(MODULE, "child", fork_server=own)
     process = psutil.Process(int(str(describe(child)["pid"])))
     os.kill(own._process.pid, signal.SIGKILL)
-    with pytest.raises(RunError, match="child was killed by signal 9"):
+    with pytest.raises(
+        RunError, match=r"child was ended with the process .* forked from, which was killed by signal 9"
+    ):
         receive(child, SECONDS)
     child.close()
     assert ended(process)
-    with pytest.raises(RunError, match="cannot start: the process that it is forked from is gone"):
+    with pytest.raises(RunError, match="cannot start: the process that it is forked from was killed by signal 9"):
         ManagedProcess(MODULE, "late", fork_server=own)
     with ManagedProcess(MODULE, "next", fork_server=fork_server()) as another:
         describe(another)
+
+
+def test_a_stopped_fork_server_ends_with_its_processes(own: ForkServerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
+    child = ManagedProcess(HOLDING, "child", fork_server=own)
+    process = psutil.Process(int(str(describe(child)["pid"])))
+    own._process.send_signal(signal.SIGSTOP)
+    with pytest.raises(RunError, match=r"child was ended with the process .* which was stopped by a signal for 1 s"):
+        receive(child, SECONDS)
+    child.close()
+    assert ended(process)
+
+
+def test_a_process_does_not_wait_for_a_stopped_fork_server(
+    own: ForkServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
+    own._process.send_signal(signal.SIGSTOP)
+    with pytest.raises(RunError, match=r"late cannot start: .* was stopped by a signal for 1 s"):
+        ManagedProcess(HOLDING, "late", fork_server=own)
+
+
+def test_a_stopped_process_is_killed_alone(own: ForkServerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
+    with ManagedProcess(HOLDING, "other", fork_server=own) as other:
+        child = ManagedProcess(HOLDING, "child", fork_server=own)
+        os.kill(int(str(describe(child)["pid"])), signal.SIGSTOP)
+        with pytest.raises(RunError, match=r"child was stopped by a signal for 1 s, and then killed$"):
+            receive(child, SECONDS)
+        child.close()
+        describe(other)
+
+
+LAUNCHER = f"""
+import sys
+from deeppool.processes.fork_server_client import ForkServerClient
+from deeppool.processes.managed_process import ManagedProcess, receive
+server = ForkServerClient()
+child = ManagedProcess("{HOLDING}", "child", fork_server=server)
+for command in ("start", "hold"):
+    child.send(command)
+    print(receive(child, {SECONDS})["pid"], flush=True)
+print(server._process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["hanging", "stopped"])
+def test_processes_end_with_a_launcher_that_is_killed_together_with_the_fork_server(stopped: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        _, child, server = everything = [psutil.Process(int(launcher.stdout.readline())) for _ in range(3)]
+        try:
+            for process in (child, server) if stopped else ():
+                process.suspend()
+            for process in (server, launcher):
+                process.kill()
+            assert list(map(ended, everything)) == [True] * 3
+        finally:
+            for process in everything:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def test_another_fork_server_starts_when_variables_that_libraries_read_when_loaded_change(

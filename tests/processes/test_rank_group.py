@@ -1,13 +1,20 @@
 """The rank that ended first is reported, in whatever order messages and ends of several ranks arrive."""
 
 import itertools
+import os
 import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from deeppool.errors import RankFailedError
-from deeppool.processes.rank_group import RankGroup
+from deeppool.processes.rank_group import RankGroup, private_folder
+from tests.execution.test_faults import wait_until
 
 LOST = {
     "event": "failed",
@@ -62,3 +69,48 @@ def test_a_rank_that_exits_silently_is_the_root_cause_though_its_peer_was_aborte
             RankFailedError, match=r"^rank 1 ended with exit code 0 while .*, missed by rank 0 in forward"
         ):
             group.collect("done", 60.0, "while they trained")
+
+
+@pytest.mark.processes
+def test_a_stopped_watchdog_does_not_keep_a_run_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def run() -> None:
+        before = set(psutil.Process().children())
+        with private_folder() as folder:
+            (watchdog,) = set(psutil.Process().children()) - before
+            watchdog.suspend()
+            assert folder.is_dir()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert list(tmp_path.iterdir()) == []
+
+
+RUN = """
+import psutil, sys
+from deeppool.processes.rank_group import private_folder
+with private_folder() as folder:
+    (watchdog,) = psutil.Process().children()
+    watchdog.suspend()
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.processes
+def test_a_stopped_watchdog_removes_the_folder_of_a_killed_launcher(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as launcher:
+        assert launcher.stdout is not None
+        folder = Path(launcher.stdout.readline().strip())
+        assert folder.is_dir()
+        launcher.kill()
+    wait_until(lambda: not folder.exists(), 60, "the end of the folder")
