@@ -46,6 +46,9 @@ class MissingStepsError(DeeppoolError):
 class DocumentError(DeeppoolError):
     """Raised when a file cannot be read, is not a valid record, or cannot be written."""
 
+    record: object = None
+    """Record that could not be written, so that nothing measured is lost with it."""
+
 
 class DeviceUnavailableError(DeeppoolError):
     """Raised when the requested device is not on this machine."""

@@ -52,9 +52,13 @@ def write(record: Record, path: str | os.PathLike[str]) -> Path:
     """Writes the record atomically: readers see the old file or the new one, never a part.
 
     Raises:
-        DocumentError: the path cannot be written.
+        DocumentError: the path cannot be written; the error has the record.
     """
-    return write_text(json.dumps(to_json(record), indent=1, allow_nan=False) + "\n", path)
+    try:
+        return write_text(json.dumps(to_json(record), indent=1, allow_nan=False) + "\n", path)
+    except DocumentError as error:
+        error.record = record
+        raise
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> Path:

@@ -69,7 +69,7 @@ def network(
             )
     if found is None:
         return  # only rank 0 prints and saves
-    serialization.write(found, output)
     assert found.measured is not None
     table = found.measured.table()
-    show(found, as_json, lambda: f"{table}\n\nPlan with it: deeppool plan PROFILE … --cluster {output}")
+    advice = f"Plan with it: deeppool plan PROFILE … --cluster {output}"
+    show(found, as_json, lambda: f"{table}\n\n{advice}", output=output)

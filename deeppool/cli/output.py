@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 
 def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None, *, output: Path | None = None) -> None:
-    """Prints a record as JSON or as text, and first saves it if there is an output file."""
+    """Prints a record as JSON or as text, then saves it if there is an output file: a full disk loses no result."""
     from deeppool.base import serialization
 
-    if output is not None:
-        serialization.write(record, output)
-    print(json.dumps(serialization.to_json(record)) if as_json else text() if text else str(record))
+    try:
+        print(json.dumps(serialization.to_json(record)) if as_json else text() if text else str(record), flush=True)
+    finally:
+        # Nor does a closed pipe.
+        if output is not None:
+            serialization.write(record, output)
 
 
 @contextmanager

@@ -155,9 +155,11 @@ def frontier(
             gpu_counts=gpu_counts,
             network_model=network_model,
         )
-        if output is not None:
-            serialization.write(shared, output)
-        show_sharing(shared, min_background, min_speedup, as_json)
+        try:
+            show_sharing(shared, min_background, min_speedup, as_json)
+        finally:
+            if output is not None:
+                serialization.write(shared, output)
         return
     found = find_frontier(
         times,

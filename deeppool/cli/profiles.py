@@ -8,6 +8,7 @@ import typer
 from deeppool.cli.inputs import read_profile
 from deeppool.cli.options import AsJson, Device, Granularity, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
+from deeppool.errors import DocumentError
 
 
 def env(as_json: AsJson = False) -> None:
@@ -94,18 +95,27 @@ def profile(
         # These load torch, which the other two do without.
         from deeppool.graph.capture.capture import capture
         from deeppool.profiling.measure.profile import profile as measure
+        from deeppool.profiling.table import Profile
 
         sample, sizes = shape(input_shape), numbers(batch_sizes, "--batch-sizes")
+        unsaved: DocumentError | None = None
         with progress(f"interrupted; the measurements are in {output}.partial (the same command resumes)") as report:
-            measured = measure(
-                capture(model, sample, granularity=granularity),
-                device=device,
-                batch_sizes=sizes,
-                precision=precision,
-                graphs=graphs,
-                ranks=ranks,
-                seconds=seconds,
-                output=output,
-                on_progress=report,
-            )
+            try:
+                measured = measure(
+                    capture(model, sample, granularity=granularity),
+                    device=device,
+                    batch_sizes=sizes,
+                    precision=precision,
+                    graphs=graphs,
+                    ranks=ranks,
+                    seconds=seconds,
+                    output=output,
+                    on_progress=report,
+                )
+            except DocumentError as error:
+                if not isinstance(error.record, Profile):
+                    raise
+                unsaved, measured = error, error.record
         show(measured, as_json, measured.explain)
+        if unsaved is not None:
+            raise unsaved

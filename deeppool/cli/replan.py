@@ -48,10 +48,10 @@ def replan(
         serialization.read(run_file, RunRecord),
         hysteresis=HYSTERESIS if hysteresis is None else hysteresis,
     )
+    show(found, as_json, found.explain)
     if output is not None and found.recommended:
         # With the prices of other GPU counts, so that the file can be explained as any plan's.
         costs = costs_for_replan(ran, found.profile)
         serialization.write(plan_again(ran, found.profile, costs), output)
     elif output is not None:
         serialization.write(ran, output)
-    show(found, as_json, found.explain)

@@ -91,11 +91,11 @@ def run(
                 launcher=started.launcher(chosen.device, chosen.gpus) if started else None,
                 on_progress=report,
             )
-        if output is not None:
-            serialization.write(record, output)
-        if trace is not None:
-            write_trace(trace, record.plan_timeline, record.timeline)
-        show(record, as_json)
+        try:
+            show(record, as_json, output=output)
+        finally:
+            if trace is not None:
+                write_trace(trace, record.plan_timeline, record.timeline)
 
 
 def _plan_for(

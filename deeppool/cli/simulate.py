@@ -12,6 +12,7 @@ from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from deeppool.base.serialization import Record
+    from deeppool.base.timeline import Timeline
     from deeppool.job import Progress
     from deeppool.profiling.table import Profile
     from deeppool.simulation.device.interference import Interference
@@ -122,13 +123,14 @@ def simulate(
     Write a trace in Python: `dp.save(dp.WorkloadTrace(name, method, (dp.TraceJob(…), …)), "trace.json")`
     """
     from deeppool.base import serialization
+    from deeppool.figures.trace import write_trace
     from deeppool.simulation.cluster.workload import WorkloadTrace
 
-    if output is not None:
-        serialization.check_writable(output)
+    for path in (output, trace):
+        if path is not None:
+            serialization.check_writable(path)
     of_plan: dict[str, Any] = {
         "background": background,
-        "trace": trace,
         "against": against,
         "noise": noise,
         "iterations": iterations,
@@ -137,13 +139,18 @@ def simulate(
     conditions = _conditions(speed or [], jitter=jitter, straggling=straggling, delay=delay, seed=seed)
     how = {"interference": _interference(interference), "policy": policy, "max_slowdown": max_slowdown}
     found: Record
+    timeline: Timeline | None = None
     if serialization.read_object(what).get("format") == f"deeppool/{WorkloadTrace.KIND}":
-        _refuse(of_plan, "is for a plan, and this is a workload trace")
+        _refuse({"trace": trace, **of_plan}, "is for a plan, and this is a workload trace")
         found = _simulate_workload(what, cluster, strategy, conditions, of_workload, how)
     else:
         _refuse(of_workload, "is for a workload trace, and this is none")
-        found = _simulate_plan(what, conditions, how, **of_plan)
-    show(found, as_json, output=output)
+        found, timeline = _simulate_plan(what, conditions, how, **of_plan)
+    try:
+        show(found, as_json, output=output)
+    finally:
+        if timeline is not None and trace is not None:
+            write_trace(trace, timeline)
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
@@ -190,16 +197,14 @@ def _simulate_plan(
     how: dict[str, Any],
     *,
     background: str | None,
-    trace: Path | None,
     against: Path | None,
     noise: str | None,
     iterations: int | None,
-) -> "Record":
+) -> "tuple[Record, Timeline]":
     from dataclasses import replace
 
     from deeppool.base import serialization
     from deeppool.base.sharing import find_sharing
-    from deeppool.figures.trace import write_trace
     from deeppool.records.run_record import RunRecord
     from deeppool.simulation.plan.collocated_plan import CollocatedPlan, simulate_collocated_plan
     from deeppool.simulation.plan.simulate import Simulation
@@ -231,8 +236,6 @@ def _simulate_plan(
         sharing = find_sharing(policy or "priority", how["max_slowdown"])
         assert sharing is not None
         found = simulate_collocated_plan(made, job, interference, sharing)
-    if trace is not None:
-        write_trace(trace, replayed.timeline)
     if against is not None:
         run = serialization.read(against, RunRecord)
         fidelity = compare_with_run(
@@ -244,7 +247,7 @@ def _simulate_plan(
             iterations=iterations or 200,
         )
         found = replace(found, fidelity=fidelity)
-    return found
+    return found, replayed.timeline
 
 
 def _simulate_workload(

@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from deeppool.errors import DocumentError
+
 Times = tuple[tuple[float, float], ...]
 """Forward and backward seconds, per layer."""
 
@@ -79,6 +81,7 @@ class MeasurementLog:
     def __init__(self, path: Path | None, conditions: str) -> None:
         """Resumes from the log at ``path``, if any; with None nothing is written."""
         self.path = path
+        self._writes = path is not None
         self.runs: dict[int, Runs] = defaultdict(lambda: Runs([], []))
         """Iterations per batch size."""
         if path is None:
@@ -88,14 +91,20 @@ class MeasurementLog:
             entries = []
         for entry in entries:
             self._append(entry.batch, entry.layered, entry.times)
-        path.write_text("\n".join([conditions, *(entry.line for entry in entries)]) + "\n", encoding="utf-8")
+        try:
+            path.write_text("\n".join([conditions, *(entry.line for entry in entries)]) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise DocumentError(f"cannot write {path}: {error.strerror} (choose another path)") from error
 
     def add(self, batch: int, layered: bool, times: Times) -> None:
-        """Appends one finished iteration."""
+        """Appends one finished iteration; on a full disk it stays in memory, as do those after it."""
         self._append(batch, layered, times)
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps([batch, layered, times]) + "\n")
+        if self.path is not None and self._writes:
+            try:
+                with self.path.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps([batch, layered, times]) + "\n")
+            except OSError:
+                self._writes = False
 
     def _append(self, batch: int, layered: bool, times: Times) -> None:
         (self.runs[batch].layered if layered else self.runs[batch].whole).append(times)

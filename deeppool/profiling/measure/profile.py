@@ -82,6 +82,7 @@ def profile(
     Raises:
         ProfileError: the model cannot run at a batch size, or does not fit into memory.
         InvalidValueError: invalid batch sizes, ranks, seconds, device or precision.
+        DocumentError: ``output`` cannot be written; once everything is measured, the profile is its ``record``.
     """
     sizes = tuple(sorted(set(batch_sizes)))
     if not sizes or sizes[0] < 1:
