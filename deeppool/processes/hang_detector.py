@@ -20,7 +20,8 @@ class RankStatus:
 
     name: str
     heartbeat: Message | None = None
-    """Last heartbeat (:class:`deeppool.processes.heartbeat.Heartbeat`), or None before the first, while it imports."""
+    """Last heartbeat (:class:`deeppool.processes.heartbeat.Heartbeat`), corrected by the report of a later update; or
+    None before the first, while it imports."""
     time: float = 0.0
     """Arrival time of the heartbeat, on the detector's clock."""
     failure: Message | None = None
@@ -57,6 +58,10 @@ class HangDetector:
         self.progress = self.clock
         if message["event"] == "failed":
             rank.failure = message
+        elif message["event"] == "step" and rank.heartbeat is not None:
+            # A heartbeat may be as old as many short updates.
+            what = f"training, after update {message['step']}"
+            rank.heartbeat = {**rank.heartbeat, "what": what, "waits": False, "at": None}
 
     def hung(self, timeout: float, rendezvous_timeout: float, finished: Collection[str], when: str) -> str | None:
         """Describes ranks that make no progress; None before their timeout.

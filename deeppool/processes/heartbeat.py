@@ -1,4 +1,4 @@
-"""Heartbeat: reports every second what a rank does, for how long, and whether it waits for other ranks.
+"""Heartbeat: reports what a rank does, for how long, and whether it waits for others, every second and when it changes.
 
 A thread of its own sends it, so the launcher is informed about a rank whose main thread is blocked, and can distinguish
 the rank that hangs from those that wait for it. A process that was stopped sends nothing, which is detected too.
@@ -40,14 +40,16 @@ class Heartbeat:
     def __init__(self, commands: CommandChannel) -> None:
         """Starts sending heartbeats."""
         self._commands = commands
+        self._sending = threading.Lock()
         self._phase = Activity("its start", time.perf_counter(), waits=False)
         self.probe: Callable[[], Activity | None] = lambda: None
         """Returns an activity that is more exact than the phase, or None."""
         threading.Thread(target=self._beat, daemon=True).start()
 
     def enter(self, what: str, *, waits: bool = False) -> None:
-        """Records that the main thread begins another phase."""
+        """Reports that the main thread begins another phase, so that its end within the next second names it."""
         self._phase = Activity(what, time.perf_counter(), waits)
+        self._send()
 
     @property
     def doing(self) -> Activity:
@@ -56,17 +58,18 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while True:
+            self._send()
+            time.sleep(PERIOD)
+
+    def _send(self) -> None:
+        # One at a time, lest the phase before arrives after the new one.
+        with self._sending:
             what, since, waits = self.doing
             communicates, at = _inspect_main_thread()
+            seconds = time.perf_counter() - since
             self._commands.answer(
-                "heartbeat",
-                what=what,
-                since=since,
-                seconds=time.perf_counter() - since,
-                waits=waits or communicates,
-                at=at,
+                "heartbeat", what=what, since=since, seconds=seconds, waits=waits or communicates, at=at
             )
-            time.sleep(PERIOD)
 
 
 def is_library(path: str) -> bool:

@@ -97,7 +97,9 @@ def test_a_rank_that_completed_its_command_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "progress", [{"event": "step"}, heartbeat(FORWARD, 99.0)], ids=["a message", "a heartbeat of a new activity"]
+    "progress",
+    [{"event": "step", "step": 7}, heartbeat(FORWARD, 99.0)],
+    ids=["a message", "a heartbeat of a new activity"],
 )
 def test_progress_of_one_rank_restarts_the_timeout_of_all(progress: dict) -> None:
     detector = make_detector()
@@ -106,6 +108,20 @@ def test_progress_of_one_rank_restarts_the_timeout_of_all(progress: dict) -> Non
     beat(detector, STUCK, 2)
     assert describe_hang(detector) is None or progress["event"] == "heartbeat"
     assert detector.progress >= 20
+
+
+def test_the_last_activity_of_a_rank_is_not_that_of_a_heartbeat_many_updates_ago() -> None:
+    detector = make_detector()
+    detector.record("rank 1", heartbeat("reading the samples of stage conv1 (update 82)", 1.0, waits=True, at="x.py:1"))
+    for update in range(82, 106):
+        detector.record("rank 1", {"event": "step", "step": update, "seconds": 0.001})
+    assert (detector.ranks["rank 1"].what, detector.ranks["rank 1"].waits) == ("training, after update 105", False)
+    error = failure_error(
+        list(detector.ranks.values()), detector.ranks["rank 1"], "was killed by signal 9", "while it trained", 0
+    )
+    assert "last seen in training, after update 105;" in str(error)
+    detector.record("rank 1", heartbeat(FORWARD, 2.0))
+    assert detector.ranks["rank 1"].what == FORWARD
 
 
 # -- failure attribution ----------------------------------------------------------------------------
