@@ -1,4 +1,4 @@
-"""Repeated start and kill of any process at any moment leaves nothing behind.
+"""Repeated start, and kill or stop of any process at any moment, ends in time and leaves nothing behind.
 
 ``DEEPPOOL_SOAK_CYCLES=200`` is the long version (``make soak``); ``DEEPPOOL_SOAK_SEED`` repeats another one.
 """
@@ -20,13 +20,17 @@ import torch
 
 import deeppool as dp
 from deeppool.execution.checkpoint import latest, load_weights
+from deeppool.processes.stop_detector import STOPPED_SECONDS
 from tests.execution import soak_job
+from tests.processes.children import gone
 
 CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "2"))
 SEED = int(os.environ.get("DEEPPOOL_SOAK_SEED", "1"))
 CYCLE_SECONDS = 120
 GONE_SECONDS = 10
 """Seconds within which every process has ended after a fault."""
+STOP_SECONDS = STOPPED_SECONDS + GONE_SECONDS
+"""Seconds within which a stopped process has been ended, or the run with it."""
 LONG = 100_000
 """Number of updates that no cycle reaches."""
 PROCESSES_OF_RUN = 9
@@ -40,13 +44,26 @@ FAULTS = [
     ("child", signal.SIGKILL),
     ("child", signal.SIGTERM),
     ("child", signal.SIGSEGV),
+    ("child", signal.SIGSTOP),
 ]
+KINDS = {
+    "launcher": "",
+    "fork server": "deeppool.processes.fork_server",
+    "rank": "deeppool.execution.worker",
+    "background job": "deeppool.collocation.background_process",
+    "spinner": "deeppool.collocation.spinner",
+    "watchdog": "/bin/sh",
+}
+"""Every kind of process of a run, by the beginning of a word of its command line."""
+STOPS_AND_KILLS = [(kind, what) for kind in (*KINDS, "child") for what in (signal.SIGSTOP, signal.SIGKILL)]
+STOPS_AND_KILLS += [("launcher and fork server", signal.SIGKILL)]
+STOP_CYCLES = 2 * len(STOPS_AND_KILLS)
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
     pytest.mark.usefixtures("in_the_checkout"),
-    pytest.mark.timeout(CYCLES * CYCLE_SECONDS),
+    pytest.mark.timeout(max(CYCLES, STOP_CYCLES) * CYCLE_SECONDS),
 ]
 
 
@@ -108,17 +125,56 @@ def is_under_way(mark: str, kept: Path, checkpoint: Path | None) -> bool:
     return latest(kept) != checkpoint or len(live_processes(mark)) == PROCESSES_OF_RUN
 
 
-def run_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str:
-    """Starts a command, lets a fault happen, and checks what is left; returns what was done."""
+def victims(kind: str, launcher: psutil.Process, children: list[psutil.Process], draw: random.Random) -> list:
+    """Returns the processes that a fault hits: one that exists, or those named."""
+    found = []
+    for name in kind.split(" and "):
+        known = [each for each in children if any(word.startswith(KINDS.get(name, "")) for word in words_of(each))]
+        found.append(launcher if name == "launcher" or not known else draw.choice(known))
+    return found
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def wait_for_the_end_of_a_stop(hit: psutil.Process, launcher: subprocess.Popen) -> None:
+    """Waits until a stopped process is ended; the launcher is continued after longer than that, and still runs."""
+    if hit.pid == launcher.pid:
+        time.sleep(STOP_SECONDS)
+        hit.resume()
+        assert not wait_for(lambda: launcher.poll() is not None, 3), f"after a stop: {launcher.stderr.read()}"
+    elif is_detected(hit):
+        assert wait_for(lambda: gone(hit) or launcher.poll() is not None, STOP_SECONDS), "still stopped"
+
+
+def is_detected(process: psutil.Process) -> bool:
+    """Whether a stop is noticed: the watchdog ends with its launcher; a loader's rank hangs, which takes longer."""
+    try:
+        return not any("worker" in word for word in words_of(process.parent())) and words_of(process)[0] != "/bin/sh"
+    except (psutil.Error, AttributeError, IndexError):
+        return False
+
+
+def run_cycle(
+    number: int, draw: random.Random, plan: Path, folder: Path, fault: tuple[str, signal.Signals] | None = None
+) -> str:
+    """Starts a command, lets a fault happen, and checks what is left; returns what was done.
+
+    A given fault happens when the command is under way, in a run, which has every kind of process.
+    """
     mark, temporary, kept = f"{os.getpid()}-{number}", folder / "tmp", folder / "checkpoints"
     temporary.mkdir(exist_ok=True)
     commands = {
         "train": ["train", str(plan), "tests.execution.soak_job:job", "--steps", str(LONG), "--checkpoints", str(kept)],
         "run": ["run", str(plan), "--background", "tests.execution.soak_job:net", "--seconds", "600"],
     }
-    kind = draw.choices(["train", "run"], [3, 1])[0]
+    kind = draw.choices(["train", "run"], [3, 1])[0] if fault is None or fault[0] == "child" else "run"
     extra = ["--checkpoint-every", "5"] if kind == "train" else []
-    victim, what = draw.choice(FAULTS)
+    victim, what = fault or draw.choice(FAULTS)
     environment = {**os.environ, "TMPDIR": str(temporary), "DEEPPOOL_SOAK_MARK": mark}
     before, checkpoint = shared_memory(), latest(kept)
     launcher = subprocess.Popen(
@@ -131,9 +187,10 @@ def run_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
     )
     with launcher:
         # Half of the faults come while it starts, of which every moment counts, half when it is under way.
-        moment, delay = draw.choice(
-            [("its start", draw.uniform(0.7, 10.0)), ("being under way", draw.uniform(0.0, 4.0))]
-        )
+        moment, first, last = draw.choice([("its start", 0.7, 10.0), ("being under way", 0.0, 4.0)])
+        if fault is not None:
+            moment, first, last = "being under way", 0.0, 16.0
+        delay = draw.uniform(first, last)
         description = f"cycle {number}: {kind}, {what.name} to the {victim} {delay:.1f} s after {moment}"
         if moment == "being under way":
             wait_for(lambda: is_under_way(mark, kept, checkpoint) or launcher.poll() is not None, CYCLE_SECONDS / 2)
@@ -144,11 +201,13 @@ def run_cycle(number: int, draw: random.Random, plan: Path, folder: Path) -> str
         children = [process for process in everything if process.pid != launcher.pid]
         if launcher.poll() is not None:
             raise AssertionError(f"{description}: it had ended by itself: {launcher.stderr.read()}")
-        hit = psutil.Process(launcher.pid) if victim == "launcher" or not children else draw.choice(children)
-        with contextlib.suppress(psutil.Error):
-            description += f" ({' '.join(hit.cmdline()[-2:])[-60:]}, one of {len(everything)} processes)"
-            hit.send_signal(what)
-        spared = hit.pid != launcher.pid and not _ends_the_run(hit, launcher, what)
+        for hit in victims(victim, psutil.Process(launcher.pid), children, draw):
+            with contextlib.suppress(psutil.Error):
+                description += f" ({' '.join(hit.cmdline()[-2:])[-60:]}, one of {len(everything)} processes)"
+                hit.send_signal(what)
+        if what == signal.SIGSTOP:
+            wait_for_the_end_of_a_stop(hit, launcher)
+        spared = (hit.pid != launcher.pid or what == signal.SIGSTOP) and not _ends_the_run(hit, launcher, what)
         if spared:
             launcher.send_signal(signal.SIGINT)
         try:
@@ -213,3 +272,11 @@ def test_nothing_stays_behind_after_a_kill_of_any_process_at_any_moment(short_pa
         print(run_cycle(number, draw, plan, short_path), flush=True)
     kept = latest(short_path / "checkpoints")
     assert kept is None or torch.is_tensor(next(iter(load_weights(kept).values())))
+
+
+@pytest.mark.stress
+def test_a_stop_or_kill_of_every_kind_of_process_ends_in_time_and_leaves_nothing(short_path: Path) -> None:
+    draw = random.Random(SEED)
+    plan = dp.save(soak_job.plan(2), short_path / "plan.json")
+    for number, fault in enumerate(draw.sample(2 * STOPS_AND_KILLS, STOP_CYCLES)):
+        print(run_cycle(number, draw, plan, short_path, fault), flush=True)
