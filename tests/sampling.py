@@ -9,12 +9,12 @@ from hypothesis import settings
 
 STRESS = "DEEPPOOL_STRESS" in os.environ
 """Set by `make stress`."""
-SAMPLED = 4
+SAMPLED = 8
 """Of how many drawn examples one is tried without it."""
 
 
 def examples(count: int) -> settings:
-    """A hypothesis test of ``count`` examples in `make stress`, of a quarter of them otherwise."""
+    """A hypothesis test of ``count`` examples in `make stress`, of an eighth of them otherwise."""
     return settings(deadline=None, max_examples=count if STRESS else max(10, count // SAMPLED))
 
 

@@ -8,6 +8,7 @@ IMPORT = "import deeppool as dp"
 TELEMETRY = "sampler = dp.Sampler(interval=0.1)\npanel = dp.widgets.TelemetryPanel(sampler)\npanel"
 
 
+@pytest.mark.stress
 def test_a_figure_follows_its_data_and_the_theme_of_the_page_until_a_key_stops_it(lab: Lab) -> None:
     notebook = lab.open([IMPORT, TELEMETRY])
     panel = notebook.panel(".dp-telemetry-panel")

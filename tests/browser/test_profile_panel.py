@@ -1,5 +1,6 @@
 """The profile panel in a real page: a table sorted and chosen from by keyboard, a measurement started and cancelled."""
 
+import pytest
 from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab
@@ -16,6 +17,7 @@ def column(panel: Locator, index: int) -> list[str]:
     return panel.locator(f".dp-table tbody td:nth-child({index + 1})").all_inner_texts()
 
 
+@pytest.mark.stress
 def test_a_table_is_sorted_and_chosen_from_by_keyboard_and_a_measurement_started_and_cancelled(lab: Lab) -> None:
     notebook = lab.open(CELLS)
     panel = notebook.panel(".dp-profile-panel")

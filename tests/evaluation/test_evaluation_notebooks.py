@@ -92,12 +92,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "table1": {"workloads": {"vgg16": [3, 64, 64]}},
     "fig10": {"models": {"vgg16": [3, 64, 64]}, "samples_per_gpu": {"vgg16": 2}},
 }
-"""The cheapest two, with one small model each."""
+"""The cheapest two, with one small model each, in `make stress`."""
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("name", sampled(SMALL, "table1"))
+@pytest.mark.parametrize("name", sampled(SMALL))
 def test_a_notebook_leaves_a_record_that_its_report_shows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,6 +245,7 @@ class Sum:
         self._tensor.copy_(rows[0][self._number] + rows[1][self._number])
 
 
+@pytest.mark.stress
 def test_a_rank_waits_for_the_others_only_after_its_next_iteration(tmp_path: Path) -> None:
     exchange, trainer = SumExchange(), two_stages()
     control = ForegroundControl(GOVERNED, tmp_path, 0, RankOfTwo(0, exchange))

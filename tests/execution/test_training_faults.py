@@ -139,6 +139,7 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
             0,
             rf"rank 1 hangs: it has been in {READING} for \d+ s, at \S+test_training_faults.py:\d+ in hang",
             id="hang",
+            marks=pytest.mark.stress,
         ),
         pytest.param(hang, 1, rf"rank 1 hangs: it has been in {READING}", id="loader hangs", marks=pytest.mark.stress),
         pytest.param(

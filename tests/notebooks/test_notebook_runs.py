@@ -48,8 +48,8 @@ RECORDS = {
     "your-own-model": {"own-profile.json": "Profile", "own-plan.json": "Plan", "own-training.json": "TrainingRecord"},
 }
 """What each leaves beside its report."""
-KEPT = ["burst-parallel", "your-own-model"]
-"""Run without `make stress`; browser tests run a third, and calls of all of them are checked against the library."""
+KEPT = ["burst-parallel"]
+"""Run without `make stress`; a browser test runs a second, and calls of all of them are checked against the library."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMIUM_ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -175,6 +175,7 @@ class TestAnswers:
         assert result.summary.startswith(str(dp.diff(before, after)))
         assert str(dp.load(folder / "replan.json")) in result.summary
 
+    @pytest.mark.stress
     def test_a_model_of_ones_own_is_trained_goes_on_and_shares(self, execute: Execute) -> None:
         result = execute("your-own-model")
         folder = Path(result.html).parent

@@ -41,6 +41,7 @@ def test_two_kernels_are_measured_in_one_arrangement_and_saved(tmp_path) -> None
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="needs SCHED_IDLE, of Linux")
+@pytest.mark.stress
 def test_what_a_background_does_before_and_after_the_foreground_does_not_count() -> None:
     # It begins before, and its last kernel of 20 ms ends after: a quarter of the time and more, here.
     found = measure_interference(
