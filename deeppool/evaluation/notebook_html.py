@@ -49,7 +49,7 @@ def _draw_figures(notebook: Any) -> int:
                 count += 1
                 output.data["text/html"] = to_html(
                     {"data": figure["data"], "layout": figure.get("layout", {})},
-                    config={"responsive": True},
+                    config={"responsive": True, "showSendToCloud": False},
                     include_plotlyjs=False,
                     full_html=False,
                     validate=False,

@@ -93,6 +93,8 @@ def template(*, dark: bool = False) -> go.layout.Template:
             "hoverlabel": {"align": "left", "font": {"size": 12}},
             "barmode": "overlay",
             "margin": {"l": 64, "r": 24},
+            # "Share chart…" uploads the figure to a cloud.
+            "modebar": {"remove": ["sendChartToCloud"]},
         }
     )
 

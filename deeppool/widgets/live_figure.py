@@ -50,9 +50,10 @@ def prepare_figure(shown: go.FigureWidget) -> None:
     """Makes a figure responsive, complete on a reloaded page, and safe to update from several threads.
 
     By default plotly's figure is 700 pixels wide, and a page that is reloaded while the kernel runs gets the figure as
-    it was constructed, followed by updates of traces that the page does not have.
+    it was constructed, followed by updates of traces that the page does not have. Its toolbar also has a button
+    that uploads the figure to a cloud, which is removed.
     """
-    shown._config = {**shown._config, "responsive": True}
+    shown._config = {**shown._config, "responsive": True, "showSendToCloud": False}
     if not isinstance(shown.get_state, functools.partial):
         shown.get_state = functools.partial(_get_state, shown, shown.get_state)
         shown.set_state = functools.partial(_set_state, shown, shown.set_state)
@@ -69,9 +70,14 @@ def _get_state(shown: go.FigureWidget, get_state: Any, key: Any = None, drop_def
 
 
 def _set_state(shown: go.FigureWidget, set_state: Any, update: Any) -> None:
-    """Wraps :meth:`ipywidgets.Widget.set_state`, which handles an update from the page."""
+    """Wraps :meth:`ipywidgets.Widget.set_state`, which handles an update from the page.
+
+    What the page's traces hold after an update is ignored. Plotly would use it for defaults that nobody reads here, but
+    a page that is behind reports the data of an earlier update, and plotly replaces the figure's data by it, or raises
+    a ValueError for an array.
+    """
     with figure_lock(shown):
-        set_state(update)
+        set_state({name: value for name, value in update.items() if name != "_js2py_traceDeltas"})
 
 
 def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:

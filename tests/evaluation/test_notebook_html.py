@@ -33,6 +33,8 @@ def addresses(text: str) -> list[str]:
 def test_a_report_alone_has_plotly_once_and_fetches_nothing(executed: Path) -> None:
     text = write_report(executed).read_text(encoding="utf-8")
     assert text.count("Plotly.newPlot(") >= 2
+    # Else plotly's toolbar offers to upload the figure to a cloud.
+    assert text.count('"showSendToCloud": false') == 2
     assert text.count("plotly.js v") == 1 and len(text) > 10**6
     assert addresses(text) == []
     assert "Prose" in text and "<title>fig1</title>" in text

@@ -3,6 +3,7 @@
 from itertools import combinations
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from deeppool.figures import theme
@@ -52,3 +53,9 @@ def test_idle_time_recedes_but_is_seen_against_the_paper(dark):
     to_paper = {kind: distance(theme.colour(kind, dark=dark), theme.paper(dark=dark)) for kind in theme.KINDS}
     assert min(to_paper, key=to_paper.get) == "idle"
     assert to_paper["idle"] > 8
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_figure_offers_to_upload_itself_to_a_cloud(dark):
+    figure = theme.apply_theme(go.Figure(), title="one", plot_height=100, heading_height=0, dark=dark)
+    assert figure.layout.template.layout.modebar.remove == ("sendChartToCloud",)

@@ -1,5 +1,6 @@
 """A shown figure becomes another: equal to it, in one message, with only what differs."""
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 
@@ -53,12 +54,26 @@ def test_a_page_that_is_opened_again_gets_the_figure_as_it_is_now() -> None:
     shown = go.FigureWidget(BARS)
     prepare_figure(shown)
     prepare_figure(shown)
+    assert shown._config["showSendToCloud"] is False
     update_figure(shown, LINES)
     shown.data[0].y = [7]
     state = shown.get_state()
     assert [trace["type"] for trace in state["_widget_data"]] == ["scatter", "bar"]
     assert [list(trace["y"]) for trace in state["_widget_data"]] == [[7], [2]]
     assert "title" not in state["_widget_layout"] or not state["_widget_layout"]["title"]
+
+
+@pytest.mark.parametrize("stale", [[3.0, 9.0, 4.0], {"1": 9.0}], ids=["list", "typed array"])
+def test_what_a_page_still_held_of_a_trace_replaces_nothing(stale: object) -> None:
+    """A page that draws several steps of a slider at once reports the values of an earlier one as its own."""
+    shown = go.FigureWidget(go.Scatter(x=np.array([1.0, 2.0]), y=np.array([3.0, 4.0])))
+    prepare_figure(shown)
+    shown.set_state(
+        {"_js2py_traceDeltas": {"trace_deltas": [{"uid": shown.data[0].uid, "y": stale}], "trace_edit_id": 0}}
+    )
+    assert list(shown.data[0].y) == [3.0, 4.0]
+    # Its own properties, which a page that is opened again is given.
+    assert list(shown._data[0]["y"]) == [3.0, 4.0]
 
 
 def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_reports_the_page_all_of_it(
