@@ -228,6 +228,12 @@ LAB_OPTIONS = (
     "--LabApp.extension_manager=readonly",
 )
 """Options that keep JupyterLab local, whatever the user's settings: it fetches nothing and listens on this machine."""
+LAB_CONFIGURATION = Path(__file__).parent / "jupyter"
+"""Defaults of JupyterLab's settings, which the user's own settings override.
+
+No question about news. Widgets' messages go to the kernel's main thread: ipykernel drops those of a subshell that
+JupyterLab has deleted, and buttons are dead from then on, in every tab.
+"""
 
 
 def start_lab(folder: str | os.PathLike[str], *, port: int | None = None, browser: bool = True) -> NoReturn:
@@ -247,4 +253,5 @@ def start_lab(folder: str | os.PathLike[str], *, port: int | None = None, browse
         command.append("--allow-root")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(command[0], command)
+    path = os.pathsep.join(filter(None, [str(LAB_CONFIGURATION), os.environ.get("JUPYTER_CONFIG_PATH")]))
+    os.execve(command[0], command, {**os.environ, "JUPYTER_CONFIG_PATH": path})

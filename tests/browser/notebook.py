@@ -103,6 +103,21 @@ class Notebook:
         self._ask("await document.sessionContext.restartKernel()")
         self._await_kernel()
 
+    def subshells(self) -> list[str]:
+        """Those of the kernel."""
+        found: list[str] = self._ask(
+            "return (await document.sessionContext.session.kernel.requestListSubshell({}).done).content.subshell_id"
+        )
+        return found
+
+    def delete_subshells(self) -> None:
+        """As JupyterLab does while widgets still use them."""
+        self._ask(
+            """const kernel = document.sessionContext.session.kernel;
+            for (const each of argument) await kernel.requestDeleteSubshell({subshell_id: each}).done""",
+            self.subshells(),
+        )
+
     def value(self, expression: str) -> Any:
         """What an expression is in the kernel, which must be free: a literal, or its text when it has no literal."""
         reply = self._ask(
@@ -150,6 +165,11 @@ class Notebook:
         control = self._control(panel, label).locator("select")
         self.press(control, *option)
         assert control.evaluate("select => select.selectedOptions[0].textContent.trim()") == option
+
+    def tools(self) -> set[str]:
+        """Names of the buttons in the toolbars of all figures of the page."""
+        found: list[str] = self.page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
+        return set(found)
 
     def figure(self, panel: Locator, index: int = 0) -> Drawn:
         """The panel's figure, the first unless told otherwise."""

@@ -31,13 +31,15 @@ OFFLINE: Mapping[str, Mapping[str, Any]] = {
     "ServerApp": {"ip": "127.0.0.1"},
 }
 """What ``deeppool lab`` sees to itself."""
-SETTINGS = {
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
     # Elements out of sight stay in the page.
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
-    # Nor does it ask whether it may fetch news.
+}
+NO_NEWS: Mapping[str, Mapping[str, Any]] = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
 }
+"""What ``deeppool lab`` sees to itself."""
 
 
 class Server:
@@ -71,12 +73,16 @@ class Server:
         """Of the user that starts it."""
         return {part: {**OPTIONS.get(part, {}), **OFFLINE.get(part, {})} for part in OPTIONS}
 
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Of JupyterLab, as the user's defaults."""
+        return {**SETTINGS, **NO_NEWS}
+
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True)
         self.root.mkdir()
         (self.folder / "config" / "labconfig").mkdir(parents=True)
         _write(self.folder / "config" / "jupyter_lab_config.json", self.configuration())
-        _write(self.folder / "config" / "labconfig" / "default_setting_overrides.json", SETTINGS)
+        _write(self.folder / "config" / "labconfig" / "default_setting_overrides.json", self.settings())
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command(), env=environment(self.folder), stdout=log, stderr=log, stdin=subprocess.DEVNULL

@@ -13,7 +13,7 @@ import nbformat
 import psutil
 
 from tests.browser.lab import Lab
-from tests.browser.server import OPTIONS, Server, environment
+from tests.browser.server import OPTIONS, SETTINGS, Server, environment
 from tests.notebooks.test_notebook_runs import TINY
 
 COPY = "02-model-and-layers.ipynb"
@@ -27,6 +27,9 @@ class LabCommand(Server):
 
     def configuration(self) -> Mapping[str, Mapping[str, Any]]:
         return OPTIONS
+
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        return SETTINGS
 
     def ready(self) -> bool:
         for told in (self.folder / "jupyter").glob("jpserver-*.json"):
@@ -76,5 +79,9 @@ def test_the_users_copy_runs_behind_a_token_on_this_machine_only(tmp_path: Path,
         notebook = users.open_file(server.root / COPY, seconds=300)
         assert notebook.outputs(0) == []
         assert listening(server.process()) == {"127.0.0.1"}
+        assert notebook.subshells() == []
+        assert notebook.page.locator(".Toastify__toast").count() == 0
+        tools = notebook.tools()
+        assert "Zoom" in tools and "Share chart..." not in tools
         users.end()
     assert not server.ready()

@@ -1,0 +1,39 @@
+"""What JupyterLab is started with by ``deeppool lab``."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jupyterlab
+import pytest
+from jupyterlab_server.settings_utils import _get_overrides, get_settings
+
+from deeppool.evaluation import notebooks
+
+SCHEMAS = Path(jupyterlab.__file__).parent / "schemas"
+EXTENSION = "@jupyterlab/apputils-extension"
+
+
+def test_buttons_use_the_kernels_main_thread_and_nobody_asks_for_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: dict[str, Any] = {}
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/the/users/own")
+    monkeypatch.setattr(os, "execve", lambda path, command, environment: started.update(environment))
+    notebooks.start_lab(tmp_path)
+    path = started["JUPYTER_CONFIG_PATH"]
+    assert path.endswith(os.pathsep + "/the/users/own")
+
+    # As the server reads it.
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", path)
+    overrides, error = _get_overrides(str(tmp_path))
+    assert not error
+
+    def default(part: str, name: str) -> Any:
+        schema = f"{EXTENSION}:{part}"
+        found, _ = get_settings(str(tmp_path), str(SCHEMAS), str(tmp_path), schema, overrides=overrides)
+        return found["schema"]["properties"][name]["default"]
+
+    assert default("kernels-settings", "commsOverSubshells") == "disabled"
+    assert default("notification", "fetchNews") == "false"
+    assert default("notification", "checkForUpdates") is False
