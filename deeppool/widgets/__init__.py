@@ -16,7 +16,7 @@ telemetry_panel, timeline_view: the widgets above, and
 collocation_settings  the controls of a collocated run
 panel            base class: errors below the controls, figures that follow the page's theme
 live_figure      in-place updates of a displayed figure
-page             theme and keyboard handling in the browser
+page             theme, keys and unanswered clicks in the browser
 controls         labelled sliders and drop-down lists
 markup           HTML paragraphs and lists
 run_row          start and cancel buttons with progress

@@ -118,7 +118,7 @@ class AmplificationExplorer(Panel):
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._on_control_change), "value")
         self.view.observe(self.guarded(self._on_view_change), "value")
-        self.button.on_click(self.guarded(lambda _: self.save()))
+        self.on_click(self.button, self.save)
         self.on_theme(self._draw)
 
     @property

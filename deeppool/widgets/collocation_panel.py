@@ -87,8 +87,8 @@ class CollocationPanel(Panel):
         self._drawing, self._next_draw = threading.RLock(), 0.0
         buttons = ipywidgets.HBox([self.launch, self.stop, self.bar])
         super().__init__([self.settings, buttons, self.status, self.jobs, self._live])
-        self.launch.on_click(self.guarded(lambda _: self.begin()))
-        self.stop.on_click(self.guarded(lambda _: self.end()))
+        self.on_click(self.launch, self.begin)
+        self.on_click(self.stop, self.end)
         self.settings.on_bound(self.guarded(self._change_bound))
         self.on_theme(self._recolour)
 

@@ -88,8 +88,8 @@ class ModelPicker(Panel):
         self._set_controls(model, input_shape)
         self.family.observe(self.guarded(lambda _: self._list_names()), "value")
         self.name.observe(self.guarded(lambda _: self._show_own_shape()), "value")
-        self.row.start.on_click(self.guarded(lambda _: self.row.launch()))
-        self.row.cancel.on_click(self.guarded(lambda _: self.row.request_cancel()))
+        self.on_click(self.row.start, self.row.launch)
+        self.on_click(self.row.cancel, self.row.request_cancel)
         self.colour.observe(self.guarded(lambda _: self._draw()), "value")
         self.on_theme(self._draw)
         if model is not None:

@@ -62,6 +62,17 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Registers a function that redraws when the page changes between dark and light."""
         self._page.observe(lambda _: self.guarded(draw)(), "dark")
 
+    def on_click(self, button: ipywidgets.Button, callback: Callable[[], object]) -> None:
+        """Registers a guarded callback of a button; the page says so if the kernel does not handle a click."""
+        guarded = self.guarded(callback)
+
+        def handle(_: ipywidgets.Button) -> None:
+            self._page.acknowledge_click()
+            guarded()
+
+        button.add_class("dp-click")
+        button.on_click(handle)
+
     def guarded(self, callback: Callable[Parameters, object]) -> Callable[Parameters, None]:
         """Wraps a callback so that its errors are displayed; front ends hide errors of widget callbacks."""
 

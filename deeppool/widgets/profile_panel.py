@@ -155,8 +155,8 @@ class ProfilePanel(Panel):
         self.table = SortableTable(sort_by=SUM, descending=True, most=MOST)
 
     def _connect(self) -> None:
-        self.row.start.on_click(self.guarded(lambda _: self.row.launch()))
-        self.row.cancel.on_click(self.guarded(lambda _: self.row.request_cancel()))
+        self.on_click(self.row.start, self.row.launch)
+        self.on_click(self.row.cancel, self.row.request_cancel)
         for control in (self.device, self.precision, self.output):
             control.observe(self.guarded(lambda _: self._update_start_button()), "value")
         self.view.observe(self.guarded(lambda _: self._draw()), "value")

@@ -61,7 +61,7 @@ class RunBrowser(Panel):
         self.files.observe(self.guarded(lambda _: self._unless_filling(self._choose)), "value")
         self.other.observe(self.guarded(lambda _: self._unless_filling(self._draw)), "value")
         self.folder.observe(self.guarded(lambda _: self.rescan()), "value")
-        self.scan.on_click(self.guarded(lambda _: self.rescan()))
+        self.on_click(self.scan, self.rescan)
         self.on_theme(self._draw)
         self.guarded(self.rescan)()
 

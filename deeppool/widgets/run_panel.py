@@ -37,8 +37,8 @@ class RunPanel(Panel):
         self._drawn = -INTERVAL
         self._draw()
         run.watch(self._draw)
-        self.stop.on_click(self.guarded(lambda _: run.request_cancel()))
-        self.devices.on_click(self.guarded(self._show_devices))
+        self.on_click(self.stop, run.request_cancel)
+        self.on_click(self.devices, self._show_devices)
 
     def _draw(self) -> None:
         with self._drawing:
@@ -50,7 +50,7 @@ class RunPanel(Panel):
             self.bar.value, self.bar.bar_style = self.run.progress, COLOURS[self.run.state]
             self.status.value, self.stop.disabled = repr(self.run), ended
 
-    def _show_devices(self, _: object) -> None:
+    def _show_devices(self) -> None:
         self.devices.disabled = True
         sampler = Sampler()
         self.show(self._row, TelemetryPanel(sampler))

@@ -82,7 +82,7 @@ class _Row:
         self._stop = ipywidgets.Button(
             description="Stop", tooltip=f"end {run.what}", layout=ipywidgets.Layout(width="7em")
         )
-        self._stop.on_click(panel.guarded(lambda _: self._end()))
+        panel.on_click(self._stop, self._end)
         self.line = ipywidgets.HBox([self._bar, self._stop, self._status])
         self.show(run)
 

@@ -35,7 +35,7 @@ class TelemetryPanel(Panel):
         super().__init__([self.figure, self.status, self.stop])
         self._draw()
         self.sampler.watch(self._draw)
-        self.stop.on_click(self.guarded(self._end))
+        self.on_click(self.stop, self._end)
         self.on_theme(self._recolour)
 
     def _draw(self) -> None:
@@ -48,7 +48,7 @@ class TelemetryPanel(Panel):
     def _recolour(self) -> None:
         self.figure.update_layout(template=theme.template(dark=self.dark))
 
-    def _end(self, _: object) -> None:
+    def _end(self) -> None:
         self.sampler.close()
         self.stop.disabled = True
 

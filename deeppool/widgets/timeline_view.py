@@ -75,8 +75,8 @@ class TimelineView(Panel):
         self.panel.observe(self.guarded(self._redraw), "value")
         self.window.observe(self.guarded(self._redraw), "value")
         for name, button in self.buttons.items():
-            button.on_click(self.guarded(self._window_handler(name)))
-        self.save.on_click(self.guarded(lambda _: self.export()))
+            self.on_click(button, self._window_handler(name))
+        self.on_click(self.save, self.export)
         # On the layout, because a redraw replaces its axes.
         self.figure.layout.on_change(self.guarded(self._on_zoom), "xaxis.range")
         self.on_theme(self._draw)
@@ -140,8 +140,8 @@ class TimelineView(Panel):
         start, end = (self._unit.seconds * bound for bound in self.window.value)
         return _within((start, end), self._longest)
 
-    def _window_handler(self, name: str) -> Callable[[object], None]:
-        def move(_: object) -> None:
+    def _window_handler(self, name: str) -> Callable[[], None]:
+        def move() -> None:
             self._set(_MOVES[name](*self._seconds()))
 
         return move

@@ -6,11 +6,13 @@ from tests.browser.lab import Lab
 
 IMPORT = "import deeppool as dp"
 TELEMETRY = "sampler = dp.Sampler(interval=0.1)\npanel = dp.widgets.TelemetryPanel(sampler)\npanel"
+# The page reports its theme to a subshell of the kernel, which the messages of a button that it changes then go to.
+TOOLTIP = "panel.on_theme(lambda: setattr(panel.stop, 'tooltip', 'dark' if panel.dark else 'light'))"
 
 
 @pytest.mark.stress
 def test_a_figure_follows_its_data_and_the_theme_of_the_page_until_a_key_stops_it(lab: Lab) -> None:
-    notebook = lab.open([IMPORT, TELEMETRY])
+    notebook = lab.open([IMPORT, TELEMETRY, TOOLTIP])
     panel = notebook.panel(".dp-telemetry-panel")
     light = notebook.figure(panel)
     notebook.changed(panel, light)
@@ -21,9 +23,23 @@ def test_a_figure_follows_its_data_and_the_theme_of_the_page_until_a_key_stops_i
     assert dark.font != light.font
     assert notebook.value("panel.dark") is True
 
-    stop = notebook.button(panel, "Stop")
+    tools = notebook.tools()
+    assert "Zoom" in tools and "Share chart..." not in tools
+
+    # ipykernel drops the messages of a subshell that JupyterLab has deleted, and answers nothing.
+    stop, unanswered = notebook.button(panel, "Stop"), panel.get_by_text("No answer to a click")
+    assert not unanswered.is_visible()
+    notebook.until(lambda: notebook.value("panel.stop.tooltip") == "dark")
+    notebook.delete_subshells()
+    notebook.press(stop, "Enter")
+    unanswered.wait_for(state="visible")
+    assert "deeppool running --stop NAME" in unanswered.inner_text()
+    assert stop.is_enabled()
+    # A message of the kernel's main thread leads the button's messages there.
+    notebook.value("setattr(panel.stop, 'tooltip', 'ends the panel')")
     notebook.press(stop, "Enter")
     notebook.until(stop.is_disabled)
+    unanswered.wait_for(state="hidden")
     assert notebook.problem(panel) == ""
 
 

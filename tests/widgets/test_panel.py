@@ -1,5 +1,8 @@
 """What all widgets share: errors that are seen, a theme that is followed, a figure where nobody is there."""
 
+import re
+from pathlib import Path
+
 import ipywidgets
 import plotly.graph_objects as go
 import pytest
@@ -7,6 +10,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.execution import KERNEL_ENVIRONMENT
+from deeppool.widgets import panel as panel_module
 from deeppool.widgets.panel import STATIC, Panel
 
 
@@ -48,6 +52,22 @@ def test_an_error_that_a_started_run_reports_at_once_is_not_wiped_by_the_click_t
         assert "it ended at once" in panel.problem
     panel.knob.value = 4
     assert panel.problem == ""
+
+
+def test_a_click_is_acknowledged_before_its_callback_which_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel, button, told = TwoKnobs(), ipywidgets.Button(), []
+    monkeypatch.setattr(panel._page, "send", lambda message: told.append("acknowledged"))
+    panel.on_click(button, lambda: told.append("called"))
+    assert "dp-click" in button._dom_classes
+    button.click()
+    assert told == ["acknowledged", "called"]
+
+
+def test_every_button_of_every_widget_is_acknowledged() -> None:
+    """One that is registered otherwise would be dead without a word."""
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(panel_module.__file__).parent.glob("*.py")}
+    found = {name: re.findall(r"(\S+)\.on_click\(", text) for name, text in sources.items()}
+    assert {name for name, owners in found.items() if set(owners) - {"self", "panel"}} == {"panel.py"}
 
 
 def test_a_panel_is_found_in_the_page_by_its_name_and_keeps_the_place_for_errors() -> None:

@@ -1,0 +1,78 @@
+// Reports the page's theme, routes keys, resizes figures, and says when a click got no answer from the kernel.
+
+const ANSWER_SECONDS = 5;
+const UNANSWERED =
+  `No answer to a click for ${ANSWER_SECONDS} s: the kernel is running a cell, or it no longer hears this widget ` +
+  "(then reload the page and run the cell again). A run can be ended in a terminal: <code>deeppool running</code> " +
+  "lists your runs, and <code>deeppool running --stop NAME</code> ends one.";
+
+function isDark() {
+  // JupyterLab sets an attribute; elsewhere the background's lightness decides.
+  const light = document.body.dataset.jpThemeLight;
+  if (light !== undefined) return light === "false";
+  const rgba = getComputedStyle(document.body).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
+  if (rgba.length < 3 || rgba[3] === 0) return matchMedia("(prefers-color-scheme: dark)").matches;
+  return 0.299 * rgba[0] + 0.587 * rgba[1] + 0.114 * rgba[2] < 128;
+}
+
+function attach(panel, clicked) {
+  // Otherwise JupyterLab treats arrows and letters as notebook commands: "b" in a list inserts a cell.
+  // It checks the focused element; Ctrl-S and the like stay JupyterLab's.
+  const claim = (event) => {
+    if (!panel.contains(event.target)) return;
+    event.target.toggleAttribute("data-lm-suppress-shortcuts", !event.ctrlKey && !event.metaKey);
+  };
+  window.addEventListener("keydown", claim, true);
+  panel.addEventListener("click", clicked, true);
+  // plotly only listens to the window.
+  const sizes = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
+  sizes.observe(panel);
+  return () => {
+    sizes.disconnect();
+    window.removeEventListener("keydown", claim, true);
+    panel.removeEventListener("click", clicked, true);
+  };
+}
+
+function render({ model, el }) {
+  el.setAttribute("role", "alert");
+  el.style.cssText = "display: none; color: var(--jp-error-color1, #b00)";
+  // Screen readers announce a text that is new in an alert.
+  const say = (text) => {
+    el.innerHTML = text;
+    el.style.display = text ? "" : "none";
+  };
+  let timer;
+  const clicked = (event) => {
+    if (!event.target.closest(".dp-click")) return;
+    timer ??= setTimeout(say, 1000 * ANSWER_SECONDS, UNANSWERED);
+  };
+  const answered = () => {
+    clearTimeout(timer);
+    timer = undefined;
+    say("");
+  };
+  model.on("msg:custom", answered);
+  let detach = () => {};
+  // A widget is rendered before it is added to its panel.
+  requestAnimationFrame(() => {
+    const panel = el.closest(".dp-panel");
+    if (panel) detach = attach(panel, clicked);
+  });
+  const report = () => {
+    if (model.get("dark") === isDark()) return;
+    model.set("dark", isDark());
+    model.save_changes();
+  };
+  report();
+  const watcher = new MutationObserver(report);
+  watcher.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
+  return () => {
+    clearTimeout(timer);
+    model.off("msg:custom", answered);
+    watcher.disconnect();
+    detach();
+  };
+}
+
+export default { render };
