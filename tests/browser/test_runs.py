@@ -39,14 +39,14 @@ def test_a_run_is_seen_again_after_its_tab_was_closed_and_ends_when_it_is_cancel
 def test_a_run_of_a_notebook_that_nobody_saved_is_found_in_another_one_and_stopped_there(lab: Lab) -> None:
     other = lab.open(RUNS)
     panel = other.panel(".dp-runs-panel")
-    assert "You have no runs in progress is under way" in panel.inner_text()
+    assert "You have no runs in progress" in panel.inner_text()
     notebook = lab.open(TRAINING)
     notebook.hide()
     other.page.bring_to_front()
     other.until(lambda: "train" in panel.inner_text() and "test.ipynb" in panel.inner_text(), seconds=120)
     running = len(lab.server.processes())
     other.press(other.button(panel, "Stop"), "Enter")
-    other.until(lambda: "You have no runs in progress is under way" in panel.inner_text())
+    other.until(lambda: "You have no runs in progress" in panel.inner_text())
     assert len(lab.server.processes()) < running
     notebook.show()
     assert notebook.value("run.state") == "cancelled"
