@@ -1,9 +1,11 @@
 """Failure reports of a rank for real exceptions of torch, numpy and Python."""
 
+import gc
 import os
 import queue
 import re
 import signal
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -87,6 +89,13 @@ def test_only_the_last_line_of_a_loader_traceback_is_reported() -> None:
     assert describe_failure(error, DOING)["text"] == f"failed in {DOING}: ValueError: bad"
 
 
+@pytest.fixture(autouse=True)
+def no_loader_is_left() -> Iterator[None]:
+    """Ends the loader workers that an exception's traceback still holds."""
+    yield
+    gc.collect()
+
+
 class ExitingDataset(Dataset):
     """Dataset that ends the process that reads it."""
 
@@ -153,7 +162,7 @@ def test_a_loader_worker_that_exits_while_its_samples_are_fetched_counts_as_lost
     loader = iter(DataLoader(ZerosDataset(), num_workers=1))
 
     def get(timeout: float) -> None:
-        raise way
+        raise type(way)(*way.args)  # what the parameter itself would hold for ever: its traceback, and so the loader
 
     with monkeypatch.context() as patch:
         patch.setattr(loader._data_queue, "get", get)
