@@ -158,14 +158,18 @@ def problems(draw, graphs=None, gpus=(1, 2, 3, 4, 6, 8), made_of=profiles):
 
 @st.composite
 def contested_problems(draw, graphs=None, gpus=(2, 4)):
-    """Problems in which layers, transfers and all-reduces take about as long as one another; times in steps of 1 ms."""
+    """Problems in which layers, transfers and all-reduces take about as long as one another; times in steps of 1 ms.
+
+    Gradients have 2 MiB, which share an all-reduce, or more, which do not.
+    """
+    unit = 2**19
     graph = draw(graphs if graphs is not None else series_parallel_graphs())
     steps = st.integers(0, 8)
     layers = [
         replace(
             layer,
-            input_bytes=tuple(1000 * draw(st.sampled_from([0, 1, 2, 5])) for _ in layer.predecessors),
-            parameter_bytes=4000 * draw(steps),
+            input_bytes=tuple(unit * draw(st.sampled_from([0, 1, 2, 5])) for _ in layer.predecessors),
+            parameter_bytes=4 * unit * draw(steps),
         )
         for layer in graph.layers
     ]
@@ -174,7 +178,7 @@ def contested_problems(draw, graphs=None, gpus=(2, 4)):
         forward, backward = ([1e-3 * (draw(steps) + draw(steps) * b) for b in (1, 2, 4, 8)] for _ in range(2))
         forward[:] = [time + 1e-3 for time in forward]
         measurements.append(Measurement(layer.signature, tuple(forward), tuple(backward), (0.0,) * 4))
-    link = Link(1e6, 0.0, "drawn")
+    link = Link(1e3 * unit, 0.0, "drawn")
     cluster = Cluster(draw(st.sampled_from(gpus)), "drawn", 8, link, link)
     return make_profile(replace(graph, layers=tuple(layers)), measurements, (1, 2, 4, 8)), cluster, 8
 

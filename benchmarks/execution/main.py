@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from machines import PORT, SUBNET, launcher, machines
@@ -23,6 +23,7 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.execution.measurements import iteration_spans
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
@@ -31,14 +32,6 @@ HERE = Path(__file__).parent
 LOOPBACK = (("vgg16", (3, 64, 64), 16), ("resnet50", (3, 64, 64), 16))
 SLOW = ("vgg16", (3, 32, 32), 64)
 RANKS, BITS_PER_SECOND, CORES = 4, 1e9, 0.5
-
-
-def data_parallel(plan: Plan) -> Plan:
-    """Every layer on all GPUs; the plan says how long that takes."""
-    everywhere = tuple(range(plan.gpus))
-    layers = tuple(replace(layer, gpus=everywhere, gpu_count=plan.gpus) for layer in plan.layers)
-    time = plan.data_parallel_iteration_time
-    return replace(plan, layers=layers, iteration_time=time, gpu_seconds=plan.gpus * time)
 
 
 def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dict[str, object]:
@@ -100,8 +93,8 @@ def loopback(rounds: int, iterations: int) -> list[dict[str, object]]:
     rows = []
     for model, shape, batch in LOOPBACK:
         profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch])
-        plan = dp.plan(profile, find_cluster("loopback", 2), batch, overlap_sync=True)
-        rows.append(compare(data_parallel(plan), LocalLauncher("cpu", 2), rounds, iterations))
+        plan = data_parallel_plan(profile, find_cluster("loopback", 2), batch, overlap_sync=True)
+        rows.append(compare(plan, LocalLauncher("cpu", 2), rounds, iterations))
         print(json.dumps(rows[-1]), file=sys.stderr)
     return rows
 

@@ -119,7 +119,7 @@ def browser(lab: Lab, repeats: int) -> dict[str, list[float]]:
     """From a key on a slider to the next frame after the last figure that it changes was drawn."""
     notebook = lab.open(["import deeppool as dp", f"explorer = {EXPLORER}\nexplorer", f"view = {TIMELINES}\nview"])
     explorer, view = notebook.panel(".dp-amplification-explorer"), notebook.panel(".dp-timeline-view")
-    notebook.until(lambda: notebook.value("explorer.settle(60)"))
+    notebook.until(lambda: notebook.value("explorer.wait(60)"))
     figures = {
         f"limit, {GPUS:,} GPUs, layers": (explorer, 1, LIMITS),
         f"limit, {GPUS:,} GPUs, frontier": (explorer, 0, LIMITS),

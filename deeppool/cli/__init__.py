@@ -16,6 +16,7 @@ torchrun    a command under torchrun: rank 0 prints, the others serve it
 """
 
 import atexit
+import errno
 import sys
 
 import typer
@@ -79,12 +80,23 @@ app.add_typer(cluster, name="cluster")
 
 
 def main() -> None:
-    """Runs a command; a DeeppoolError or an interrupt is reported in one line, with exit code 1."""
+    """Runs a command; a DeeppoolError, a full disk or an interrupt is reported in one line, with exit code 1."""
     handle_interrupts()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except DeeppoolError as error:
         print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        # Files have errors of their own: what is left is standard output.
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"error: cannot print the result: {error.strerror} (print it to another disk)", file=sys.stderr)
+        # At its end the interpreter flushes again.
+        sys.stdout = sys.stderr
         sys.exit(1)
     except SystemExit as ended:
         if ended.code != INTERRUPTED:

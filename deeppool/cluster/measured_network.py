@@ -126,6 +126,11 @@ class Curve:
         share = math.log(size / self.sizes[left]) / math.log(self.sizes[right] / self.sizes[left])
         return self.seconds[left] * math.exp(share * math.log(self.seconds[right] / self.seconds[left]))
 
+    def least_seconds_per_byte(self, largest: int) -> float:
+        """Returns the least of the seconds per byte over all sizes up to ``largest``."""
+        # Between two measured sizes the time is a power of the size, so the time per byte is monotonic there.
+        return min(self.at(size) / size for size in (*(size for size in self.sizes if size < largest), largest))
+
 
 def curve_through(
     sizes: Sequence[int], runs: Sequence[Sequence[float]], computing: Sequence[Sequence[float]] | None = None
@@ -231,6 +236,21 @@ class MeasuredNetwork:
         lower = self.all_reduce[place - 1]
         fewer = lower.curve.at(size)
         return fewer + max(0.0, time - fewer) * (gpu_count - lower.gpus) / (upper.gpus - lower.gpus)
+
+    def least_seconds_per_byte(self, gpu_count: int, largest: int) -> float:
+        """Returns seconds per byte that no all-reduce of up to ``largest`` bytes falls below."""
+        place = bisect_left(self.all_reduce, gpu_count, key=_gpus)
+        if place == len(self.all_reduce):
+            last = self.all_reduce[-1]
+            growth = min(_ring_growth(last, gpu_count, 1), _ring_growth(last, gpu_count, largest))
+            return last.curve.least_seconds_per_byte(largest) * growth
+        upper = self.all_reduce[place]
+        time = upper.curve.least_seconds_per_byte(largest)
+        if upper.gpus == gpu_count:
+            return time
+        lower = self.all_reduce[place - 1]
+        part = (gpu_count - lower.gpus) / (upper.gpus - lower.gpus)
+        return (1 - part) * lower.curve.least_seconds_per_byte(largest) + part * time
 
     def favours(self, gpu_count: int) -> bool:
         """Whether this group size was measured, and faster at some size than the next smaller measured group."""

@@ -105,6 +105,12 @@ class Network:
                 "(deeppool network -o mine.json makes one; or take the model 'ring')"
             )
 
+    @property
+    def near_is_fast(self) -> bool:
+        """Whether no transfer is faster between nodes than inside one, whatever its bytes."""
+        near, far = self.cluster.inside, self.cluster.between
+        return near.latency <= far.latency and near.bandwidth >= far.bandwidth
+
     def reshard_time(self, source: Layout, destination: Layout, sample_bytes: int) -> float:
         """Returns the seconds to move activations of ``sample_bytes`` per sample one way, as for the gradients back."""
         latency, per_byte = self.reshard_terms(source, destination)
@@ -159,3 +165,11 @@ class Network:
             return self.cluster.measured.all_reduce_time(gpu_count, size)
         patterns = PATTERNS.values() if self.model == "best" else (PATTERNS[self.model],)
         return min(pattern(self.cluster, gpu_count, size) for pattern in patterns)
+
+    def least_seconds_per_byte(self, gpu_count: int, largest: int) -> float:
+        """Returns seconds per byte that no all-reduce of up to ``largest`` bytes falls below, its latency included."""
+        if gpu_count > 1 and self.model == "measured":
+            assert self.cluster.measured is not None
+            return self.cluster.measured.least_seconds_per_byte(gpu_count, largest)
+        # Latency and time per byte of a pattern do not depend on the size, so more bytes share the latency better.
+        return self.all_reduce_time(gpu_count, largest) / largest

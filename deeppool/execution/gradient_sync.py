@@ -9,12 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
+from deeppool.collectives.buckets import group_into_buckets
 from deeppool.execution.communicator import Communicator, Group, PendingWork
-
-ALONE_BYTES = 4 * 2**20
-"""A larger gradient is a bucket of its own, which saves copying it; for smaller ones latency costs more."""
-BUCKET_BYTES = 25 * 2**20
-"""Limit of a bucket of small gradients; DDP's default."""
 
 SharedParameters = tuple[Sequence[torch.nn.Parameter], tuple[int, ...]]
 """Parameters in the order of their layers, and the ranks that compute with them."""
@@ -145,19 +141,12 @@ class GradientSync:
 
 
 def buckets(parameters: Sequence[torch.nn.Parameter], group: Group) -> list[Bucket]:
-    """Groups parameters, in the order of their layers, into buckets; the last layer's comes first."""
-    found: list[Bucket] = []
-    filling: dict[torch.dtype, list[torch.nn.Parameter]] = {}
-    for parameter in reversed(parameters):
-        if _bytes([parameter]) >= ALONE_BYTES:
-            found.append(Bucket([parameter], group))
-            continue
-        members = filling.setdefault(parameter.dtype, [])
-        members.append(parameter)
-        if _bytes(members) >= BUCKET_BYTES:
-            found.append(Bucket(filling.pop(parameter.dtype), group))
-    return found + [Bucket(members, group) for members in filling.values()]
-
-
-def _bytes(parameters: Sequence[torch.nn.Parameter]) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    """Groups parameters, in the order of their layers, into buckets of one dtype; the last layer's comes first."""
+    backward = list(reversed(parameters))
+    found: list[list[int]] = []
+    for dtype in dict.fromkeys(parameter.dtype for parameter in backward):
+        places = [place for place, parameter in enumerate(backward) if parameter.dtype == dtype]
+        sizes = [backward[place].numel() * dtype.itemsize for place in places]
+        found += [[places[position] for position in bucket] for bucket in group_into_buckets(sizes)]
+    # In the order in which they are complete.
+    return [Bucket([backward[place] for place in bucket], group) for bucket in sorted(found, key=max)]

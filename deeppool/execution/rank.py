@@ -86,6 +86,11 @@ class Rank:
         """Returns the seconds for which this rank has used its core or GPU."""
         heartbeat.probe = self.activity
 
+    @property
+    def order(self) -> str | None:
+        """Hash of the order of the samples; None where the data is synthetic."""
+        return self._task.order
+
     def activity(self) -> Activity | None:
         """Returns the span that the trainer is in; None outside an update."""
         current = self.trainer.doing

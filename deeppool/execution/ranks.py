@@ -9,7 +9,7 @@ from typing import Any
 
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
-from deeppool.errors import DocumentError
+from deeppool.errors import DocumentError, RunError
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher
@@ -101,8 +101,21 @@ class Ranks:
             raise
 
     def wait_until_ready(self) -> None:
-        """Waits until every rank has captured the model and joined the others."""
-        self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
+        """Waits until every rank has captured the model and joined the others.
+
+        Raises:
+            RankFailedError: a rank failed, or did not join the others in time.
+            RunError: the ranks order the samples differently.
+        """
+        answers = self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
+        orders = [answer["order"] for answer in answers]
+        other = next((rank for rank, order in enumerate(orders) if order != orders[0]), None)
+        if other is not None:
+            raise RunError(
+                f"rank 0 and rank {other} order the samples differently: shards of a batch would overlap (make the "
+                "dataset the same in each process, and let the sampler depend on it and on torch's, numpy's and "
+                "Python's random numbers alone)"
+            )
 
     def train(
         self,

@@ -118,12 +118,12 @@ class _ScheduleBuilder:
         moved = list(accumulate((layer.reshard / 2 for layer in layers), initial=0.0))
         free, transfer_start = after(began, done[-1]), None
         for layer, computed, before in zip(layers, done, moved, strict=False):
-            if layer.sync > 0:
+            if layer.all_reduce > 0:
                 ready = after(began, computed + before) if overlap else free
                 transfer_start = latest(
                     [ready, *(x for others, x in self._channels.items() if share_gpus(others, gpus))]
                 )
-                self._channels[gpus] = free = after(transfer_start, layer.sync)
+                self._channels[gpus] = free = after(transfer_start, layer.all_reduce)
         if transfer_start is not None and self._rank in gpus:
             self._all_reduces[stage] = TransferTimes(transfer_start, free)
         return free

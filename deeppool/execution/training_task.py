@@ -19,7 +19,8 @@ from deeppool.graph.models.workloads import find_workload, load_model
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
-from deeppool.training.data import ShardReader
+from deeppool.training.batch_check import BatchCheck
+from deeppool.training.data import ShardReader, example_target
 from deeppool.training.synthetic_task import SyntheticTask
 from deeppool.training.training_job import Training, TrainingJob
 
@@ -35,6 +36,8 @@ class TrainingTask:
     training: Training
     samples: Callable[[int, range], tuple[torch.Tensor, ...]]
     """Samples of an iteration: each input, and the targets."""
+    order: str | None = None
+    """Hash of the order of a dataset's samples, which must be the same on every rank."""
 
 
 def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> TrainingTask:
@@ -49,12 +52,16 @@ def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | No
     Raises:
         CaptureError: the model cannot become a graph.
         RunError: it is not the plan's any more.
-        InvalidValueError: the dataset has no positions, or too few samples.
+        InvalidValueError: the dataset has no positions, too few samples, or no target, or the sampler does not fit.
     """
     module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
     inputs = plan.inputs if plan else _inputs(job.model, job.input_shape, job.input_dtype)
-    reader = ShardReader(job.dataset(), batch, job.seed, job.loader_workers)
-    return TrainingTask(_capture(module.to(place), inputs, plan, job.loss), job, reader.shard)
+    dataset = job.dataset()
+    reader = ShardReader(dataset, batch, job.seed, job.loader_workers, job.sampler)
+    target = None if job.loss is None else example_target(dataset)
+    captured = _capture(module.to(place), inputs, plan, job.loss, target)
+    reader.check = BatchCheck(captured, batch)
+    return TrainingTask(captured, job, reader.shard, reader.order.digest())
 
 
 def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> TrainingTask:
@@ -98,7 +105,11 @@ def _inputs(model: "torch.nn.Module | str", shapes: Shapes | None, dtypes: Dtype
 
 
 def _capture(
-    module: torch.nn.Module, inputs: tuple[Input, ...], plan: Plan | None, loss: Loss | None = None
+    module: torch.nn.Module,
+    inputs: tuple[Input, ...],
+    plan: Plan | None,
+    loss: Loss | None = None,
+    target: torch.Tensor | None = None,
 ) -> CapturedModel:
     granularity: Granularity = plan.granularity if plan else "module"
     captured = capture(
@@ -106,11 +117,12 @@ def _capture(
         {given.name: given.shape for given in inputs},
         input_dtype={given.name: torch_dtype(given) for given in inputs},
         loss=loss,
+        target=target,
         granularity=granularity,
     )
     if plan is not None and captured.graph.fingerprint != plan.graph_fingerprint:
         raise RunError(
-            f"model {plan.model} has changed since the plan was made: its graph is {captured.graph.fingerprint}, "
-            f"the plan's {plan.graph_fingerprint} (profile and plan it again)"
+            f"model {plan.model} has changed since the plan was made, or its loss: the graph is "
+            f"{captured.graph.fingerprint}, the plan's {plan.graph_fingerprint} (profile and plan it again)"
         )
     return captured

@@ -30,7 +30,7 @@ def main(extra_commands: Callable[[Rank], Mapping[str, Command]] = lambda rank: 
     heartbeat = Heartbeat(commands)
     try:
         rank = Rank(commands.next(), heartbeat)
-        commands.answer("ready")
+        commands.answer("ready", order=rank.order)
         known = {**rank.commands, **extra_commands(rank)}
         with rank.stream.current():
             heartbeat.enter(WAITING, waits=True)

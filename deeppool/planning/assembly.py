@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from deeppool.planning.evaluate.alternatives import alternative_costs
 from deeppool.planning.evaluate.baselines import data_parallel_time
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.layer_assignment import LayerAssignment
+from deeppool.planning.layer_assignment import LayerAssignment, deferred
 from deeppool.planning.plan import LimitScope, Plan
 from deeppool.profiling.table import Profile
 
@@ -38,7 +39,7 @@ def assemble_plan(
         search_time: seconds.
         amplification_limit: limit of the request.
         limit_scope: scope of that limit.
-        explained: adds the cost of every layer's other GPU counts.
+        explained: adds the cost of every layer's other GPU counts, computed when it is first read.
     """
     costs, graph = placement.costs, profile.graph
     cluster = costs.network.cluster
@@ -109,6 +110,7 @@ def _layers(placement: Placement) -> tuple[LayerAssignment, ...]:
                 forward=times.forward,
                 backward=times.backward,
                 sync=times.sync,
+                all_reduce=times.all_reduce,
                 single_gpu_time=single,
             )
         )
@@ -123,6 +125,6 @@ def _with_alternatives(
         spare = max(0.0, limit * placement.costs.single_gpu_time - placement.gpu_seconds)
         limit = None
     return tuple(
-        replace(layer, alternatives=alternative_costs(placement, index, limit, spare))
+        replace(layer, alternatives=deferred(partial(alternative_costs, placement, index, limit, spare)))
         for index, layer in enumerate(layers)
     )

@@ -1,6 +1,8 @@
 """LayerAssignment: the GPUs and predicted times of one layer of a plan, and the cost of other GPU counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 WHOLE_ITERATION = "the whole iteration"
 """Name used in place of a layer's where a limit on the iteration is exceeded."""
@@ -19,7 +21,42 @@ class AlternativeCost:
     """Layers that would exceed the amplification limit: this one, or those that read it."""
 
 
+Alternatives = tuple[AlternativeCost, ...]
+
+
 @dataclass(frozen=True, slots=True)
+class _Deferred:
+    """Alternatives that are computed when they are first read."""
+
+    compute: Callable[[], Alternatives]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles what it computes, not all that this needs."""
+        return tuple, (self.compute(),)
+
+
+def deferred(compute: Callable[[], Alternatives]) -> Alternatives:
+    """Returns a value for :attr:`LayerAssignment.alternatives` that is computed when the field is first read."""
+    return cast(Alternatives, _Deferred(compute))
+
+
+class _AlternativesField:
+    """Descriptor of a field of alternatives that may be deferred."""
+
+    def __get__(self, layer: "LayerAssignment | None", owner: type) -> Alternatives:
+        if layer is None:
+            return ()
+        value = vars(layer)["alternatives"]
+        if isinstance(value, _Deferred):
+            value = vars(layer)["alternatives"] = value.compute()
+        return cast(Alternatives, value)
+
+    def __set__(self, layer: "LayerAssignment", value: Alternatives) -> None:
+        vars(layer)["alternatives"] = value
+
+
+# Without slots, since a slot would replace the descriptor.
+@dataclass(frozen=True)
 class LayerAssignment:
     """GPUs and predicted times of one layer of a plan. Times are seconds of one iteration."""
 
@@ -38,8 +75,16 @@ class LayerAssignment:
     forward: float
     backward: float
     sync: float
-    """Seconds of the all-reduce of the layer's gradients, hidden or not."""
+    """Seconds of the all-reduce of the layer's gradients by themselves, hidden or not."""
     single_gpu_time: float
     """Seconds of forward and backward of the global batch on one GPU."""
-    alternatives: tuple[AlternativeCost, ...] = ()
-    """Costs of the other GPU counts that were searched; empty in the plans of a replan, which leaves them out."""
+    alternatives: Alternatives = _AlternativesField()  # type: ignore[assignment]
+    """Costs of the other GPU counts that were searched, computed when they are first read; empty in the plans of a
+    replan, which leaves them out."""
+    all_reduce: float = -1.0
+    """Seconds of the all-reduce that starts after its backward: of the bucket that its gradients complete where
+    all-reduces overlap the backward pass, else of its own gradients. Unless given it is ``sync``."""
+
+    def __post_init__(self) -> None:
+        if self.all_reduce < 0:
+            object.__setattr__(self, "all_reduce", self.sync)

@@ -149,7 +149,9 @@ class Plan:
                     f"sync, {' + '.join(f'{part:g}' for part in parts)} (make the plan again)"
                 )
         alone = sum(layer.single_gpu_time for layer in self.layers)
-        whole = sum(layer.time for layer in self.layers)
+        # A measured all-reduce of many gradients may take longer than those of each.
+        synced = max(sum(layer.sync for layer in self.layers), sum(layer.all_reduce for layer in self.layers))
+        whole = sum(layer.time - layer.sync for layer in self.layers) + synced
         for name, value, least, most in (
             ("single_gpu_iteration_time", self.single_gpu_iteration_time, alone, alone),
             ("iteration_time", self.iteration_time, max(x.forward + x.backward for x in self.layers), whole),

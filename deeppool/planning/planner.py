@@ -53,9 +53,9 @@ def plan(
             may be slower than the fastest one and exceed the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`deeppool.planning.request.gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was, else ``ring``.
-        overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it; see
-            :mod:`deeppool.planning.evaluate.schedule`. False: everything waits for them, as in the paper. The limit
-            counts them in full either way.
+        overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it, in the buckets of a run;
+            see :mod:`deeppool.planning.evaluate.schedule`. False: everything waits for each layer's own, as in the
+            paper. The limit counts each layer's own in full either way.
         optimizer: optimizer whose state each GPU holds; runs train by SGD with momentum.
         memory: bytes of each GPU, in place of the cluster's.
 
@@ -102,8 +102,8 @@ def plan_from_costs(
         search: see :func:`plan`.
         overlap_sync: see :func:`plan`.
         optimizer: see :func:`plan`.
-        explained: adds the cost of every layer's other GPU counts; in a large graph that takes far longer than the
-            search.
+        explained: adds the cost of every layer's other GPU counts, computed when it is first read; in a large graph
+            that takes far longer than the search.
     """
     claim: PublishedClaim | None = None
     memory = memory_model(profile, costs.global_batch, optimizer)

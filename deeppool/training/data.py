@@ -1,31 +1,72 @@
 """Assignment of a dataset's samples to global batches, and the loading of a rank's own samples.
 
 The order of an epoch depends on the seed and the epoch alone, so that a training that continues from a checkpoint, on
-any ranks, gets the same samples as without the interruption.
+any ranks, gets the same samples as without the interruption. By default it is ``torch.randperm`` with the seed
+``seed + epoch``.
 """
 
-from collections.abc import Iterator
+import copy
+import hashlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from deeppool.errors import InvalidValueError
+from deeppool.training.sampler import MakeSampler, SampledEpochs
 
 Samples = tuple[torch.Tensor, ...]
 """Inputs, and the targets."""
 
 
+def example_target(dataset: Dataset[Any]) -> torch.Tensor:
+    """Returns the target of a dataset's first sample, as a loader makes it a tensor.
+
+    Raises:
+        InvalidValueError: the dataset has no positions, or its items are not inputs and a target.
+    """
+    _size(dataset)
+    item = default_collate([dataset[0]])
+    target = item[-1] if isinstance(item, list | tuple) and len(item) > 1 else None
+    if not isinstance(target, torch.Tensor):
+        raise InvalidValueError(
+            f"the dataset's first item is a {type(dataset[0]).__name__} without a target, expected each input and a "
+            "target that a tensor can hold, such as (image, label)"
+        )
+    found: torch.Tensor = target[0]
+    return found
+
+
+def _size(dataset: Dataset[Any]) -> int:
+    """Returns the number of samples; raises for a dataset without positions."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise InvalidValueError(
+            f"the dataset is a {type(dataset).__name__}, expected one with a length and positions "
+            "(__len__ and __getitem__): its samples are shared out by position"
+        )
+    return len(dataset)
+
+
 class SampleOrder:
     """Positions in a dataset of every sample of every global batch; each epoch drops an incomplete last batch."""
 
-    def __init__(self, size: int, global_batch: int, seed: int) -> None:
-        """Sets the size of the dataset, the batch and the seed."""
+    def __init__(self, size: int, global_batch: int, seed: int, draw: Callable[[int], list[int]] | None = None) -> None:
+        """Sets the order.
+
+        Args:
+            size: samples of an epoch.
+            global_batch: samples of a batch.
+            seed: seed of the default order.
+            draw: returns the order of an epoch; None: the default order.
+        """
         if size < global_batch:
             raise InvalidValueError(
-                f"the dataset has {size} samples, a global batch is {global_batch} (plan for a smaller batch)"
+                f"the {'sampler' if draw else 'dataset'} has {size} samples, a global batch is {global_batch} "
+                "(plan for a smaller batch)"
             )
         self.size, self.global_batch, self.seed = size, global_batch, seed
+        self._draw = draw or self._permutation
         self._epoch = -1
         self._order: list[int] = []
 
@@ -33,23 +74,42 @@ class SampleOrder:
         """Returns the positions of one global batch."""
         epoch, batch = divmod(iteration, self.size // self.global_batch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(self.seed + epoch)
-            self._epoch, self._order = epoch, torch.randperm(self.size, generator=generator).tolist()
+            self._epoch, self._order = epoch, self._draw(epoch)
         return self._order[batch * self.global_batch : (batch + 1) * self.global_batch]
+
+    def digest(self) -> str:
+        """Returns a hash of the first epoch's order, which must be the same on every rank."""
+        self.positions(0)
+        return hashlib.sha256(torch.tensor(self._order).numpy().tobytes()).hexdigest()[:16]
+
+    def _permutation(self, epoch: int) -> list[int]:
+        order: list[int] = torch.randperm(
+            self.size, generator=torch.Generator().manual_seed(self.seed + epoch)
+        ).tolist()
+        return order
 
 
 class ShardReader:
     """Reader of one rank's shards, each through a loader of torch that prefetches."""
 
-    def __init__(self, dataset: Dataset[Any], global_batch: int, seed: int, workers: int) -> None:
-        """Sets a dataset whose items are inputs and a target, and the number of prefetching processes per shard."""
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise InvalidValueError(
-                f"the dataset is a {type(dataset).__name__}, expected one with a length and positions "
-                "(__len__ and __getitem__): its samples are shared out by position"
-            )
+    def __init__(
+        self, dataset: Dataset[Any], global_batch: int, seed: int, workers: int, sampler: MakeSampler | None = None
+    ) -> None:
+        """Sets the dataset and its order.
+
+        Args:
+            dataset: its items are inputs and a target.
+            global_batch: samples of a batch, over all ranks.
+            seed: seed of the order.
+            workers: prefetching processes per shard.
+            sampler: makes a sampler of each epoch; None: the default order.
+        """
+        size = _size(dataset)
         self.dataset, self.workers = dataset, workers
-        self.order = SampleOrder(len(dataset), global_batch, seed)
+        epochs = None if sampler is None else SampledEpochs(sampler, dataset, seed)
+        self.order = SampleOrder(size if epochs is None else epochs.size, global_batch, seed, epochs)
+        self.check: Callable[[Samples], None] = lambda samples: None
+        """Raises for samples that the model or its loss cannot take."""
         self._loaders: dict[range, Iterator[Samples]] = {}
         self._current: dict[range, tuple[int, Samples]] = {}
 
@@ -59,7 +119,9 @@ class ShardReader:
             batches = _ShardPositions(self.order, samples, iteration)
             self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))
         if self._current.get(samples, (-1,))[0] != iteration:
-            self._current[samples] = iteration, tuple(next(self._loaders[samples]))
+            loaded = tuple(next(self._loaders[samples]))
+            self.check(loaded)
+            self._current[samples] = iteration, loaded
         return self._current[samples][1]
 
 
@@ -67,7 +129,8 @@ class _ShardPositions:
     """Endless sampler of a loader: positions of one shard at a time."""
 
     def __init__(self, order: SampleOrder, samples: range, first: int) -> None:
-        self.order, self.samples, self.first = order, samples, first
+        # A loader prefetches over the end of an epoch, and another shard's may not be there yet.
+        self.order, self.samples, self.first = copy.copy(order), samples, first
 
     def __iter__(self) -> Iterator[list[int]]:
         iteration = self.first

@@ -1,4 +1,4 @@
-"""Synthetic task that any classifier can learn: noisy copies of one prototype per class."""
+"""Synthetic task that any classifier or regression can learn: noisy copies of one prototype per class."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ class SyntheticTask:
     """Fixed, seeded data set in memory; every process gets the same samples.
 
     Floating inputs are ``prototype[class] + noise``. Integer inputs are tokens, drawn from the whole vocabulary
-    of the model, with a part of it for each class. Every position of a sample has its class as target.
+    of the model, with a part of it for each class. Every position of a sample has its class as target; a target of
+    numbers has some between 0 and 1 for each class.
     """
 
     CLASSES = 10
@@ -35,7 +36,8 @@ class SyntheticTask:
         generator = torch.Generator().manual_seed(seed)
         count = batch * self.BATCHES
         *inputs, target = (node for node in captured.program.graph.nodes if node.op == "placeholder")
-        classes = min(self.CLASSES, value_count(target))
+        of_classes = not target.meta["val"].is_floating_point()
+        classes = min(self.CLASSES, value_count(target)) if of_classes else self.CLASSES
         labels = torch.randint(classes, (count,), generator=generator)
         self.tensors = []
         for node in inputs:
@@ -46,7 +48,11 @@ class SyntheticTask:
                 samples = self._tokens(labels, shape, classes, value_count(node), generator)
             self.tensors.append(samples.to(value.dtype))
         shape = tuple(map(int, target.meta["val"].shape[1:]))
-        self.tensors.append(labels.reshape(-1, *[1] * len(shape)).expand(-1, *shape).contiguous())
+        if of_classes:
+            targets = labels.reshape(-1, *[1] * len(shape)).expand(-1, *shape).contiguous()
+        else:
+            targets = torch.rand(classes, *shape, generator=generator)[labels]
+        self.tensors.append(targets.to(target.meta["val"].dtype))
         self.batch = batch
 
     def _floats(self, labels: "Tensor", shape: tuple[int, ...], generator: "Generator") -> "Tensor":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from deeppool.graph.capture.capture import CapturedModel
     from deeppool.graph.inputs import Dtypes
     from deeppool.graph.shapes import Shapes
+    from deeppool.training.sampler import MakeSampler
 
     MakeDataset = Callable[[], Dataset[Any]]
     NamedParameters = list[tuple[str, torch.nn.Parameter]]
@@ -66,21 +67,33 @@ class TrainingJob(Training):
     input_dtype: "Dtypes | None" = None
     """Input types, as for :func:`deeppool.capture`."""
     dataset: "MakeDataset"
-    """Function that makes, in each process, a dataset with a length whose items are inputs and a target."""
+    """Function that makes, in each process, a dataset with a length whose items are inputs and a target.
+
+    :meth:`capture` makes one too, if ``loss`` is given, which takes targets like that of the first sample."""
     loss: "Loss | None" = None
-    """Loss function of (outputs, target), the mean over the samples; None: as for :func:`deeppool.capture`."""
+    """Loss function of (outputs, target), the mean over the samples, with targets of any shape; None: cross-entropy.
+
+    A loss that is no such mean is refused, as by :func:`deeppool.capture`."""
+    sampler: "MakeSampler | None" = None
+    """Function that makes, from the dataset, a torch sampler of positions with a length, anew for each epoch.
+
+    While an epoch is drawn, the random numbers of torch, numpy and Python are seeded by ``seed + epoch``, so that all
+    ranks draw the same order; its ``set_epoch`` is called if there is one. None: a permutation by ``torch.randperm``
+    with that seed. Samples that fill no global batch at the end of an epoch are dropped."""
     loader_workers: int = 0
     """Number of prefetching processes per rank; with 0 the rank itself loads."""
 
     def capture(self, granularity: Granularity = "module") -> "CapturedModel":
         """Captures the model and its loss as layers, to profile and plan."""
         from deeppool.graph.capture.capture import capture
+        from deeppool.training.data import example_target
 
         return capture(
             self.model,
             self.input_shape,
             input_dtype=self.input_dtype,
             loss=self.loss,
+            target=None if self.loss is None else example_target(self.dataset()),
             granularity=granularity,
             seed=self.seed,
         )

@@ -123,10 +123,9 @@ class AmplificationExplorer(Panel):
 
     @property
     def plan(self) -> Plan:
-        """The displayed plan, with the alternatives that ``plan.explain()`` lists."""
+        """The displayed plan."""
         with self._drawing:
-            query, limit = self._query, self._plan.amplification_limit
-        return self._plans.plan(query, limit, explained=True)
+            return self._plan
 
     def save(self, path: str | Path | None = None) -> Path:
         """Writes the displayed plan to a file, for ``deeppool run`` or ``dp.load``.
@@ -142,7 +141,7 @@ class AmplificationExplorer(Panel):
         return written
 
     def watch(self, on_plan: Callable[[Plan], None]) -> None:
-        """Registers a function that is called with every plan displayed from now on, without its alternatives."""
+        """Registers a function that is called with every plan displayed from now on."""
         self._watchers.append(on_plan)
 
     def wait(self, timeout: float | None = None) -> bool:

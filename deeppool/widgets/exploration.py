@@ -73,8 +73,8 @@ class PlanCache:
         """Returns the cost table of a query; takes milliseconds."""
         return self._compute_once("costs", query, lambda: cost_table(self.profile, query.cluster, query.global_batch))
 
-    def plan(self, query: PlanQuery, limit: float | None, *, explained: bool = False) -> Plan:
-        """Returns the plan for a query; takes milliseconds, or seconds with the alternatives of a deep model.
+    def plan(self, query: PlanQuery, limit: float | None) -> Plan:
+        """Returns the plan for a query; takes milliseconds.
 
         Raises:
             InvalidValueError: a limit below 1.
@@ -83,9 +83,9 @@ class PlanCache:
         check_limit(limit)
 
         def search() -> Plan:
-            return plan_from_costs(self.profile, self.costs(query), limit, self.limit_scope, explained=explained)
+            return plan_from_costs(self.profile, self.costs(query), limit, self.limit_scope)
 
-        return self._compute_once("plan", (query, limit, explained), search)
+        return self._compute_once("plan", (query, limit), search)
 
     def frontier(self, query: PlanQuery) -> Frontier:
         """Returns all efficient plans; takes milliseconds to seconds."""

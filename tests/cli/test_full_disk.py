@@ -121,6 +121,18 @@ def test_a_closed_pipe_costs_no_file(files: Path, tmp_path: Path) -> None:
     assert dp.load(tmp_path / "plan.json").gpus == 4
 
 
+def test_a_full_disk_under_standard_output_costs_no_file_and_is_one_error(files: Path, tmp_path: Path) -> None:
+    arguments = ["plan", files / "profile.json", *PLANNED.split(), "-o", tmp_path / "plan.json"]
+    command = [sys.executable, "-m", "deeppool.cli", *map(str, arguments)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: cannot print the result: No space left on device (print it to another disk)"
+    ]
+    assert dp.load(tmp_path / "plan.json").gpus == 4
+
+
 def test_a_profile_is_measured_to_its_end_although_its_log_cannot_be_written(
     files: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

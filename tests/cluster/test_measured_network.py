@@ -148,6 +148,13 @@ def test_a_group_that_was_not_measured_is_not_taken_to_be_faster_than_a_smaller_
     )
 
 
+@given(measured_networks(), st.integers(0, 30), st.lists(st.integers(1, 2**28), min_size=1, max_size=20))
+def test_no_all_reduce_is_faster_per_byte_than_the_least(network, more, sizes):
+    for gpus in (*range(2, network.largest_group + 1), network.largest_group + more):
+        least = network.least_seconds_per_byte(gpus, max(sizes))
+        assert all(least * size <= network.all_reduce_time(gpus, size) * (1 + 1e-9) for size in sizes)
+
+
 @given(st.integers(2, 6), st.integers(1, 64), st.floats(1e-6, 1e-3), st.floats(1e8, 1e11), st.sampled_from(SIZES))
 def test_beyond_the_largest_group_a_ring_stays_a_ring(measured, more, latency, bandwidth, size):
     def ring(g, s):

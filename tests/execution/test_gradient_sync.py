@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.execution import gradient_sync
+from deeppool.collectives import buckets as rule
 from deeppool.execution.gradient_sync import GradientSync, buckets
+from deeppool.planning.evaluate.schedule import bucket_seconds
 
 RANKS = (0, 1)
 
@@ -47,8 +48,8 @@ def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Param
 
 
 def test_small_gradients_share_buckets_from_the_last_layer_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 400)
-    monkeypatch.setattr(gradient_sync, "BUCKET_BYTES", 100)
+    monkeypatch.setattr(rule, "ALONE_BYTES", 400)
+    monkeypatch.setattr(rule, "BUCKET_BYTES", 100)
     small, large, other, last = parameters(20, 100, 10, 15)
     found = [bucket.parameters for bucket in buckets([small, large, other, last], group=None)]
     assert [[len(member) for member in members] for members in found] == [[15, 10], [100], [20]]
@@ -58,14 +59,26 @@ def test_small_gradients_share_buckets_from_the_last_layer_to_the_first(monkeypa
 def test_gradients_of_two_types_do_not_share_a_bucket() -> None:
     mixed = [*parameters(3), *parameters(4, dtype=torch.bfloat16), *parameters(5)]
     found = [[member.dtype for member in bucket.parameters] for bucket in buckets(mixed, group=None)]
-    assert found == [[torch.float32, torch.float32], [torch.bfloat16]]
+    assert found == [[torch.bfloat16], [torch.float32, torch.float32]]
+
+
+def test_the_planner_prices_the_buckets_that_run() -> None:
+    """Linear layers without bias, so that each layer has one gradient."""
+    widths = [(700, 900), (1024, 1024), (64, 64), (1000, 1000), (1000, 1000), (2048, 2048), (10, 10)] * 3
+    layers = [nn.Parameter(torch.empty(wide, high, device="meta")) for wide, high in widths]
+    run = [sum(member.nbytes for member in bucket.parameters) for bucket in buckets(layers, group=None)]
+    sizes = [layer.nbytes for layer in layers]
+    order = tuple(range(len(layers)))
+    priced = bucket_seconds(order, [range(2)] * len(layers), sizes, lambda gpus, size: float(size))
+    assert len(run) > 3
+    assert [size for size in reversed(priced) if size] == run
 
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_missing_gradient_counts_as_zeros_and_keeps_its_place_in_the_order(
     communicator: MirroredCommunicator, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 0)  # each gradient is a bucket
+    monkeypatch.setattr(rule, "ALONE_BYTES", 0)  # each gradient is a bucket
     first, second, unused = parameters(3, 3, 2)
     sync = GradientSync(communicator, [RANKS], [[([first, second, unused], RANKS)]], overlap=overlap)
     started_before_first = []
@@ -86,7 +99,7 @@ def test_a_missing_gradient_counts_as_zeros_and_keeps_its_place_in_the_order(
 def test_an_overlapped_bucket_starts_once_its_gradients_are_ready(
     communicator: MirroredCommunicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradient_sync, "ALONE_BYTES", 0)
+    monkeypatch.setattr(rule, "ALONE_BYTES", 0)
     first, second = parameters(3, 3)
     sync = GradientSync(communicator, [RANKS], [[([first, second], RANKS)]], overlap=True)
     for update in range(2):

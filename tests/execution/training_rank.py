@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from deeppool.collectives import buckets
 from deeppool.collectives.layout import Layout
 from deeppool.device.protocol import Precision
-from deeppool.execution import gradient_sync
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -115,7 +115,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> Non
     """Trains under each rule; saves the parameters and buffers of this rank, its losses and the loss's scale."""
     torch.set_num_threads(1)
     # Several buckets for each stage of so small a model.
-    gradient_sync.ALONE_BYTES, gradient_sync.BUCKET_BYTES = 1000, 1500
+    buckets.ALONE_BYTES, buckets.BUCKET_BYTES = 1000, 1500
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     for rule in rules:
         captured = capture(make_model(rule), SHAPE, input_dtype=rule.dtype)

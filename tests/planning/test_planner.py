@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from typing import get_args
 
@@ -14,6 +15,8 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
+from deeppool.planning import assembly
+from deeppool.planning.evaluate.alternatives import alternative_costs
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan
 from deeppool.planning.report.explain import reason
@@ -230,6 +233,28 @@ def test_every_alternative_costs_what_the_whole_plan_would(problem, limit):
             assert list(option.over_limit) == sorted(
                 (made.layers[i].name for i in broken), key=lambda n: int(n.removeprefix("layer"))
             )
+
+
+def test_alternatives_are_computed_once_where_they_are_read(monkeypatch, tmp_path):
+    computed = []
+
+    def recorded(placement, index, *limits):
+        computed.append(index)
+        return alternative_costs(placement, index, *limits)
+
+    monkeypatch.setattr(assembly, "alternative_costs", recorded)
+    made, other = small_plan(), small_plan()
+    assert computed == []
+    assert made.layers[1].alternatives is made.layers[1].alternatives
+    assert len(made.layers[1].alternatives) == 2
+    assert computed == [1]
+    path = serialization.write(made, tmp_path / "plan.json")
+    assert computed == [1, 0]
+    assert serialization.read(path, Plan) == made
+    assert computed == [1, 0]
+    # What is sent to another process has the costs, not what they are computed from.
+    assert pickle.loads(pickle.dumps(other.layers)) == made.layers
+    assert computed == [1, 0, 0, 1]
 
 
 def test_explain_has_a_line_for_each_layer_with_the_cost_of_the_next_counts():

@@ -198,6 +198,66 @@ def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_s
     assert losses(record) == pytest.approx(losses(expected), rel=1e-4)
 
 
+def numbers_and_labels() -> torch.utils.data.Dataset:
+    """Three numbers, and labels of two kinds, for each image."""
+    images, classes = dataset().tensors
+    table = torch.rand(5, 5, generator=torch.Generator().manual_seed(4))
+    table[:, 3:] = (table[:, 3:] > 0.5).float()
+    return torch.utils.data.TensorDataset(images, table[classes])
+
+
+def regression_and_labels(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    labels = nn.functional.binary_cross_entropy_with_logits(
+        outputs[:, 3:], target[:, 3:], pos_weight=torch.tensor([2.0, 0.5])
+    )
+    return nn.functional.mse_loss(outputs[:, :3], target[:, :3]) + labels
+
+
+def weighted(data: torch.utils.data.Dataset) -> torch.utils.data.Sampler:
+    return torch.utils.data.WeightedRandomSampler(torch.arange(1.0, 1 + len(data)), 12)
+
+
+@pytest.mark.processes
+def test_vector_regression_and_labels_in_the_order_of_a_sampler_train_as_in_one_process(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 5))
+
+    def optimizer(parameters):
+        return torch.optim.SGD([parameter for _, parameter in parameters], lr=0.1, momentum=0.9)
+
+    job = dp.TrainingJob(
+        model=make(),
+        input_shape=(3, 6, 6),
+        dataset=numbers_and_labels,
+        loss=regression_and_labels,
+        optimizer=optimizer,
+        sampler=weighted,
+        seed=5,
+    )
+    graph = job.capture().graph
+    # All on both ranks, whose shards are of 3 and 2 samples.
+    plan = dp.plan(profile_from_times(graph, [lambda batch: 1e-3 * batch] * len(graph.layers)), 2, 5)
+    assert {layer.gpu_count for layer in plan.layers} == {2}
+    record = dp.train(plan, job, steps=6, checkpoints=tmp_path)
+
+    model, data, orders = make(), numbers_and_labels(), []
+    for epoch in range(3):
+        torch.manual_seed(5 + epoch)
+        orders += torch.tensor(list(weighted(data)))[:10].split(5)
+    update, expected = optimizer(list(model.named_parameters())), []
+    for positions in orders:
+        images, target = data[positions]
+        loss = regression_and_labels(model(images), target)
+        loss.backward()
+        update.step()
+        update.zero_grad()
+        expected.append(loss.item())
+    assert losses(record) == pytest.approx(expected, rel=1e-5)
+    for name, value in load_weights(latest(tmp_path)).items():
+        torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-4, atol=1e-6)
+
+
 def test_a_training_without_another_plan_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(*_):
         raise PlanError("nothing fits")

@@ -1,12 +1,20 @@
 """nn.Module to LayerGraph, by torch.export.
 
 capture            CapturedModel: the graph and its program
+regions            inlines what runs under no_grad or autocast
+custom_gradients   checks code with autograd functions of its own
 appended_loss      appends the loss to a program
+mean_over_samples  checks that a loss is the mean over its samples
 export             options of torch.export
 constants          folds what depends on no data
 functionalize      removes in-place writes
+sample_independence  refuses models whose samples depend on each other
+sample_layout      dimension of a tensor that counts samples
+sample_rules       operators that keep samples apart
+sample_trials      other operators, on random numbers
 grouping           operators to layers
 blocks             residual blocks, transformer layers and the like, found by repetition
+batch_sizes        sizes that a layer computes from the batch
 layer_records      groups of operators to Layer records
 activation_memory  bytes that the forward of a layer saves for its backward
 fake_tensors       runs a program on tensors without data

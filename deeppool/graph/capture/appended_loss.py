@@ -1,15 +1,22 @@
 """Appends the loss to a captured program, which then maps (inputs, target) to the loss."""
 
-from collections.abc import Callable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
+from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
-from deeppool.graph.capture.export import EXAMPLE_BATCH, quiet
+from deeppool.graph.capture.custom_gradients import autograd_functions, check_gradients
+from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
+from deeppool.graph.capture.index_ranges import indexes
 from deeppool.graph.capture.losses import classification_loss, main_output, token_loss
+from deeppool.graph.capture.mean_over_samples import check_mean
+from deeppool.graph.capture.regions import inline_regions
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -26,8 +33,23 @@ class _LossModule(nn.Module):
         return self.loss(pytree.tree_unflatten(outputs, self.structure), target)
 
 
-def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[str]:
-    """Appends the loss to ``program``; returns the loss's symbols for the batch."""
+class _Candidate(NamedTuple):
+    """Target of ``EXAMPLE_BATCH`` samples that a loss may take."""
+
+    target: torch.Tensor
+    as_index: bool = False
+    """Whether it is the target only of losses that index the scores by it, which are certain to mean it."""
+
+
+def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: torch.Tensor | None = None) -> set[str]:
+    """Appends the loss to ``program``; returns the loss's symbols for the batch.
+
+    Args:
+        program: changed in place.
+        loss: maps (outputs, target) to the mean over the samples; None: cross-entropy.
+        name: name of the model, for errors.
+        target: target of one sample; None: one that the loss takes is looked for.
+    """
     graph = program.graph
     (output,) = (node for node in graph.nodes if node.op == "output")
     codegen: Any = graph._codegen
@@ -41,32 +63,50 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[st
             "(return the scores first, or as .logits)"
         )
     of_tokens = _scores_tokens(program, scores)
-    loss = loss or (token_loss if of_tokens else classification_loss)
-    target = torch.zeros(scores.shape[:-1] if of_tokens else (scores.shape[0], *scores.shape[2:]), dtype=torch.int64)
-    given = *examples, target
-    dynamic = tuple({0: torch.export.Dim.DYNAMIC} if isinstance(leaf, torch.Tensor) else None for leaf in given)
-    try:
-        with quiet():
-            program_of_loss = torch.export.export(
-                _LossModule(loss, structure), given, dynamic_shapes=(dynamic,), strict=False
-            )
-    except Exception as error:
-        raise CaptureError(
-            f"the loss cannot take the outputs of {name}, of shape {tuple(scores.shape)}: "
-            f"{str(error).strip().splitlines()[0]} (give loss=, a function of outputs and target)"
-        ) from error
-    loss_graph = program_of_loss.module(check_guards=False).graph
-    mapping: dict[fx.Node, Any] = {}
-    placeholders = [node for node in loss_graph.nodes if node.op == "placeholder"]
-    symbols = {str(node.meta["val"].shape[0]) for node in placeholders if _is_batched(node)}
-    mapping.update(zip(placeholders[:-1], values, strict=True))
+    candidates = list(_candidates(scores, of_tokens))[: None if loss else 1]
+    if target is not None:
+        candidates = [_Candidate(torch.zeros((EXAMPLE_BATCH, *target.shape), dtype=target.dtype))]
+    module = _LossModule(loss or (token_loss if of_tokens else classification_loss), structure)
+    with autograd_functions() as functions:
+        exported = _export(module, examples, scores, candidates, name, check=loss is not None)
+    if functions:
+        _check_gradients(module, exported, functions, name)
+    _check_no_parameters(exported, program, name)
+    devices = [value.meta["val"].device for value in values if isinstance(value, fx.Node) and _is_batched(value)]
+    if devices[0].type != "cpu":
+        exported = move_to_device_pass(exported, devices[0])
+    loss_program = exported.module(check_guards=False)
+    assert isinstance(loss_program, fx.GraphModule)
+    inline_regions(loss_program)
+    return _append(program, loss_program, values, output)
+
+
+def _check_gradients(
+    module: _LossModule, exported: torch.export.ExportedProgram, functions: list[str], name: str
+) -> None:
+    """Raises if the exported loss has other gradients by the model's outputs than the loss itself."""
+    data = [
+        torch.randn_like(x).requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for x in exported.example_inputs[0]
+    ]
+    leaves = [x for x in data if isinstance(x, torch.Tensor) and x.requires_grad]
+    program = exported.module(check_guards=False)
+    check_gradients(f"the loss of {name}", functions, lambda: module(*data), lambda: program(*data), leaves)
+
+
+def _append(program: fx.GraphModule, loss: Any, values: list[Any], output: fx.Node) -> set[str]:
+    """Replaces the outputs of ``program`` by the loss of them."""
+    graph = program.graph
+    _move_attributes(loss, program)
+    placeholders = [node for node in loss.graph.nodes if node.op == "placeholder"]
+    mapping: dict[fx.Node, Any] = dict(zip(placeholders[:-1], values, strict=True))
     last_input = [node for node in graph.nodes if node.op == "placeholder"][-1]
     with graph.inserting_after(last_input):
         target_node = graph.placeholder("target")
         target_node.meta["val"] = placeholders[-1].meta["val"]
     mapping[placeholders[-1]] = target_node
     with graph.inserting_before(output):
-        result = graph.graph_copy(loss_graph, mapping)
+        result = graph.graph_copy(loss.graph, mapping)
     while isinstance(result, tuple | list):
         result = result[0]
     graph.erase_node(output)
@@ -76,7 +116,113 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str) -> set[st
         if original.op == "call_function":
             copy.meta["nn_module_stack"] = {"loss": ("loss", "loss")}
     program.recompile()
-    return symbols
+    return {str(node.meta["val"].shape[0]) for node in placeholders if _is_batched(node)}
+
+
+def _move_attributes(loss: fx.GraphModule, program: fx.GraphModule) -> None:
+    """Makes the tensors of a loss, such as the weights of labels, buffers of ``program``."""
+    for node in loss.graph.nodes:
+        if node.op == "get_attr":
+            value = attrgetter(node.target)(loss)
+            node.target = f"loss_{node.target.replace('.', '_')}"
+            program.register_buffer(node.target, value, persistent=False)
+
+
+# -- the target -------------------------------------------------------------------------------------
+
+
+def _candidates(scores: torch.Tensor, of_tokens: bool) -> Iterator[_Candidate]:
+    """Yields targets from the most to the least usual; the first one is that of the default loss."""
+    batch, *rest = scores.shape
+    of_class, of_token = ((batch, *rest[1:]), (batch, *rest[:-1]))
+    first, second = (of_token, of_class) if of_tokens else (of_class, of_token)
+    yield _Candidate(torch.zeros(first, dtype=torch.int64), as_index=True)
+    yield _Candidate(torch.zeros_like(scores))
+    yield _Candidate(torch.zeros(second, dtype=torch.int64), as_index=True)
+    yield _Candidate(torch.zeros(batch, dtype=scores.dtype))
+    yield _Candidate(torch.zeros(first, dtype=torch.int64))
+    yield _Candidate(torch.zeros(second, dtype=torch.int64))
+
+
+def _export(
+    module: _LossModule,
+    examples: list[Any],
+    scores: torch.Tensor,
+    candidates: list[_Candidate],
+    name: str,
+    *,
+    check: bool,
+) -> torch.export.ExportedProgram:
+    """Exports the loss with the first target that it takes, as the mean over the samples if that is checked."""
+    errors: list[Exception] = []
+    refusals: list[CaptureError] = []
+    for target, as_index in candidates:
+        try:
+            exported = _export_with(module, (*examples, target))
+        except Exception as error:
+            errors.append(error)
+            continue
+        graph_module: Any = exported.module(check_guards=False)
+        placeholder = [node for node in graph_module.graph.nodes if node.op == "placeholder"][-1]
+        if check and as_index and not indexes(placeholder):
+            continue
+        try:
+            _check_scalar(graph_module, name)
+            if check:
+                check_mean(graph_module, examples, target, name)
+            return exported
+        except CaptureError as error:
+            if as_index:
+                raise
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
+    given = candidates[0].target if len(candidates) == 1 else None
+    why = str(errors[0]).strip().splitlines()[0]
+    if any(map(fixes_batch, errors)):
+        why = f"it fixes the number of samples to {EXAMPLE_BATCH} (use target.shape[0], not len(target) or a number)"
+    of = "" if given is None else f" and a target of shape {_shape('batch', *given.shape[1:])}, {given.dtype}"
+    raise CaptureError(
+        f"the loss cannot take the outputs of {name}, of shape {_shape('batch', *scores.shape[1:])}{of}: {why} (give "
+        f"loss=, a function of outputs and target{'' if of else ', and target=, the target of one sample'})"
+    ) from errors[0]
+
+
+def _export_with(module: _LossModule, given: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    dynamic = tuple({0: torch.export.Dim.DYNAMIC} if isinstance(leaf, torch.Tensor) else None for leaf in given)
+    with quiet():
+        # Scores of shape (batch, 1) and a target of shape (batch,) would give batch x batch differences.
+        warnings.filterwarnings("error", message="Using a target size")
+        return torch.export.export(module, given, dynamic_shapes=(dynamic,), strict=False)
+
+
+def _check_no_parameters(loss: torch.export.ExportedProgram, program: fx.GraphModule, name: str) -> None:
+    """Raises for a loss that reads parameters, of its own or of the model: they would be constants in its graph."""
+    trained = {parameter.untyped_storage().data_ptr() for parameter in program.parameters()}
+    for value in (*loss.state_dict.values(), *loss.constants.values()):
+        if isinstance(value, torch.Tensor) and (value.requires_grad or value.untyped_storage().data_ptr() in trained):
+            raise CaptureError(
+                f"the loss of {name} reads a parameter of shape {tuple(value.shape)}, to which it would give no "
+                "gradient (return what it needs from the model; weight decay is the optimizer's)"
+            )
+
+
+def _check_scalar(loss: fx.GraphModule, name: str) -> None:
+    (output,) = (node for node in loss.graph.nodes if node.op == "output")
+    value = pytree.tree_leaves(output.args)[0].meta["val"]
+    if any(isinstance(size, torch.SymInt) or size != 1 for size in value.shape):
+        sizes = ("batch" if isinstance(size, torch.SymInt) else size for size in value.shape)
+        raise CaptureError(
+            f"the loss of {name} has shape {_shape(*sizes)}, expected one number, the mean over the samples "
+            '(use reduction="mean", or .mean())'
+        )
+
+
+def _shape(*sizes: object) -> str:
+    return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
+
+
+# -- the model's outputs ----------------------------------------------------------------------------
 
 
 def _example(value: Any) -> Any:

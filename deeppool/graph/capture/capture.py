@@ -5,6 +5,8 @@ are grouped into layers (``grouping``) with their records (``layer_records``).
 """
 
 import contextlib
+import inspect
+import operator
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +18,16 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.appended_loss import Loss, append_loss
+from deeppool.graph.capture.batch_sizes import check_sizes
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.constants import fold_constants
-from deeppool.graph.capture.export import EXAMPLE_BATCH, quiet
+from deeppool.graph.capture.custom_gradients import autograd_functions, check_gradients
+from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.functionalize import remove_in_place
-from deeppool.graph.capture.grouping import group_into_layers, operator_name
+from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operator_name
 from deeppool.graph.capture.layer_records import describe_layers
+from deeppool.graph.capture.regions import inline_regions, surround_by_autocast
+from deeppool.graph.capture.sample_independence import check_sample_independence
 from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input, LayerGraph
 from deeppool.graph.models.workloads import build_model, find_workload
@@ -30,9 +36,6 @@ from deeppool.job import Progress
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-FIXED_BATCH = ("specialized", "Constraints violated", "inferred a static shape")
-"""Phrases in torch.export's errors about models with a fixed batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ def capture(
     *,
     input_dtype: Dtypes | None = None,
     loss: Loss | None = None,
+    target: torch.Tensor | None = None,
     granularity: Granularity = "module",
     seed: int = 0,
     on_progress: Progress | None = None,
@@ -71,9 +75,12 @@ def capture(
             mapping from the names of ``forward``'s arguments to shapes.
         input_dtype: dtype of the input (default float32), or a mapping as for ``input_shape``; a named workload
             has a default.
-        loss: maps (outputs, target) to the mean over the samples; target holds class indices. Unless given it
-            is the cross-entropy of the class scores, which come in dim 1; where the input is a sequence of
-            tokens and dim 1 of the scores counts them, each token has a target and the classes come last.
+        loss: maps (outputs, target) to the mean over the samples, which is checked. Unless given it is the
+            cross-entropy of the class scores, which come in dim 1, and target holds class indices; where the input
+            is a sequence of tokens and dim 1 of the scores counts them, each token has a target and the classes
+            come last.
+        target: target of one sample, whose shape and dtype the loss takes. Unless given the loss is tried with class
+            indices, with numbers of the shape of the scores, and with one number.
         granularity: size of a layer. ``operator``: each operator; ``module``: a module with the activation,
             normalisation and reshaping that follow it; ``block``: modules of one call of a repeated container,
             such as a residual block, a transformer layer or an inception module (see ``graph/capture/blocks.py``).
@@ -81,7 +88,8 @@ def capture(
         on_progress: see :data:`deeppool.job.Progress`; fractions count steps, which take unequal times.
 
     Raises:
-        CaptureError: unknown model, wrong input shape, data-dependent control flow, a fixed batch.
+        CaptureError: unknown model, wrong input shape, data-dependent control flow, a fixed batch, samples that
+            depend on each other (even if a plan might use one GPU), or a loss that is no mean over the samples.
     """
     if granularity not in get_args(Granularity):
         raise InvalidValueError(
@@ -96,23 +104,30 @@ def capture(
         name, module = type(model).__name__, model
         inputs = resolve((), name, input_shape, input_dtype)
     report(f"exporting {name}", 0.2)
-    exported = _export_model(module, name, inputs)
+    with autograd_functions() as functions:
+        exported = _export_model(module, name, inputs)
     program = exported.module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
-    _check_sizes(program, name)
+    inline_regions(program)
+    _check_operators(program, name)
+    if functions:
+        _check_gradients(module, program, inputs, functions, name)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
     report(f"the loss of {name}", 0.6)
-    symbols |= append_loss(program, loss, name)
+    symbols |= append_loss(program, loss, name, target)
     # Export's check of the inputs rejects the added target.
     program._forward_pre_hooks.clear()
     program._forward_pre_hooks_with_kwargs.clear()
     fold_constants(program, exported.graph_signature.lifted_tensor_constants)
     remove_in_place(program.graph, name)
+    check_sample_independence(program, name)
+    surround_by_autocast(program.graph)
     program.recompile()
     report(f"layers of {name}", 0.7)
     nodes = tuple(tuple(group) for group in group_into_layers(program.graph, symbols, granularity))
     layers = describe_layers(program, nodes, granularity)
+    check_sizes(layers, nodes, symbols, name)
     size = sum(p.numel() * p.element_size() for p in program.parameters() if p.requires_grad)
     graph = LayerGraph(name, inputs[0].shape, layers, size, inputs, granularity)
     report(f"captured {name}", 1.0)
@@ -124,21 +139,15 @@ def capture(
 
 def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "ExportedProgram":
     """Exports with a dynamic batch; converts export's failures to one-line errors."""
-    parameter = next(module.parameters(), None)
-    device = parameter.device if parameter is not None else torch.device("cpu")
-    examples = {
-        given.name: torch.zeros(EXAMPLE_BATCH, *given.shape, dtype=torch_dtype(given), device=device)
-        for given in inputs
-    }
-    dynamic: Any = {key: {0: torch.export.Dim.DYNAMIC} for key in examples}
-    positional = tuple(examples.pop(key) for key in list(examples) if not key)
+    positional, named = _examples(module, inputs)
+    dynamic: Any = {given.name: {0: torch.export.Dim.DYNAMIC} for given in inputs}
     path: list[str] = []
     try:
         with quiet(), _tracking(module, path):
             return torch.export.export(
                 module,
                 positional,
-                examples,
+                named,
                 strict=False,
                 dynamic_shapes=tuple(dynamic.values()) if positional else dynamic,
                 prefer_deferred_runtime_asserts_over_guards=True,
@@ -147,25 +156,69 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
         where = f" in {path[-1]}" if path and path[-1] else ""
         text = str(error).strip().splitlines()
         kind = type(error).__name__
+        arguments = inspect.signature(module.forward).parameters
+        if "targets" in arguments and not any(given.name == "targets" for given in inputs):
+            raise CaptureError(
+                f"{name} takes targets in training and returns losses, as detectors do: a model must map its inputs to "
+                "scores (capture the part that does, such as its backbone)"
+            ) from error
         if "DataDependent" in kind or "data-dependent" in str(error):
             raise CaptureError(
                 f"{name} has control flow that depends on data{where}, at {_user_line(error)}: "
-                "the graph must be static (replace the branch by torch.where or torch.cond)"
+                "the graph must be static (replace the branch by torch.where)"
             ) from error
-        if any(phrase in str(error) for phrase in FIXED_BATCH):
+        if fixes_batch(error):
             raise CaptureError(
                 f"{name} fixes its batch to {EXAMPLE_BATCH} samples{where}: it must take any batch "
                 "(use x.shape[0], not a number, in view and reshape)"
             ) from error
+        hint = "is it the shape of one sample, without the batch? if so, torch.export cannot export this model"
+        others = [argument for argument in arguments if argument not in {given.name for given in inputs}]
+        if isinstance(error, TypeError | AttributeError) and len(arguments) > len(inputs):
+            hint = f"forward also takes {', '.join(others)}: input_shape maps the names of all that it needs to shapes"
         raise CaptureError(
-            f"{name} cannot take a sample of {describe(inputs)}{where}: {text[0] if text else kind} "
-            "(is it the shape of one sample, without the batch?)"
+            f"{name} cannot take a sample of {describe(inputs)}{where}: {text[0] if text else kind} ({hint})"
         ) from error
 
 
-def _check_sizes(program: fx.GraphModule, name: str) -> None:
-    """Raises for sizes that depend on data, such as the number of samples selected by a mask."""
+def _examples(
+    module: nn.Module, inputs: tuple[Input, ...], *, random: bool = False
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """Returns zeros or, of floats, random numbers as positional and named inputs."""
+    parameter = next(module.parameters(), None)
+    device = parameter.device if parameter is not None else torch.device("cpu")
+    found = {}
+    for given in inputs:
+        example = torch.zeros(EXAMPLE_BATCH, *given.shape, dtype=torch_dtype(given), device=device)
+        found[given.name] = torch.randn_like(example) if random and example.is_floating_point() else example
+    return tuple(found.pop(name) for name in list(found) if not name), found
+
+
+def _check_gradients(
+    module: nn.Module, program: fx.GraphModule, inputs: tuple[Input, ...], functions: list[str], name: str
+) -> None:
+    """Raises if an exported model has other gradients than the model itself."""
+    positional, named = _examples(module, inputs, random=True)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    check_gradients(
+        name,
+        functions,
+        lambda: module(*positional, **named),
+        lambda: program(*positional, **named),
+        trained,
+        list(module.buffers()),
+    )
+
+
+def _check_operators(program: fx.GraphModule, name: str) -> None:
+    """Raises for sizes that depend on data, such as the samples selected by a mask, and for what is no operator."""
     for node in program.graph.nodes:
+        is_operator = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
+        if node.op == "call_function" and is_tensor(node) and not is_operator:
+            raise CaptureError(
+                f"{name} runs {operator_name(node)}, a transformation of functions, which no layer can hold "
+                "(write it by operators on batches, without torch.cond, torch.vmap and the like)"
+            )
         if isinstance(node.meta.get("val"), torch.Tensor) and free_unbacked_symbols(node.meta["val"]):
             path = module_call(node)[1]
             raise CaptureError(
@@ -180,7 +233,8 @@ def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
     names = {id(child): name for name, child in module.named_modules()}
 
     def enter(child: nn.Module, _: Any) -> None:
-        path.append(names[id(child)])
+        # Export calls what an indexed container holds by proxies, which have no name here.
+        path.append(names.get(id(child), path[-1] if path else ""))
 
     def leave(*_: Any) -> None:
         path.pop()

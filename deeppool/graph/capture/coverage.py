@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from torch import nn
+import torch
+from torch import fx
 
+from deeppool.graph.capture.batch_sizes import multiple_of_batch
+from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.index_ranges import value_count
 from deeppool.graph.layer import LayerGraph
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.units import format_bytes
@@ -65,7 +69,7 @@ def coverage(captured: CapturedModel) -> Coverage:
         trained_bytes=sum(_size(x) for _, x in owned if id(x) in read and x.requires_grad),
         frozen_bytes=frozen,
         unread=unread,
-        warnings=tuple(_warnings(graph, model, unread)),
+        warnings=tuple(_warnings(captured, unread)),
     )
 
 
@@ -84,11 +88,12 @@ def _read_parameters(captured: CapturedModel) -> set[int]:
     return {id(attrgetter(node.target)(captured.program)) for node in nodes if node.op == "get_attr" and node.users}
 
 
-def _size(parameter: nn.Parameter) -> int:
+def _size(parameter: torch.nn.Parameter) -> int:
     return parameter.numel() * parameter.element_size()
 
 
-def _warnings(graph: LayerGraph, model: nn.Module, unread: tuple[str, ...]) -> Iterator[str]:
+def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]:
+    graph, model = captured.graph, captured.source
     if not model.training:
         yield (
             "the model was captured in evaluation mode: dropout does nothing and BatchNorm uses its running "
@@ -99,12 +104,26 @@ def _warnings(graph: LayerGraph, model: nn.Module, unread: tuple[str, ...]) -> I
             f"no layer reads the parameters of {_some(unread)}: they are not computed, not timed and get no "
             "gradient (is the output that needs them in the loss?)"
         )
+    target = [node for node in captured.program.graph.nodes if node.op == "placeholder"][-1]
+    if value_count(target) == 1:
+        yield (
+            "the scores have one class: their cross-entropy is 0 whatever the model computes, and nothing is learned "
+            "(give loss=, such as torch.nn.functional.binary_cross_entropy_with_logits)"
+        )
     normalised = [layer.name for layer in graph.layers if "batch_norm" in layer.operators]
     if normalised and model.training:
         yield (
             f"{_count(len(normalised), 'layer')} with BatchNorm: where one is split over GPUs, each takes the "
             "statistics of its own samples, as in DDP (dp.TrainingJob(synchronise_batch_norm=True) takes those of all)"
         )
+    for layer, group in zip(graph.layers, captured.nodes, strict=True):
+        modules = _joined_by_second_dim(group, captured.batch_symbols)
+        if len(modules) > 1:
+            yield (
+                f"layer {layer.name} holds {len(modules)} modules ({_some(modules)}), because the batch is dim 1 of "
+                "the tensors between them and plans split dim 0: they all get the same GPUs (use batch_first=True in "
+                "attention, transformer and recurrent modules, or keep the batch in dim 0)"
+            )
     for part in parts_of(decompose([layer.predecessors for layer in graph.layers])):
         if isinstance(part, NonSeriesParallel):
             first, last = graph.layers[part.layers[0]].name, graph.layers[part.layers[-1]].name
@@ -119,6 +138,20 @@ def _warnings(graph: LayerGraph, model: nn.Module, unread: tuple[str, ...]) -> I
             f"{_count(len(joined), 'layer')} ({_some(tuple(joined))}) hold several operators, because no batch "
             "dimension separates the samples between these"
         )
+
+
+def _joined_by_second_dim(group: tuple[fx.Node, ...], symbols: frozenset[str]) -> tuple[str, ...]:
+    """Returns the modules of a layer that pass tensors with the batch in dim 1 to each other."""
+    found: dict[str, None] = {}
+    for node in group:
+        value = node.meta["val"]
+        sizes = value.shape[:2] if isinstance(value, torch.Tensor) else ()
+        if [multiple_of_batch(size, symbols) for size in sizes] != [None, 1]:
+            continue
+        paths = {module_call(other)[1] for other in (node, *node.users) if other in group}
+        if len(paths) > 1:
+            found.update(dict.fromkeys(sorted(filter(None, paths))))
+    return tuple(found)
 
 
 def _count(number: int, noun: str) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from deeppool.errors import CaptureError
+from deeppool.graph.capture.batch_sizes import multiple_of_batch
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.grouping import is_tensor
 from deeppool.graph.capture.index_ranges import value_count
+from deeppool.graph.capture.regions import surround_by_autocast
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
 
     def copy(node: fx.Node) -> fx.Node:
         if node not in copies:
-            multiple = _multiple_of_batch(node, captured)
+            multiple = multiple_of_batch(node.meta.get("val"), captured.batch_symbols)
             if multiple is not None:
                 copies[node] = batch if multiple == 1 else graph.call_function(operator.mul, (batch, multiple))
             else:
@@ -52,6 +53,7 @@ def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
         copy(node)
     outputs = [node for node in chosen if any(user not in inside for user in node.users)]
     graph.output(tuple(copies[node] for node in outputs))
+    surround_by_autocast(graph)
     return Segment(fx.GraphModule(captured.program, graph), tuple(inputs), tuple(outputs))
 
 
@@ -67,22 +69,6 @@ def _external_inputs(captured: CapturedModel, chosen: list[fx.Node]) -> list[fx.
     return list(found)
 
 
-def _multiple_of_batch(node: fx.Node, captured: CapturedModel) -> int | None:
-    """Returns k where a node's value is the size k x batch; None for tensors."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.SymInt):
-        return None
-    expression = value.node.expr
-    names = {str(symbol) for symbol in expression.free_symbols}
-    (symbol,) = expression.free_symbols if len(names) == 1 else (None,)
-    if symbol is None or str(symbol) not in captured.batch_symbols or not (expression / symbol).is_Integer:
-        raise CaptureError(
-            f"{captured.graph.model} computes a size, {node.name} = {expression}, that is no multiple of the batch "
-            "(sizes other than the batch must be fixed)"
-        )
-    return int(expression / symbol)
-
-
 def example_inputs(segment: Segment, batch: int, device: torch.device) -> list[torch.Tensor]:
     """Draws random inputs of a segment.
 
@@ -94,7 +80,9 @@ def example_inputs(segment: Segment, batch: int, device: torch.device) -> list[t
         value = node.meta["val"]
         shape = [batch, *(int(size) for size in value.shape[1:])]
         if value.is_floating_point():
-            tensor = torch.randn(shape, dtype=value.dtype, device=device)
+            # Targets may have to be probabilities.
+            draw = torch.rand if node.op == "placeholder" and node.name == "target" else torch.randn
+            tensor = draw(shape, dtype=value.dtype, device=device)
             tensors.append(tensor.requires_grad_(node.op != "placeholder"))
         else:
             tensors.append(torch.randint(value_count(node), shape, dtype=value.dtype, device=device))

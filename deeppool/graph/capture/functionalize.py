@@ -28,16 +28,19 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
     """Replaces in-place operators such as ``relu_``; removes BatchNorm's counters and dead operators."""
     for node in list(graph.nodes):
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not _writes_in_place(target):
+        if not _is_write(node):
             continue
         written = node.args[0]
         state = _base(written) if isinstance(written, fx.Node) else node
         if state.op == "get_attr":
-            if node.users or state.meta["val"].is_floating_point():
+            is_counter = not state.meta["val"].is_floating_point() and all(map(_is_write, {*state.users, *node.users}))
+            if not is_counter:
                 raise CaptureError(
                     f"{name} writes its state {state.target} in place by {target}: layers may only update the "
                     "buffers of torch's own normalisation modules"
                 )
+            # A module that is called again counts its second batch on top of the first.
+            node.replace_all_uses_with(state)
             graph.erase_node(node)
             continue
         packet = getattr(aten, target._schema.name.split("::")[1].rstrip("_"), None)
@@ -50,6 +53,8 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
                 f"{name} writes {written.name} in place and reads the same memory by another view: "
                 "write out of place there (relu, not relu_)"
             )
+        if target in RENAMED:
+            node.args = _with_defaults(node)
         node.target = functional
         if target is aten.copy_.default:
             _copy(node, written)
@@ -71,9 +76,17 @@ def _copy(node: fx.Node, written: fx.Node) -> None:
     node.target, node.args, node.kwargs = aten.type_as.default, (spread, written), {}
 
 
-def _writes_in_place(operator: torch._ops.OpOverload) -> bool:
+def _with_defaults(node: fx.Node) -> tuple[Any, ...]:
+    """Returns an operator's arguments with its defaults, which another overload may lack: ``bernoulli_(p=0.5)``."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    positional = [argument for argument in node.target._schema.arguments if not argument.kwarg_only]
+    return (*node.args, *(argument.default_value for argument in positional[len(node.args) :]))
+
+
+def _is_write(node: fx.Node) -> bool:
     """Whether an operator writes in place: ``relu_``, but not ``__and__``."""
-    return operator._schema.name.endswith("_") and operator._schema.is_mutable
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.name.endswith("_") and schema.is_mutable
 
 
 def _base(node: fx.Node) -> fx.Node:

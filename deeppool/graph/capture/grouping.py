@@ -8,13 +8,15 @@ one layer, as in DeepPool's profiles.
 
 ``block``: module layers of one call of a repeated container form a layer (see ``blocks``).
 
-At every granularity, three rules make layers that can be placed on separate GPUs:
+At every granularity, four rules make layers that can be placed on separate GPUs:
 
 1. The layer that produces a value whose leading dimension is not the batch is merged with its readers, because
-   such a value cannot be resharded by samples.
+   such a value cannot be resharded by samples; nor can complex numbers, which backends do not send, and memory that
+   its reader fills with random numbers, which has no derivative.
 2. Readers of random values that depend on no data (a mask of whole samples) are merged, since all must see the
-   same values.
-3. Layers on a cycle are merged.
+   same values; so are those of a state that is written without data (the vectors of a spectral norm).
+3. Layers that update the same running statistics are merged, because the second update reads what the first wrote.
+4. Layers on a cycle are merged.
 
 The result is the finest partition that satisfies the rules, so every layer of a finer granularity lies within one
 layer of a coarser one.
@@ -26,6 +28,7 @@ import networkx
 import torch
 from torch import fx
 
+from deeppool.graph.capture.batch_sizes import multiple_of_batch
 from deeppool.graph.capture.blocks import block_calls, module_call
 from deeppool.graph.layer import Granularity
 
@@ -34,10 +37,13 @@ FOLLOWERS = frozenset(
         "relu relu6 hardtanh hardswish hardsigmoid silu gelu mish sigmoid tanh leaky_relu elu softplus "
         "dropout feature_dropout batch_norm layer_norm group_norm instance_norm rms_norm softmax log_softmax "
         "flatten unflatten view _unsafe_view reshape permute transpose contiguous squeeze unsqueeze clone to "
-        "type_as cross_entropy_loss mean select slice getitem"
+        "type_as cross_entropy_loss mean select slice getitem detach"
     ).split()
 )
 """Operators that are cheap enough to be part of the layer they follow."""
+
+RANDOM_FILLS = frozenset("bernoulli uniform exponential normal_functional geometric cauchy log_normal random".split())
+"""Operators that read only the shape of a tensor: ``x.new_empty(…).bernoulli_()`` without the in-place write."""
 
 Groups = list[list[fx.Node]]
 
@@ -118,13 +124,15 @@ def _close(groups: Groups, symbols: set[str]) -> Groups:
     """Returns the finest partition coarser than ``groups`` that satisfies the rules, in a topological order."""
     edges = _edges(groups)
     owner = {node: index for index, group in enumerate(groups) for node in group}
-    # Groups to merge by the first two rules become cycles of edges, which the third rule merges.
+    # Groups to merge by the first three rules become cycles of edges, which the fourth rule merges.
     for node, index in owner.items():
-        if not _is_batch_first(node, symbols):
+        if not _can_be_sent(node, symbols):
             edges.add_edges_from((owner[user], index) for user in node.users if user in owner)
     for node in groups[0][0].graph.nodes if groups else ():
-        if node not in owner and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if node not in owner and _differs_between_runs(node):
             networkx.add_cycle(edges, _readers(node, owner))
+        if node.op == "get_attr":
+            networkx.add_cycle(edges, {owner[user] for user in node.users if user in owner and _updates(user, node)})
     numbers: list[int | None] = [None] * len(groups)
     for cycle in networkx.strongly_connected_components(edges):
         for index in cycle:
@@ -144,6 +152,14 @@ def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
     return found
 
 
+def _updates(normalisation: fx.Node, statistics: fx.Node) -> bool:
+    """Whether an operator is a normalisation that updates ``statistics``."""
+    if normalisation.target not in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
+        return False
+    *_, mean, variance, by_batch, _momentum, _eps, _cudnn = normalisation.args
+    return bool(by_batch) and statistics in (mean, variance)
+
+
 def _edges(groups: Groups) -> "networkx.DiGraph[int]":
     """Returns the graph with an edge from each group to its readers."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
@@ -154,9 +170,21 @@ def _edges(groups: Groups) -> "networkx.DiGraph[int]":
     return found
 
 
-def _is_batch_first(node: fx.Node, symbols: set[str]) -> bool:
+def _can_be_sent(node: fx.Node, symbols: set[str]) -> bool:
+    """Whether a value can be resharded: the samples of one tensor of real numbers."""
     value = node.meta["val"]
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and str(value.shape[0]) in symbols
+    one = isinstance(value, torch.Tensor) and value.dim() > 0 and not value.is_complex()
+    if any(operator_name(user) in RANDOM_FILLS for user in node.users):
+        return False
+    return one and multiple_of_batch(value.shape[0], symbols) == 1
+
+
+def _differs_between_runs(node: fx.Node) -> bool:
+    """Whether a second run of an operator gives another value: it draws random numbers, or writes a state."""
+    operator = node.target
+    return isinstance(operator, torch._ops.OpOverload) and (
+        torch.Tag.nondeterministic_seeded in operator.tags or operator._schema.is_mutable
+    )
 
 
 def operator_name(node: fx.Node) -> str:

@@ -26,6 +26,11 @@ def value_count(node: fx.Node) -> int:
     return min(_ranges(node, set()), default=UNKNOWN)
 
 
+def indexes(node: fx.Node) -> bool:
+    """Whether an integer tensor, or a copy of it, indexes another tensor."""
+    return bool(_ranges(node, set()))
+
+
 def _ranges(node: fx.Node, seen: set[fx.Node]) -> set[int]:
     found: set[int] = set()
     for user in set(node.users) - seen:

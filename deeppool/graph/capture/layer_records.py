@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from deeppool.graph.capture.activation_memory import saved_bytes
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.grouping import FOLLOWERS, operator_name
+from deeppool.graph.capture.regions import AUTOCAST
 from deeppool.graph.layer import Granularity, Layer
 
 
@@ -119,8 +120,14 @@ def _signature(program: fx.GraphModule, group: tuple[fx.Node, ...], owner: dict[
             return _Named("device")  # the device of the capture does not matter
         return _Named(describe(argument)) if isinstance(argument, fx.Node) else argument
 
-    parts = [(str(node.target), repr(pytree.tree_map(named, (node.args, node.kwargs)))) for node in group]
+    parts = [(_operation(node), repr(pytree.tree_map(named, (node.args, node.kwargs)))) for node in group]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _operation(node: fx.Node) -> str:
+    """Returns an operator's full name, with the autocast that it runs under if that is not the caller's."""
+    _, *modes = node.meta.get(AUTOCAST, (None,))
+    return f"{node.target}{modes or ''}"
 
 
 class _Named(str):

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from deeppool.costs.table import CostTable
 from deeppool.planning.evaluate.placement import Placement
 
@@ -20,9 +18,9 @@ def data_parallel_time(costs: CostTable, *, overlap_sync: bool = False) -> float
     """
     network = costs.network
     gpus, layers = network.cluster.gpus, costs.graph.layers
-    sync = np.array([network.all_reduce_time(gpus, layer.parameter_bytes) for layer in layers])
     if not overlap_sync:
-        return float(costs.compute[:, -1].sum() + sync.sum())
-    everywhere = replace(costs, sync=np.column_stack([costs.sync[:, :-1], sync]))
+        sync = sum(network.all_reduce_time(gpus, layer.parameter_bytes) for layer in layers)
+        return float(costs.compute[:, -1].sum()) + sync
+    everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], gpus))
     last = (len(costs.gpu_counts) - 1,) * len(layers)
     return Placement(everywhere, last, (0,) * len(layers), overlap_sync=True).iteration_time

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of
-from deeppool.planning.evaluate.schedule import Order, Schedule, busy_gpu_seconds, order_of, schedule
+from deeppool.planning.evaluate.schedule import Order, Schedule, bucket_seconds, busy_gpu_seconds, order_of, schedule
 from deeppool.planning.evaluate.timing import pass_duration
 from deeppool.planning.search.gpu_partition import concurrent_branches
 
@@ -23,6 +23,9 @@ class LayerTimes(NamedTuple):
     forward: float
     backward: float
     sync: float
+    """All-reduce of its own gradients by themselves."""
+    all_reduce: float
+    """All-reduce that starts after its backward; see :class:`deeppool.planning.evaluate.schedule.LayerSeconds`."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,6 @@ class Placement:
         """Returns the seconds of a layer in the forward pass."""
         return self.incoming(layer) / 2 + float(self.costs.forward[layer, self.options[layer]])
 
-    def times(self, layer: int) -> LayerTimes:
-        """Returns the seconds of a layer, part by part."""
-        costs, option = self.costs, self.options[layer]
-        return LayerTimes(
-            self.incoming(layer),
-            float(costs.forward[layer, option]),
-            float(costs.backward[layer, option]),
-            float(costs.sync[layer, option]),
-        )
-
     @cached_property
     def order(self) -> Order:
         """Order of the layers, with the branches that run side by side."""
@@ -108,7 +101,16 @@ class Placement:
     @cached_property
     def layer_times(self) -> tuple[LayerTimes, ...]:
         """Per layer its seconds, part by part."""
-        return tuple(map(self.times, range(len(self.options))))
+        costs = self.costs
+        rows = range(len(self.options)), self.options
+        sync = costs.sync[rows].tolist()
+        all_reduce = sync
+        if self.overlap_sync:
+            sizes = [layer.parameter_bytes for layer in costs.graph.layers]
+            all_reduce = bucket_seconds(self.order, self.gpus, sizes, costs.network.all_reduce_time)
+        incoming = map(self.incoming, rows[0])
+        forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()
+        return tuple(map(LayerTimes, incoming, forward, backward, sync, all_reduce))
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -123,11 +125,7 @@ class Placement:
         """Returns the seconds by which ``other``, whose times differ only in ``touched`` layers, takes longer."""
         if self.overlap_sync:
             # A hidden all-reduce may become exposed anywhere, so the whole iteration is timed again.
-            seconds = list(self.layer_times)
-            for layer in touched:
-                seconds[layer] = other.times(layer)
-            changed = schedule(self.order, other.gpus, seconds, overlap_sync=True)
-            return changed.iteration_time - self.schedule.iteration_time
+            return other.schedule.iteration_time - self.schedule.iteration_time
         passes = {**dict(enumerate(self._passes)), **{layer: other.passes(layer) for layer in touched}}
         parts = {id(self._parts[layer]): self._parts[layer] for layer in touched}
         return sum(self._seconds_of(part, passes) - self._part_seconds[key] for key, part in parts.items())

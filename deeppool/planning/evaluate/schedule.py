@@ -4,14 +4,15 @@ Layers run forward and then backward, each on its GPUs. A layer's transfers come
 in backward. Between a fork and its join, branches on different GPUs run side by side, branches that share a GPU one
 after another, and the join waits for the last of them; backward the same from the join to the fork.
 
-The all-reduce of a layer's gradients follows its backward. By default everything waits for it, as in DeepPool,
-section 4.1:
+The all-reduce of a layer's gradients follows its backward. In the paper's model everything waits for it (DeepPool,
+section 4.1):
 
     backward 2 | all-reduce 2 | backward 1 | all-reduce 1
 
-Where all-reduces overlap the backward pass, nothing but other all-reduces does. Each GPU has one channel: an
-all-reduce starts when its layer's backward has ended and the earlier ones on any of its GPUs have, in the order of
-the backward pass, and the iteration ends when the last layer and the last all-reduce have:
+Where all-reduces overlap the backward pass, nothing but other all-reduces does, and small gradients share one (see
+:mod:`deeppool.collectives.buckets`), which starts after the last backward of its layers. Each GPU has one channel: an
+all-reduce starts when that backward has ended and the earlier ones on any of its GPUs have, in the order of the
+backward pass, and the iteration ends when the last layer and the last all-reduce have:
 
     backward 2 | backward 1 |
                | all-reduce 2     | all-reduce 1
@@ -20,11 +21,12 @@ Layers, transfers and all-reduces are assumed not to slow one another. That is o
 memory bandwidth, links and multiprocessors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
+from deeppool.collectives.buckets import group_into_buckets
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
 from deeppool.planning.search.gpu_partition import Gpus, GpuSet, concurrent_branches, share_gpus
 
@@ -48,8 +50,8 @@ class LayerSeconds(Protocol):
         """Backward computation."""
 
     @property
-    def sync(self) -> float:
-        """All-reduce of the gradients."""
+    def all_reduce(self) -> float:
+        """All-reduce that starts after its backward; 0 if its gradients share one with those of an earlier layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Schedule:
     gradients: tuple[float, ...]
     """Start of the transfers of the inputs' gradients."""
     all_reduce: tuple[float, ...]
-    """Start of the all-reduce of its gradients."""
+    """Start of the all-reduce that follows its backward."""
 
 
 def order_of(part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus) -> Order:
@@ -86,6 +88,49 @@ def order_of(part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus
         return orders[0] if len(orders) == 1 else (orders,)
     steps = ((*order_of(block, gpus), layer) for layer, block in zip(part.layers, part.blocks, strict=True))
     return (*chain.from_iterable(steps), *order_of(part.tail, gpus))
+
+
+def stages_in_order(order: Order, gpus: Gpus) -> Iterator[tuple[int, ...]]:
+    """Yields the layers that follow one another on the same GPUs, stage by stage.
+
+    A stage ends where branches that run side by side begin or meet: one that went on would keep a branch waiting for
+    the others.
+    """
+    stage: list[int] = []
+    for step in order:
+        if stage and (not isinstance(step, int) or gpus[step] != gpus[stage[-1]]):
+            yield tuple(stage)
+            stage = []
+        if isinstance(step, int):
+            stage.append(step)
+        else:
+            for side in step:
+                yield from stages_in_order(side, gpus)
+    if stage:
+        yield tuple(stage)
+
+
+def bucket_seconds(
+    order: Order, gpus: Gpus, gradient_bytes: Sequence[int], all_reduce_time: Callable[[int, int], float]
+) -> list[float]:
+    """Returns, per layer, the seconds of the all-reduces of the buckets that its gradients complete.
+
+    A stage's gradients share no bucket with those of another one.
+
+    Args:
+        order: order of the layers, see :func:`order_of`.
+        gpus: per layer its GPUs.
+        gradient_bytes: per layer.
+        all_reduce_time: seconds of an all-reduce, by number of GPUs and bytes.
+    """
+    seconds = [0.0] * len(gpus)
+    for stage in stages_in_order(order, gpus):
+        backward = [layer for layer in reversed(stage) if gradient_bytes[layer]]
+        for bucket in group_into_buckets([gradient_bytes[layer] for layer in backward]):
+            members = [backward[position] for position in bucket]
+            together = sum(gradient_bytes[layer] for layer in members)
+            seconds[members[-1]] += all_reduce_time(len(gpus[members[0]]), together)
+    return seconds
 
 
 def layers_in_order(order: Order) -> Iterator[int]:
@@ -125,10 +170,10 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
                 layer = layers[step]
                 backward[step] = now
                 now += layer.backward
-                all_reduce[step] = start = _free(channels, gpus[step], now) if layer.sync > 0 else now
-                if layer.sync > 0:
-                    channels[gpus[step]] = start + layer.sync
-                    now = now if overlap_sync else start + layer.sync
+                all_reduce[step] = start = _free(channels, gpus[step], now) if layer.all_reduce > 0 else now
+                if layer.all_reduce > 0:
+                    channels[gpus[step]] = start + layer.all_reduce
+                    now = now if overlap_sync else start + layer.all_reduce
                 gradients[step] = now
                 now += layer.reshard / 2
             else:
@@ -171,8 +216,8 @@ def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Seq
     busy = sorted((start, end) for start, end in intervals if end > start)
     position = 0
     # All-reduces of one GPU follow one another, so what is busy before one is past for the next.
-    for layer in sorted((x for x in computed if layers[x].sync > 0), key=times.all_reduce.__getitem__):
-        now, end = times.all_reduce[layer], times.all_reduce[layer] + layers[layer].sync
+    for layer in sorted((x for x in computed if layers[x].all_reduce > 0), key=times.all_reduce.__getitem__):
+        now, end = times.all_reduce[layer], times.all_reduce[layer] + layers[layer].all_reduce
         while now < end:
             while position < len(busy) and busy[position][1] <= now:
                 position += 1

@@ -37,7 +37,7 @@ class BlockEvaluation:
 
     def best(self) -> PartialPlan:
         """Returns the best lanes, with what none can beat."""
-        best, cap = NO_LABELS, math.inf
+        crossing, best, cap = self.crossing, NO_LABELS, math.inf
         for thorough in (False, True):
             for index in self.order:
                 if self._is_ruled_out(index, cap * (1 - ROUNDING), thorough):
@@ -54,7 +54,6 @@ class BlockEvaluation:
                     cap = float(best.time[0])
         if not best.parts:
             return INFEASIBLE
-        crossing = self.crossing
         lower = self.bounds.min() if crossing.exact else crossing.lower[self.before, self.after] - self.own
         return self.passage(best, 0)._replace(lower=min(cap, float(lower)) + self.own)
 

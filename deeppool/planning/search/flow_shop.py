@@ -50,18 +50,19 @@ class _Labels:
 
 
 def fastest_in_sequence(
-    costs: CostTable, order: Sequence[int], limit: float | None, at_most: float
-) -> tuple[int, ...] | None:
+    costs: CostTable, sync: Floats, order: Sequence[int], limit: float | None, at_most: float
+) -> tuple[tuple[int, ...], float] | None:
     """Returns the options of least iteration time for layers in sequence, all-reduces overlapping.
 
     Args:
         costs: seconds.
+        sync: (L, K) seconds of each layer's all-reduce.
         order: order of the layers in a forward pass.
         limit: limit on each layer's amplification, its all-reduce counted in full; None: no limit.
         at_most: seconds of a plan that is known.
 
     Returns:
-        Per layer the index of its GPU count; None where no plan is faster than the known one.
+        Per layer the index of its GPU count, and the seconds; None where no plan is faster than the known one.
 
     Raises:
         TooManyLabelsError: there are more than MOST_LABELS ways to go on from some layer.
@@ -71,29 +72,30 @@ def fastest_in_sequence(
     start = np.zeros(count)
     labels = _Labels((order[-1],), np.arange(count)[:, None], start, start, np.arange(count))
     history = [labels]
-    for layer, rest in zip(reversed(order), _rests(costs, order, prices), strict=True):
-        labels = _before(labels, layer, costs, prices, rest, at_most * (1 - ROUNDING))
+    for layer, rest in zip(reversed(order), _rests(costs, sync, order, prices), strict=True):
+        labels = _before(labels, layer, costs, sync, prices, rest, at_most * (1 - ROUNDING))
         history.append(labels)
     if not len(labels.seconds):
         return None
-    return _trace(history, int((labels.seconds + labels.lag).argmin()))
+    ends = labels.seconds + labels.lag
+    return _trace(history, int(ends.argmin())), float(ends.min())
 
 
-def _rests(costs: CostTable, order: Sequence[int], prices: LimitedCosts) -> Floats:
+def _rests(costs: CostTable, sync: Floats, order: Sequence[int], prices: LimitedCosts) -> Floats:
     """Returns (layer, share) seconds + share x lag that earlier layers add at least, the last layer first.
 
     A layer adds forward + backward to the seconds and takes at most backward - sync off the lag; transfers
     take at most half of what they add. And the iteration takes seconds + lag, so seconds + share x lag or more.
     """
     shares = np.array(SHARES)[:, None, None]
-    added = costs.forward + (1 - shares) * costs.backward + shares * costs.sync
+    added = costs.forward + (1 - shares) * costs.backward + shares * sync
     least = np.where(prices.room >= 0, added, np.inf).min(axis=2)[:, list(order)]
     rests: Floats = (np.cumsum(least, axis=1) - least).T[::-1]
     return rests
 
 
 def _before(
-    labels: _Labels, layer: int, costs: CostTable, prices: LimitedCosts, rest: Floats, at_most: float
+    labels: _Labels, layer: int, costs: CostTable, sync: Floats, prices: LimitedCosts, rest: Floats, at_most: float
 ) -> _Labels:
     """Adds a layer and its transfers to all ways, for all options of what it reads; drops those over ``at_most``."""
     sources = costs.graph.layers[layer].predecessors
@@ -111,7 +113,7 @@ def _before(
         moved = moved + prices.move(source, layer)[options[:, pending.index(source)], here]
     backward = costs.backward[layer, here]
     seconds = labels.seconds[parent] + costs.forward[layer, here] + backward + moved
-    lag = np.maximum(labels.lag[parent] - backward, 0) + costs.sync[layer, here]
+    lag = np.maximum(labels.lag[parent] - backward, 0) + sync[layer, here]
     lag = np.maximum(lag - moved / 2, 0)
     least = np.max(seconds + np.multiply.outer(SHARES, lag) + rest[:, None], axis=0)
     kept = np.nonzero((moved <= prices.room[layer, here]) & (least < at_most))[0]

@@ -26,10 +26,9 @@ from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
-from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, decompose, parts_of
+from deeppool.graph.series_parallel import INPUT, Series, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.frontier_dp import LabelSolver
-from deeppool.planning.search.gpu_partition import is_complete
 from deeppool.planning.search.labels import LabelSet, concatenate
 from deeppool.planning.search.lagrangian_bound import LagrangianBound
 from deeppool.planning.search.limited_costs import LimitedCosts
@@ -191,8 +190,8 @@ def _chain(costs: CostTable, tree: Series) -> EfficientPlans:
 
 
 def _with_branches(costs: CostTable, tree: Series) -> EfficientPlans:
-    labels = _labels(costs, tree)
-    # The fastest plan is known exactly, even where labels are rounded.
+    labels, complete = _labels(costs, tree)
+    # The fastest plan is the search's own, even where labels are rounded.
     fastest = search(costs, None)
     labels = concatenate([labels, _label_of(Placement(costs, fastest.choices, fastest.starts), fastest.iteration_time)])
     kept = pareto_indices(labels.time, labels.work)
@@ -202,17 +201,17 @@ def _with_branches(costs: CostTable, tree: Series) -> EfficientPlans:
         choices = sorted(labels.trace(int(kept[point])))
         return tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
 
-    complete = all(map(_is_complete, parts_of(tree)))
     factor = _label_gap(labels) if complete else _distance(costs, tree, time, work)
     return EfficientPlans(time, work, certificate(factor), trace)
 
 
-def _labels(costs: CostTable, tree: Series) -> LabelSet:
-    """Returns the labels of all plans, or of those that represent them."""
+def _labels(costs: CostTable, tree: Series) -> tuple[LabelSet, bool]:
+    """Returns labels of plans, and whether every plan has one, or one that represents it."""
     limited = LimitedCosts(costs, None)
     for ratio, most in ATTEMPTS:
         with suppress(ExhaustedError):
-            return _whole(LabelSolver(limited, ratio, most), tree)
+            solver = LabelSolver(limited, ratio, most)
+            return _whole(solver, tree), solver.complete
     raise AssertionError("the last attempt has no end")
 
 
@@ -223,11 +222,6 @@ def _label_of(placement: Placement, time: float) -> LabelSet:
     nothing, seconds = np.zeros(1, dtype=np.int64), np.array([time])
     work = np.array([placement.gpu_seconds])
     return LabelSet(nothing, nothing, seconds, np.zeros(1), np.zeros(1), work, seconds, lambda _: iter(choices))
-
-
-def _is_complete(part: Series | ParallelBlock | NonSeriesParallel) -> bool:
-    """Whether its label set holds every plan, or one that represents it."""
-    return isinstance(part, Series) or (isinstance(part, ParallelBlock) and is_complete(len(part.branches)))
 
 
 def _label_gap(labels: LabelSet) -> float:

@@ -12,7 +12,7 @@ from deeppool.base import cancellation
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
-from deeppool.planning.search.gpu_partition import GroupShape, partition_set
+from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.labels import (
     Integers,
     LabelSet,
@@ -63,6 +63,8 @@ class LabelSolver:
         self.prices, self.ratio = prices, ratio
         self.counts = np.array(prices.gpu_counts, dtype=float)
         self.gpus = prices.costs.network.cluster.gpus
+        self.complete = True
+        """Whether the labels so far hold every plan, or one that represents it."""
         self._left = most
         self._known: dict[object, tuple[LabelSet, int]] = {}
 
@@ -201,8 +203,10 @@ class LabelSolver:
         """Returns all branches in all lanes; ``leave``: locality of the slot relative to a join outside."""
         width, entry = slot
         inside = None if leave is not None else width
-        cluster = self.prices.costs.network.cluster
-        ways = partition_set(len(block.branches), self.prices.gpu_counts, width, cluster.gpus_per_node)
+        network = self.prices.costs.network
+        nodes = network.cluster.gpus_per_node, network.near_is_fast
+        ways = partitions_of(block, self.prices.gpu_counts, width, *nodes)
+        self.complete = self.complete and ways.complete
         parts = {}
         lanes = {}
         for number, (branches, slot_number) in enumerate(ways.lanes):
@@ -294,6 +298,7 @@ class LabelSolver:
 
     def _region(self, region: NonSeriesParallel, fork: int, join: int, slot: GroupShape) -> LabelSet:
         """Returns labels of the region's layers, all on one GPU count."""
+        self.complete = False
         rows = 1 if fork == INPUT else len(self.counts)
         wide = int((self.counts <= slot[0]).sum())
         before, option, after = (x.ravel() for x in np.indices((rows, wide, wide)))

@@ -1,25 +1,37 @@
 """Partitions of the GPUs among the branches of a block: which run side by side, which one after another.
 
 A *GPU group* is a range of consecutive GPUs that some branches have to themselves while the block runs, one
-branch after another. One group over all GPUs is the block in sequence. Groups are laid out widest first, from the
-GPUs' start; a group that fits into a node lies in one, a wider one starts at a node's start, so that whatever
-runs inside it costs what it would cost on the first GPUs. The width of a group is one of the GPU counts that the
-search may use, a power of two where there are three groups or more.
+branch after another. One group over all GPUs is the block in sequence. A group that fits into a node lies in one, a
+wider one starts at a node's start, so that whatever runs inside it costs what it would cost on the first GPUs. The
+width of a group is one of the GPU counts that the search may use; or, where a branch forks again, any number of GPUs,
+as groups inside may fill it together.
+
+Only widths and localities have a cost, so of all orders and first GPUs those are tried of which no group could be
+wider or nearer. Where these are too many, three groups or more only get powers of two, those of branches that fork
+again only GPU counts, and the set of partitions is not complete: the search then states a bound.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
-from deeppool.graph.series_parallel import ParallelBlock, layers_of
+from deeppool.graph.series_parallel import ParallelBlock, layers_of, parts_of
 
 MAX_BRANCHES = 5
-"""Most branches of which every partition is tried; five have 52 groupings."""
+"""Most branches of which every grouping is tried; five have 52."""
+MOST_WIDTHS = 32
+"""Most GPUs of which branches that fork again may have any number."""
+MOST_PARTITIONS = 1000
+"""Most partitions into one number of groups; more are limited to powers of two."""
+MOST_LAYOUTS = 5000
+"""Most layouts of such groups that are compared to find those to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +66,28 @@ class PartitionSet:
     """(group, most branches) which branch in which slot: branch x slots + slot; padded with the number behind."""
     used: NDArray[np.intp]
     """(partition, most groups) which of ``lanes``; padded with the number behind the last one."""
+    complete: bool
+    """Whether only dominated partitions were left out; else ``slots`` has the fastest ones that any group may have."""
+
+
+def partitions_of(
+    block: ParallelBlock, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int, near_is_fast: bool = True
+) -> PartitionSet:
+    """Returns the partitions of ``width`` GPUs among the branches of a block; see :func:`partition_set`."""
+    inside = (part for branch in block.branches for part in parts_of(branch))
+    forks_again = any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in inside)
+    if not forks_again or not gpu_counts or len(block.branches) == 1:
+        return partition_set(len(block.branches), gpu_counts, width, gpus_per_node, near_is_fast)
+    if width <= MOST_WIDTHS:
+        return partition_set(len(block.branches), tuple(range(1, width)), width, gpus_per_node, near_is_fast)
+    found = partition_set(len(block.branches), gpu_counts, width, gpus_per_node, near_is_fast)
+    return replace(found, complete=False)
 
 
 @lru_cache(maxsize=1024)
-def partition_set(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> PartitionSet:
+def partition_set(
+    branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int, near_is_fast: bool = True
+) -> PartitionSet:
     """Returns the partitions of ``width`` GPUs.
 
     Args:
@@ -65,9 +95,20 @@ def partition_set(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_p
         gpu_counts: widths that a group may have, ascending.
         width: GPUs to partition.
         gpus_per_node: GPUs of a node of the cluster.
+        near_is_fast: whether no transfer is faster between nodes than inside one.
     """
-    found = tuple(_all_partitions(branches, gpu_counts, width, gpus_per_node))
+    widths = tuple(count for count in gpu_counts if count < width)
+    found: list[Partition] = [(GpuGroup(tuple(range(branches)), width, 0, SAME_START),)]
+    complete = branches <= MAX_BRANCHES or not widths
+    for groupings in _groupings(branches) if widths else ():
+        groups = len(groupings[0])
+        ways = len(groupings) * (math.factorial(groups) if branches <= MAX_BRANCHES else 1)
+        layouts, every = _layouts_within(MOST_PARTITIONS // ways, groups, widths, width, gpus_per_node, near_is_fast)
+        complete = complete and every
+        found += [partition for groups in groupings for layout in layouts for partition in _assigned(groups, layout)]
     slots = tuple(dict.fromkeys((lane.width, lane.place) for arrangement in found for lane in arrangement))
+    if not complete and not near_is_fast:
+        slots = tuple(dict.fromkeys((*slots, *((width, place) for place in (SAME_START, SAME_NODE, CROSS_NODE)))))
     numbers = {slot: number for number, slot in enumerate(slots)}
 
     def kind(lane: GpuGroup) -> tuple[tuple[int, ...], int]:
@@ -81,26 +122,7 @@ def partition_set(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_p
     used = np.full((len(found), max(map(len, found))), len(lanes))
     for row, arrangement in enumerate(found):
         used[row, : len(arrangement)] = [position[kind(lane)] for lane in arrangement]
-    return PartitionSet(found, slots, lanes, members, used)
-
-
-def _all_partitions(branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> Iterator[Partition]:
-    yield (GpuGroup(tuple(range(branches)), width, 0, SAME_START),)
-    for groups in _groupings(branches):
-        for shape in _shapes(len(groups), gpu_counts, width, gpus_per_node):
-            seen = set()
-            for order in _orders(groups):
-                lanes = tuple(GpuGroup(group, *span) for group, span in zip(order, shape, strict=True))
-                # Two groups of one width and locality may swap their branches; that is the same partition.
-                key = frozenset((lane.branches, lane.width, lane.place) for lane in lanes)
-                if key not in seen:
-                    seen.add(key)
-                    yield lanes
-
-
-def is_complete(branches: int) -> bool:
-    """Returns whether :func:`partition_set` tries every partition of GPUs among a number of branches."""
-    return branches <= MAX_BRANCHES
+    return PartitionSet(tuple(found), slots, lanes, members, used, complete)
 
 
 GpuSet = tuple[int, ...] | range
@@ -139,14 +161,35 @@ def share_gpus(first: GpuSet, second: GpuSet) -> bool:
     return contiguous or not set(first).isdisjoint(second)
 
 
-def _groupings(branches: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Yields the partitions of the branches into two or more groups."""
-    if is_complete(branches):
-        yield from (groups for groups in _set_partitions(tuple(range(branches))) if len(groups) > 1)
+Grouping = tuple[tuple[int, ...], ...]
+"""Groups of branches."""
+
+
+def _groupings(branches: int) -> Iterator[list[Grouping]]:
+    """Yields the partitions of the branches into two or more groups, those into equally many together."""
+    if branches > MAX_BRANCHES:
+        counts = (count for count in (2, 4, 8) if count <= branches)
+        yield from ([tuple(tuple(range(branches))[first::count] for first in range(count))] for count in counts)
         return
-    for count in (2, 4, 8):
-        if count <= branches:
-            yield tuple(tuple(range(branches))[first::count] for first in range(count))
+    found = sorted(_set_partitions(tuple(range(branches))), key=len)
+    yield from (list(groupings) for count, groupings in itertools.groupby(found, key=len) if count > 1)
+
+
+def _assigned(groups: Grouping, layout: "Layout") -> Iterator[Partition]:
+    """Yields the partitions that give each group of branches a place of a layout."""
+    if sum(map(len, groups)) > MAX_BRANCHES:
+        # The first groups have the most branches.
+        spans = sorted(layout, key=lambda span: -span[0])
+        yield tuple(GpuGroup(group, *span) for group, span in zip(groups, spans, strict=True))
+        return
+    seen = set()
+    for order in itertools.permutations(groups):
+        lanes = tuple(GpuGroup(group, *span) for group, span in zip(order, layout, strict=True))
+        # Two groups of one width and locality may swap their branches; that is the same partition.
+        key = frozenset((lane.branches, lane.width, lane.place) for lane in lanes)
+        if key not in seen:
+            seen.add(key)
+            yield lanes
 
 
 def _set_partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -160,76 +203,104 @@ def _set_partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], .
             yield (*groups[:position], (first, *group), *groups[position + 1 :])
 
 
-def _orders(groups: tuple[tuple[int, ...], ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
-    if is_complete(sum(map(len, groups))):
-        yield from itertools.permutations(groups)
-    else:
-        yield groups
-
-
 Span = tuple[int, int, Locality]
 """Width, start and locality of a group."""
+Layout = tuple[Span, ...]
+"""Groups side by side, in the order of their GPUs."""
+Kinds = tuple[tuple[int, Locality], ...]
+"""Widths and localities of groups, ascending."""
+
+
+class _TooManyLayoutsError(Exception):
+    """Raised where not every layout can be tried."""
+
+
+def _layouts_within(
+    most: int, groups: int, widths: tuple[int, ...], room: int, gpus_per_node: int, near_is_fast: bool
+) -> tuple[Sequence[Layout], bool]:
+    """Returns the layouts to try, and whether these are all; those of powers of two if all are more than ``most``."""
+    powers = tuple(width for width in widths if width & (width - 1) == 0)
+    if groups == 2 or powers == widths:
+        return _layouts(groups, widths, room, gpus_per_node, near_is_fast), True
+    with suppress(_TooManyLayoutsError):
+        layouts = _layouts(groups, widths, room, gpus_per_node, near_is_fast, MOST_LAYOUTS)
+        if len(layouts) <= most:
+            return layouts, True
+    return _layouts(groups, powers, room, gpus_per_node, near_is_fast), False
 
 
 @lru_cache(maxsize=1024)
-def _shapes(lanes: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> tuple[tuple[Span, ...], ...]:
-    """Returns the widths of ``lanes`` groups of which none could be wider at its position."""
-    widths = [count for count in gpu_counts if count < width and (lanes == 2 or count & (count - 1) == 0)]
-    wider = dict(itertools.pairwise(widths))
-    found = []
-    for chosen in _descending(widths, lanes, width):
-        slots = _laid_out(chosen, width, gpus_per_node)
-        if slots is None:
-            continue
-        if not any(_covers(_laid_out(other, width, gpus_per_node), slots) for other in _widened(chosen, wider)):
-            found.append(slots)
-    return tuple(found)
+def _layouts(
+    groups: int,
+    widths: tuple[int, ...],
+    room: int,
+    gpus_per_node: int,
+    near_is_fast: bool,
+    most: float = math.inf,
+) -> Sequence[Layout]:
+    """Returns the layouts of which no group could be wider or nearer, one of those with equal groups.
+
+    Raises:
+        _TooManyLayoutsError: there are more than ``most`` to compare.
+    """
+    left = most
+
+    @cache
+    def behind(end: int, count: int) -> Sequence[Layout]:
+        """Returns the layouts of ``count`` groups on the GPUs from ``end`` on."""
+        nonlocal left
+        if not count:
+            return ((),)
+        found: dict[Kinds, Layout] = {}
+        for width in widths:
+            starts = {_next_start(end, width, gpus_per_node)}
+            if not near_is_fast and end < gpus_per_node:
+                starts.add(gpus_per_node)
+            for start in starts:
+                # The others need a GPU each at least.
+                if start + width + count - 1 <= room:
+                    span = width, start, _place(start, width, gpus_per_node)
+                    for others in behind(start + width, count - 1):
+                        found.setdefault(_kinds((span, *others)), (span, *others))
+        left -= len(found)
+        if left < 0:
+            raise _TooManyLayoutsError
+        return list(_uncovered(found, near_is_fast))
+
+    return behind(0, groups)
 
 
-def _descending(widths: Sequence[int], lanes: int, room: int) -> Iterator[tuple[int, ...]]:
-    """Yields widths that do not grow, of no more than ``room`` GPUs together."""
-    if not lanes:
-        yield ()
-        return
-    for position, width in enumerate(widths):
-        # The others need a GPU each at least.
-        if width + lanes - 1 <= room:
-            for others in _descending(widths[: position + 1], lanes - 1, room - width):
-                yield (width, *others)
+def _kinds(layout: Layout) -> Kinds:
+    return tuple(sorted((width, place) for width, _, place in layout))
 
 
-def _widened(chosen: tuple[int, ...], wider: dict[int, int]) -> Iterator[tuple[int, ...]]:
-    """Yields the widths with one of them a step wider, or several equal ones."""
-    for position, width in enumerate(chosen):
-        if width in wider and (position == 0 or chosen[position - 1] >= wider[width]):
-            yield (*chosen[:position], wider[width], *chosen[position + 1 :])
-    if len(set(chosen)) < len(chosen):
-        yield tuple(wider.get(width, width) for width in chosen)
+def _uncovered(layouts: dict[Kinds, Layout], near_is_fast: bool) -> Iterator[Layout]:
+    """Yields the layouts that no other one covers."""
+    kept: list[Kinds] = []
+
+    def size(kinds: Kinds) -> tuple[int, int]:
+        return -sum(width for width, _ in kinds), sum(place for _, place in kinds)
+
+    # A layout can only be covered by one of more GPUs, or of as many that are nearer.
+    for kinds in sorted(layouts, key=size):
+        if not any(_covers(other, kinds, near_is_fast) for other in kept):
+            kept.append(kinds)
+            yield layouts[kinds]
 
 
-def _covers(slots: tuple[Span, ...] | None, others: tuple[Span, ...]) -> bool:
-    """Whether each group is as wide as the other one, and no farther away."""
-    if slots is None or slots == others:
+def _covers(kinds: Kinds, others: Kinds, near_is_fast: bool) -> bool:
+    """Whether each of the other groups can have one of these to itself that is as wide and no slower to reach."""
+    if not others:
+        return True
+    # Ascending, so that each of these is as wide as the first one of the others.
+    if any(width < other for (width, _), (other, _) in zip(kinds, others, strict=True)):
         return False
-    return all(a[0] >= b[0] and a[2] <= b[2] for a, b in zip(slots, others, strict=True))
-
-
-def _laid_out(widths: tuple[int, ...], room: int, gpus_per_node: int) -> tuple[Span, ...] | None:
-    """Lays groups out by first fit, widest first; returns None where a node's end leaves no place."""
-    free = [(0, room)]
-    slots: list[Span] = []
-    for width in widths:
-        for position, (start, end) in enumerate(free):
-            begin = _next_start(start, width, gpus_per_node)
-            if begin + width <= end:
-                free[position : position + 1] = [
-                    gap for gap in ((start, begin), (begin + width, end)) if gap[0] < gap[1]
-                ]
-                slots.append((width, begin, _place(begin, width, gpus_per_node)))
-                break
-        else:
-            return None
-    return tuple(slots)
+    wanted = others[0][1]
+    return any(
+        (place == wanted or (place < wanted and (near_is_fast or wanted == SAME_NODE)))
+        and _covers((*kinds[:index], *kinds[index + 1 :]), others[1:], near_is_fast)
+        for index, (_, place) in enumerate(kinds)
+    )
 
 
 def _next_start(start: int, width: int, gpus_per_node: int) -> int:

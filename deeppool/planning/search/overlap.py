@@ -1,10 +1,12 @@
 """The fastest plan whose all-reduces overlap the backward pass (see ``schedule``), within the limit.
 
-How much of an all-reduce is hidden depends on all layers, so this is no shortest path. Where layers run one
-after another it is a flow shop, which labels solve exactly (see ``flow_shop``). Where branches may run side
+How much of an all-reduce is hidden depends on all layers, and so does which gradients share one. The search takes
+what each layer's gradients add at least to the all-reduces of its GPUs: a large one is an all-reduce by itself,
+a small one takes its share of the fastest all-reduce per byte that a bucket can be. Where layers run one
+after another that is a flow shop, which labels solve exactly (see ``flow_shop``). Where branches may run side
 by side there are candidates: the exact search for an iteration without overlap, in which all-reduces count
 for several shares of their time, all layers on one GPU count, and the best plan in sequence. The schedule
-times each. The limit always counts an all-reduce in full, hidden or not.
+times each, with its real buckets. The limit always counts an all-reduce of each layer by itself and in full.
 
 How far from the optimum the best candidate can be follows from lower bounds. An iteration takes F + B or
 longer, the forward and the backward pass with their transfers. All layers outside blocks of several
@@ -25,7 +27,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from deeppool.costs.table import CostTable
+from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
+from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
@@ -49,19 +52,22 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
     """
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     first, bound = bounding_plan(costs, tree, limit, 0.0)
-    others = (_cheapest(tree, LimitedCosts(costs, limit, (share - 1) * costs.sync))[0] for share in SHARES)
+    synced = least_sync(costs)
+    others = (_cheapest(tree, LimitedCosts(costs, limit, share * synced - costs.sync))[0] for share in SHARES)
     best = min([first, *others, *_uniform(costs, limit)], key=_time)
     try:
-        options = fastest_in_sequence(costs, list(layers_of(tree)), limit, _time(best))
+        found = fastest_in_sequence(costs, synced, list(layers_of(tree)), limit, _time(best))
     except TooManyLabelsError:
         proven = False
     else:
         proven = not list(_side_by_side(tree))
-        if options is not None:
+        least = _time(best)
+        if found is not None:
+            options, least = found
             best = min(best, _placed(costs, options), key=_time)
-    if proven:
-        bound = _time(best)
-    elif _time(best) > bound * (1 + ROUNDING):
+        if proven:
+            bound = max(bound, least)
+    if not proven and _time(best) > bound * (1 + ROUNDING):
         for share in BOUND_SHARES:
             other, least = bounding_plan(costs, tree, limit, share)
             best, bound = min(best, other, key=_time), max(bound, least)
@@ -82,11 +88,19 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
     counted[side_by_side] = 0
     if tree.blocks[0] is None:
         counted[tree.layers[0]] = 1
-    extra = (counted - 1) * costs.sync - share * costs.backward
+    extra = counted * least_sync(costs) - costs.sync - share * costs.backward
     # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where branches are compared, pass by pass, the
     # search takes both halves to count alike, so there each counts as the one in backward, which is less.
     transfers = 1 - share if side_by_side else 1 - share / 2
     return _cheapest(tree, LimitedCosts(costs, limit, extra, transfers))
+
+
+def least_sync(costs: CostTable) -> Floats:
+    """Returns (L, K) seconds that each layer's gradients add at least to the all-reduces of its GPUs."""
+    sizes = np.array([layer.parameter_bytes for layer in costs.graph.layers])[:, None]
+    per_byte = [costs.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in costs.gpu_counts]
+    least: Floats = np.where(sizes >= ALONE_BYTES, costs.sync, sizes * np.array(per_byte))
+    return least
 
 
 def _time(plan: Placement) -> float:

@@ -23,7 +23,7 @@ from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlo
 from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.block_evaluation import BlockEvaluation
 from deeppool.planning.search.branch_bounds import BranchBounds
-from deeppool.planning.search.gpu_partition import GroupShape, is_complete, partition_set
+from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.local_search import LocalSearch
 from deeppool.planning.search.shortest_path import (
@@ -45,7 +45,9 @@ MOST_PAIRS = 100_000
 class BlockSolver:
     """Builds the steps and path tables of one search; equal ones are built once."""
 
-    def __init__(self, prices: LimitedCosts, *, proving: bool = True, side_by_side: bool = True) -> None:
+    def __init__(
+        self, prices: LimitedCosts, *, proving: bool = True, side_by_side: bool = True, bounding: bool = False
+    ) -> None:
         """Starts without any.
 
         Args:
@@ -53,11 +55,15 @@ class BlockSolver:
             proving: looks for the best ways, by what none can beat, within a budget; else takes those that are
                 found first for the best.
             side_by_side: whether branches may have lanes of their own.
+            bounding: bounds blocks with partitions that are not tried, instead of taking the best one tried.
         """
-        self.prices, self.proving, self.side_by_side = prices, proving, side_by_side
+        self.prices, self.proving, self.side_by_side, self.bounding = prices, proving, side_by_side, bounding
+        self.complete = True
+        """Whether every partition of every block so far is tried."""
         self.counts = prices.gpu_counts
-        cluster = prices.costs.network.cluster
-        self.gpus, self.gpus_per_node = cluster.gpus, cluster.gpus_per_node
+        network = prices.costs.network
+        self.gpus = network.cluster.gpus
+        self.nodes = network.cluster.gpus_per_node, network.near_is_fast
         self.budget = Budget(MOST_PAIRS if proving else 0)
         self._steps: dict[object, tuple[BatchedStep, int]] = {}
         self._ways: dict[object, tuple[PathTable, int]] = {}
@@ -65,13 +71,22 @@ class BlockSolver:
 
     def whole(self, series: Series) -> PartialPlan:
         """Returns the best plan of a model."""
-        slots = ((self.gpus, SAME_START),)
-        way = PathTable(self._steps_of(series, INPUT, slots), self.fits(slots), self.budget)
+        way = self._all(series)
         while True:
             last = int(way.guess[0, 0].argmin())
             passage = way.settle(0, 0, last)
             if way.guess[0, 0, last] <= way.guess.min():
-                return passage._replace(lower=min(passage.time, float(way.lower.min())))
+                break
+        lower = float(way.lower.min())
+        if not self.complete:
+            bounds = BlockSolver(self.prices, side_by_side=self.side_by_side, bounding=True)
+            lower = min(lower, float(bounds._all(series).lower.min()))
+        return passage._replace(lower=min(passage.time, lower))
+
+    def _all(self, series: Series) -> PathTable:
+        """Returns the ways through a model on all GPUs."""
+        slots = ((self.gpus, SAME_START),)
+        return PathTable(self._steps_of(series, INPUT, slots), self.fits(slots), self.budget)
 
     def way(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> tuple[PathTable, int]:
         """Returns the ways through a branch up to its tail, in each slot, and the offset to add to their layers."""
@@ -164,7 +179,7 @@ class BatchedStep:
     @property
     def least(self) -> Floats:
         """(S, join) seconds of transfers into a join outside that no way can beat."""
-        return np.stack([part.bounds.least for part in self.parts if isinstance(part, BlockStep)])
+        return np.stack([part.least for part in self.parts if isinstance(part, BlockStep)])
 
     def crossing(self, slot: int) -> "BlockStep":
         """Returns a part that is no region."""
@@ -198,8 +213,10 @@ class BlockStep:
         prices, (width, entry) = crossings.prices, slot
         count = len(crossings.counts)
         lanes = crossings.counts if crossings.side_by_side else ()
-        self.division = partition_set(len(block.branches), lanes, width, crossings.gpus_per_node)
-        self.complete = is_complete(len(block.branches))
+        self.division = partitions_of(block, lanes, width, *crossings.nodes)
+        crossings.complete = crossings.complete and self.division.complete
+        self.complete = self.division.complete or not crossings.bounding
+        """Whether the partitions to try are those that count."""
         self.version = 0
         zeros = np.zeros((1 if fork == INPUT else count, count))
         self.own, self.own_forward, self.slack = zeros, zeros, zeros + np.inf
@@ -214,10 +231,14 @@ class BlockStep:
         self.reaches = [self._reach(branch) for branch in block.branches]
         self._settled: dict[tuple[int, int], PartialPlan] = {}
         self.bounds = BlockBounds(self.division, self.reaches, self.own, self.own_forward, self.slack)
-        self.lower: Floats = self.bounds.time.min(axis=0) if self.complete else self._alone()
+        tried = self.bounds.time.min(axis=0)
+        self.lower: Floats
+        self.least: Floats
+        """(join,) seconds of transfers into the join that no way can beat."""
+        self.lower, self.least = (tried, self.bounds.least) if self.complete else self._anywhere()
         self.exact = crossings.proving and self.complete and all(reach.exact for reach in self.reaches)
         """Whether the evaluation finds the best way."""
-        self.guess = self.lower if self.exact else self.lower.copy()
+        self.guess = self.lower if self.exact else tried.copy()
 
     # -- bounds, for all GPU counts at once ---------------------------------------------------------
 
@@ -255,14 +276,15 @@ class BlockStep:
         """(2, fork, join) seconds of the forward and of the backward pass that no way can beat."""
         return self.bounds.passes if self.complete else np.zeros((2, *self.own.shape))
 
-    def _alone(self) -> Floats:
-        """Returns a bound for branches too many to divide in all ways: as if each had all GPUs."""
-        # The first slot is that of the block in sequence.
-        reaches = [(reach.total[0], reach.least[0]) for reach in self.reaches]
+    def _anywhere(self) -> tuple[Floats, Floats]:
+        """Returns bounds of seconds and transfers for all partitions, tried or not: each branch has its best slot."""
+        least = np.array([reach.least.min(axis=0) for reach in self.reaches])
+        total = np.array([reach.total.min(axis=0) for reach in self.reaches])
+        arriving = least.sum(axis=0)
         with np.errstate(invalid="ignore"):
-            busiest = np.max([total - least for total, least in reaches], axis=0)
-            arriving = np.sum([least for _, least in reaches], axis=0)
-            return np.where(np.isfinite(self.bounds.time[0]), busiest + arriving + self.own, np.inf)
+            time = (total - least[:, None]).max(axis=0) + arriving + self.own
+        permitted = np.isfinite(total).all(axis=0) & (arriving <= self.slack)
+        return np.where(permitted, time, np.inf), arriving
 
     # -- real prices, for one pair of GPU counts ----------------------------------------------------
 

@@ -162,6 +162,8 @@ class PathTable:
         self._versions = [-1] * len(steps)
         self._times: list[Floats] = [np.empty(0)] * len(steps)
         self._settled: dict[tuple[int, int, int], PartialPlan] = {}
+        self._fronts: dict[tuple[int, int, int], tuple[float, list[PartialPlan]]] = {}
+        """Per ends the most seconds that were asked for, and the ways."""
         self._refresh()
 
     @property
@@ -204,6 +206,14 @@ class PathTable:
 
     def front(self, slot: int, before: int, last: int, cap: float) -> list[PartialPlan]:
         """Returns all ways with these ends within ``cap`` seconds that trade forward for backward."""
+        ends = slot, before, last
+        most, ways = self._fronts.get(ends, (-math.inf, []))
+        if most < cap:
+            ways = self._front(slot, before, last, cap)
+            self._fronts[ends] = cap, ways
+        return [way for way in ways if way.time <= cap]
+
+    def _front(self, slot: int, before: int, last: int, cap: float) -> list[PartialPlan]:
         fronts: dict[int, list[PartialPlan]] = {before: [PartialPlan(0.0, 0.0, 0.0, ())]}
         for (step, layers), rest in zip(self.steps, self._rests(slot, last), strict=True):
             lower = step.lower[slot if len(step.lower) > 1 else 0]

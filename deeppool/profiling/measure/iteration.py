@@ -153,7 +153,9 @@ def example_data(captured: CapturedModel, batch: int, device: Device, classes: i
             value = node.meta["val"]
             shape = [batch, *(int(size) for size in value.shape[1:])]
             if value.is_floating_point():
-                data.append(torch.randn(shape, dtype=value.dtype, device=place))
+                # Targets may have to be probabilities.
+                draw = torch.rand if node.name == "target" else torch.randn
+                data.append(draw(shape, dtype=value.dtype, device=place))
             else:
                 data.append(torch.randint(classes, shape, dtype=value.dtype, device=place))
     return data

@@ -62,7 +62,13 @@ class StragglingIterations:
                 into.append(float(times[iteration, min(column, times.shape[1] - 1)]))
             net = self.network[index]
             seconds.append(
-                LayerTimes(layer.reshard * net, layer.forward * slow, layer.backward * slow, layer.sync * net)
+                LayerTimes(
+                    layer.reshard * net,
+                    layer.forward * slow,
+                    layer.backward * slow,
+                    layer.sync * net,
+                    layer.all_reduce * net,
+                )
             )
         whole = float(self.iteration_times[iteration])
         inputs, backward, gradients, all_reduce = (tuple(times) for times in starts)
@@ -164,7 +170,7 @@ class _IterationSimulation:
     def _all_reduce(self, index: int, computed: Times) -> Times:
         """Starts the all-reduce of a layer; returns when each GPU can continue."""
         layer = self.plan.layers[index]
-        if layer.sync <= 0:
+        if layer.all_reduce <= 0:
             self.sync[index] = computed
             return computed
         start = computed.max(axis=1, keepdims=True)
@@ -172,7 +178,7 @@ class _IterationSimulation:
             if share_gpus(others, layer.gpus):
                 start = np.maximum(start, end)
         self.sync[index] = start
-        end = start + layer.sync * self.network[index]
+        end = start + layer.all_reduce * self.network[index]
         self.channels[layer.gpus] = end
         return computed if self.plan.overlap_sync else np.broadcast_to(end, computed.shape)
 

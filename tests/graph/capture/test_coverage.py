@@ -108,6 +108,31 @@ def test_operators_that_cannot_be_separate_layers_are_reported():
     assert "several operators" not in " ".join(coverage(capture(Attention(), (4, 8))).warnings)
 
 
+class SequenceFirst(nn.Module):
+    """An encoder as torch builds it by default: steps of the sequence in dim 0, samples in dim 1."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 2)
+        self.batch_first = batch_first
+
+    def forward(self, x):
+        if self.batch_first:
+            return self.head(self.encoder(x).mean(1))
+        return self.head(self.encoder(x.transpose(0, 1)).mean(0))
+
+
+def test_modules_in_one_layer_because_the_batch_is_second_are_reported_with_what_to_do():
+    first, second = (capture(SequenceFirst(batch_first), (4, 8)) for batch_first in (True, False))
+    assert len(second.graph.layers) <= 2 < len(first.graph.layers) / 4
+    (sentence,) = [sentence for sentence in coverage(second).warnings if "dim 1" in sentence]
+    assert "modules (encoder.layers.0" in sentence
+    assert "batch_first=True" in sentence
+    assert "dim 1" not in " ".join(coverage(first).warnings)
+
+
 @pytest.mark.parametrize(
     ("predecessors", "name"),
     [

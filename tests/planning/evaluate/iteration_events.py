@@ -1,7 +1,9 @@
 """An iteration with overlapping all-reduces, event by event: an oracle without a closed formula for its end.
 
 Lanes are processes that wake one another; each GPU keeps a queue of all-reduces, and one starts when it is
-first in the queues of all its GPUs. Prices come from ``Definition``, nothing from ``deeppool.planning``.
+first in the queues of all its GPUs. A gradient of 4 MiB or more has an all-reduce of its own; smaller ones share them,
+25 MiB or more in each, and none waits for a gradient on other GPUs. Prices come from ``Definition``, nothing from
+``deeppool.planning``.
 """
 
 import heapq
@@ -12,7 +14,7 @@ from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock
 
 
 def iteration_with_overlap(definition, places):
-    """Seconds until the last layer and the last all-reduce have ended, and per layer its all-reduce as (start, end)."""
+    """Seconds of the iteration; and (start, end) of each all-reduce, by the layer whose backward it follows."""
     return _Iteration(definition, places).run()
 
 
@@ -24,6 +26,50 @@ class _Iteration:
         self.issued = 0
         self.queues = defaultdict(deque)
         self.all_reduces = {}
+        self.buckets = self.fill_buckets()
+
+    def fill_buckets(self):
+        """The bytes of the all-reduce that follows a layer's backward."""
+        ready, small, stage = {}, [], None
+        for layer in [*reversed(list(self.in_order(self.definition.tree))), None]:
+            here = None if layer is None else self.places[layer]
+            if here is None or here != stage:
+                if small:
+                    ready[small[-1]] = sum(map(self.bytes_of, small))
+                small, stage = [], here
+            if layer is None or not self.bytes_of(layer):
+                continue
+            if self.bytes_of(layer) >= 4 * 2**20:
+                ready[layer] = self.bytes_of(layer)
+                continue
+            small.append(layer)
+            if sum(map(self.bytes_of, small)) >= 25 * 2**20:
+                ready[layer] = sum(map(self.bytes_of, small))
+                small = []
+        return ready
+
+    def bytes_of(self, layer):
+        return self.definition.layers[layer].parameter_bytes
+
+    def in_order(self, part):
+        """The layers of a forward pass, with None where lanes begin or end."""
+        if isinstance(part, int):
+            yield part
+        elif isinstance(part, NonSeriesParallel):
+            yield from part.layers
+        elif isinstance(part, ParallelBlock):
+            lanes = {self.places[branch.layers[0]][1] for branch in part.branches}
+            for lane in lanes:
+                yield from [None] * (len(lanes) > 1)
+                for branch in part.branches:
+                    if self.places[branch.layers[0]][1] == lane:
+                        yield from self.in_order(branch)
+            yield from [None] * (len(lanes) > 1)
+        elif part is not None:
+            for block, layer in zip(part.blocks, part.layers, strict=True):
+                yield from self.in_order(block)
+                yield layer
+            yield from self.in_order(part.tail)
 
     def run(self):
         tree = self.definition.tree
@@ -84,7 +130,7 @@ class _Iteration:
     def request(self, layer):
         """An all-reduce joins the queues of its GPUs."""
         count, start = self.places[layer]
-        seconds = self.definition.synchronisation(layer, self.places[layer])
+        seconds = self.definition.all_reduce(self.buckets.get(layer, 0), self.places[layer])
         if seconds > 0:
             for gpu in range(start, start + count):
                 self.queues[gpu].append((layer, seconds))

@@ -21,7 +21,7 @@ from tests.strategies import contested_problems, series_parallel_graphs, tangled
 class Seconds(NamedTuple):
     forward: float
     backward: float
-    sync: float
+    all_reduce: float
     reshard: float = 0.0
 
 

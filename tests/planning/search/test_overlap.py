@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from deeppool.profiling.table import Measurement
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_frontier import factor
-from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
+from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, few_partitions, places_of
 from tests.sampling import examples
 from tests.strategies import (
     contested_problems,
@@ -60,9 +61,13 @@ def is_sequence(definition):
     return not any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts_of(definition.tree))
 
 
-def check(problem, limit):
+def shares_all_reduces(definition):
+    return any(0 < layer.parameter_bytes < 4 * 2**20 for layer in definition.layers)
+
+
+def check(problem, limit, which="powers"):
     """Checks that a plan states its assignment's time, keeps its limit and has a valid bound."""
-    made, definition = plan(*problem, limit, overlap_sync=True), Definition(*problem)
+    made, definition = plan(*problem, limit, overlap_sync=True, gpu_counts=which), Definition(*problem, which)
     places = places_of(made)
     assert made.overlap_sync
     assert made.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=1e-9)
@@ -78,7 +83,7 @@ def check(problem, limit):
 @given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
 def test_no_assignment_beats_a_plan_by_more_than_its_bound(problem, limit):
     made, definition = check(problem, limit)
-    assert made.optimality == "exact" or not is_sequence(definition)
+    assert made.optimality == "exact" or not is_sequence(definition) or shares_all_reduces(definition)
 
 
 @examples(150)
@@ -87,6 +92,13 @@ def test_the_bound_of_a_plan_is_valid_over_the_label_limit(problem, limit):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_LABELS", 0)
         check(problem, limit)
+
+
+@examples(60)
+@given(contested_problems(series_parallel_graphs(max_layers=5), gpus=(3, 5, 6)), st.sampled_from(LIMITS), st.booleans())
+def test_the_bound_of_a_plan_over_all_gpu_counts_is_valid(problem, limit, some_left_out):
+    with few_partitions() if some_left_out else nullcontext():
+        check(problem, limit, "all")
 
 
 @examples(60)
@@ -184,8 +196,10 @@ def test_labels_find_exactly_the_best_sequence(problem, limit):
             times[options] = sequence_time(definition, places)
     best = min(times.values())
     for at_most in (1.000001 * best, 2 * best):
-        assert times[fastest_in_sequence(costs, order, limit, at_most)] == pytest.approx(best, rel=1e-9)
-    assert fastest_in_sequence(costs, order, limit, best * (1 - 1e-9)) is None
+        options, seconds = fastest_in_sequence(costs, costs.sync, order, limit, at_most)
+        assert times[options] == pytest.approx(best, rel=1e-9)
+        assert seconds == pytest.approx(best, rel=1e-9)
+    assert fastest_in_sequence(costs, costs.sync, order, limit, best * (1 - 1e-9)) is None
 
 
 def sequence_time(definition, places):

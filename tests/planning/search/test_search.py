@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose
-from deeppool.planning.planner import plan
+from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
+from deeppool.planning.planner import frontier, plan
+from deeppool.planning.search import gpu_partition
+from deeppool.planning.search.frontier import efficient_plans
+from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement
 from deeppool.simulation.plan.simulate import simulate
@@ -72,8 +76,10 @@ class Definition:
         return 2 * (link.latency + busiest * sample_bytes / link.bandwidth)
 
     def synchronisation(self, layer, place):
-        """A ring all-reduce: 2 (g - 1) steps, each of a g-th of the bytes."""
-        size = self.layers[layer].parameter_bytes
+        return self.all_reduce(self.layers[layer].parameter_bytes, place)
+
+    def all_reduce(self, size, place):
+        """A ring: 2 (g - 1) steps, each of a g-th of the bytes."""
         count, start = place
         link = self._link(range(start, start + count))
         return sum(link.latency + size / count / link.bandwidth for _ in range(2 * (count - 1))) if size else 0.0
@@ -120,7 +126,7 @@ class Definition:
             }
         if isinstance(part, ParallelBlock):
             found = set()
-            for lanes in self._divisions(len(part.branches), room):
+            for lanes in self._divisions(part.branches, room):
                 ways = [
                     self.assignments(branch, start + first, width)
                     for branch, (first, width) in zip(part.branches, lanes, strict=True)
@@ -132,36 +138,35 @@ class Definition:
         return {frozenset().union(*parts) for parts in itertools.product(*pieces)}
 
     def _divisions(self, branches, room):
-        """Per branch the first GPU and width of its group; groups are placed widest first, each at its first fit."""
-        found = {((0, room),) * branches}
-        for lane_of in itertools.product(range(branches), repeat=branches):
+        """Per branch the first GPU and width of its group: in every grouping, every width and order of the groups.
+
+        Where no branch forks again a group needs no more GPUs than one of its layers, so its width is a GPU count.
+        """
+        found = {((0, room),) * len(branches)}
+        inside = [part for branch in branches for part in parts_of(branch) if isinstance(part, ParallelBlock)]
+        widths = range(1, room) if any(len(part.branches) > 1 for part in inside) else self._counts(room)
+        for lane_of in itertools.product(range(len(branches)), repeat=len(branches)):
             lanes = max(lane_of) + 1
-            if lanes == 1 or set(lane_of) != set(range(lanes)):
-                continue
-            for widths in itertools.product(self._counts(room), repeat=lanes):
-                power = all(width & (width - 1) == 0 for width in widths)
-                if sorted(widths, reverse=True) == list(widths) and (power or lanes == 2):
-                    firsts = self._laid_out(widths, room)
-                    if firsts:
-                        found.add(tuple((firsts[lane], widths[lane]) for lane in lane_of))
+            if lanes > 1 and set(lane_of) == set(range(lanes)):
+                for spans in self._laid_out(lanes, 0, room, widths):
+                    found.add(tuple(spans[lane] for lane in lane_of))
         return found
 
-    def _laid_out(self, widths, room):
-        """First GPU of each group, within a node or from a node's start; None if it does not fit."""
+    def _laid_out(self, lanes, end, room, widths):
+        """Yields the first GPU and width of each group, in the order of their GPUs.
+
+        A group fits into a node or starts with one. It starts next to the group before or with a node: shifting it
+        there brings it into no other node.
+        """
         node = self.cluster.gpus_per_node
-        taken, firsts = set(), []
-        for width in widths:
-            for first in range(room - width + 1):
-                gpus = set(range(first, first + width))
-                fits = first // node == (first + width - 1) // node if width <= node else first % node == 0
-                # At the very start a lane lies as the block in sequence would, whatever the node.
-                if not gpus & taken and (fits or first == 0):
-                    taken |= gpus
-                    firsts.append(first)
-                    break
-            else:
-                return None
-        return firsts
+        if not lanes:
+            yield ()
+            return
+        for first in {end, *range(-(-end // node) * node, room, node)[:2]}:
+            for width in (width for width in widths if width <= room - first):
+                if first // node == (first + width - 1) // node if width <= node else first % node == 0:
+                    for others in self._laid_out(lanes - 1, first + width, room, widths):
+                        yield ((first, width), *others)
 
     def _walk(self, part, places, seconds):
         if part is None:
@@ -226,6 +231,39 @@ def check_against_the_definition(made, definition, limit):
         assert limit is None or amplification <= limit * (1 + ROUNDING), layer.name
 
 
+def branch_that_forks_again():
+    """Three layers side by side of 2 s each, two of them in a branch, the first one on two GPUs.
+
+        0 ─┬─ 1 ─┬─ 2 ─┬─ 4 ─┬─ 6     Layer 2 takes 4 s on one GPU, the others 1 ms.
+           │     └─ 3 ─┘     │
+           └─ 5 ─────────────┘
+
+    The branch needs a group of three GPUs, on which no layer runs by itself.
+    """
+    graph = make_graph([(), (0,), (1,), (1,), (2, 3), (0,), (4, 5)])
+    times = [lambda b: 1e-3] * 7
+    times[2], times[3], times[5] = (lambda b: max(2.0, b)), (lambda b: 2.0), (lambda b: 2.0)
+    link = Link(1e9, 0.0, "made by hand")
+    return profile_from_times(graph, times), Cluster(4, "made by hand", 4, link, link), 4
+
+
+def test_a_branch_that_forks_again_takes_any_number_of_gpus():
+    made = plan(*branch_that_forks_again())
+    assert (made.iteration_time, made.optimality) == (pytest.approx(2.004), "exact")
+    groups = [set(made.layers[layer].gpus) for layer in (2, 3, 5)]
+    assert sorted(map(len, groups)) == [1, 1, 2]
+    assert len(set().union(*groups)) == 4
+    points = frontier(*branch_that_forks_again())
+    assert (points.points[0].iteration_time, points.optimality) == (pytest.approx(2.004), "exact")
+
+
+def test_a_cluster_too_large_for_every_width_states_a_bound(monkeypatch):
+    monkeypatch.setattr(gpu_partition, "MOST_WIDTHS", 2)
+    made = plan(*branch_that_forks_again())
+    assert made.iteration_time == pytest.approx(4.004)
+    assert 4.004 / 2.004 <= optimality_factor(made.optimality) < 3
+
+
 def join_under_its_limit():
     """A join that gains nothing from more GPUs, after two branches that do.
 
@@ -286,6 +324,45 @@ def tail_that_looks_cheaper_than_it_is():
     return profile_from_times(graph, times), Cluster(2), 16
 
 
+def three_equal_branches():
+    """Three branches that take 4.8 ms and 0.8 ms a sample, between layers of 6 ms; nothing is moved.
+
+    With 3 of 9 GPUs a branch computes 9 of 27 samples, in 12 ms; with 2 GPUs it computes 14, in 16 ms.
+    """
+    graph = make_graph([(), (0,), (0,), (0,), (1, 2, 3)])
+    link = Link(1e9, 0.0, "made by hand")
+    times = [lambda b: 6e-3, *[lambda b: 4.8e-3 + 0.8e-3 * b] * 3, lambda b: 6e-3]
+    return profile_from_times(graph, times), Cluster(9, "made by hand", 16, link, link), 27
+
+
+def narrow_group_that_needs_the_first_gpu():
+    """Three branches on 4 GPUs: the first one takes 4 s on two of them, the others 6 s and 1 s on any number.
+
+    The second one needs 2 s for its input on GPUs other than the fork's, so the wide group of the first one has to
+    give way to it: 6 s. With the wide group first, the second one runs on it too, with the third one: 7 s.
+    """
+    graph = make_graph([(), (0,), (0,), (0,), (1, 2, 3)], [(), (0,), (MB,), (0,), (0, 0, 0)])
+    link = Link(4 * MB, 0.0, "made by hand")
+    times = [lambda b: 0.1, lambda b: 2.0 * b, lambda b: 6.0, lambda b: 1.0, lambda b: 0.1]
+    return profile_from_times(graph, times), Cluster(4, "made by hand", 4, link, link), 4
+
+
+def test_three_branches_share_nine_gpus_evenly():
+    # A search that gave three groups powers of two claimed 28 ms to be the optimum.
+    made = plan(*three_equal_branches(), gpu_counts="all")
+    assert made.optimality == "exact"
+    assert made.iteration_time == pytest.approx(24e-3)
+    assert sorted(places_of(made)[1:4]) == [(3, 0), (3, 3), (3, 6)]
+    assert frontier(*three_equal_branches(), gpu_counts="all").points[0].iteration_time == pytest.approx(24e-3)
+
+
+def test_a_narrow_group_may_have_the_first_gpu():
+    # A search with the widest group first claimed 7.2 s to be the optimum.
+    made = plan(*narrow_group_that_needs_the_first_gpu())
+    assert made.optimality == "exact"
+    assert made.iteration_time == pytest.approx(6.2)
+
+
 def test_a_bound_that_is_not_reached_excludes_no_plan():
     # A search that trusted the bound claimed 2.146 s to be the optimum.
     made = plan(*block_that_looks_faster_than_it_is())
@@ -329,6 +406,7 @@ def test_equal_layers_are_costed_once_only_where_their_ends_are_equal():
 @example(block_that_looks_faster_than_it_is())
 @example(tail_that_looks_cheaper_than_it_is())
 @example(branch_and_tail_of_equal_layers())
+@example(narrow_group_that_needs_the_first_gpu())
 def test_search_finds_the_optimum_of_all_assignments(problem):
     definition = Definition(*problem)
     optima = definition.optima(LIMITS)
@@ -337,6 +415,59 @@ def test_search_finds_the_optimum_of_all_assignments(problem):
         assert made.optimality == "exact"
         assert made.iteration_time == pytest.approx(optima[limit], rel=1e-12), limit
         check_against_the_definition(made, definition, limit)
+
+
+def costs_and_definition(problem, counts):
+    """The costs and the definition of a problem whose layers may have some GPU counts only."""
+    profile, cluster, batch = problem
+    definition = Definition(profile, cluster, batch)
+    definition.gpu_counts = sorted({1, *(count for count in counts if count <= cluster.gpus)})
+    return price(profile, Network(cluster), batch, tuple(definition.gpu_counts)), definition
+
+
+@examples(150)
+@given(problems(series_parallel_graphs(max_layers=5), gpus=(3, 5, 6)), st.sets(st.integers(2, 6)))
+def test_search_finds_the_optimum_over_any_gpu_counts(problem, counts):
+    costs, definition = costs_and_definition(problem, counts)
+    for limit, optimum in definition.optima(LIMITS).items():
+        found = search(costs, limit)
+        assert (found.optimality, found.iteration_time) == ("exact", pytest.approx(optimum, rel=1e-12)), limit
+
+
+@contextmanager
+def few_partitions():
+    """Limits three groups or more to powers of two."""
+    gpu_partition.partition_set.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_partition, "MOST_PARTITIONS", 0)
+        yield
+    gpu_partition.partition_set.cache_clear()
+
+
+@examples(150)
+@given(problems(series_parallel_graphs(max_layers=5), gpus=(3, 5, 6)), st.sets(st.integers(2, 6)))
+def test_a_search_that_leaves_partitions_out_states_its_bound(problem, counts):
+    costs, definition = costs_and_definition(problem, counts)
+    optima = definition.optima(LIMITS)
+    with few_partitions():
+        for limit, optimum in optima.items():
+            found = search(costs, limit)
+            assert optimum * (1 - 1e-12) <= found.iteration_time
+            assert found.iteration_time <= optimum * optimality_factor(found.optimality) * (1 + 1e-12), limit
+        found = efficient_plans(costs)
+        assert found.time[0] <= optima[None] * optimality_factor(found.optimality) * (1 + 1e-12)
+
+
+def test_the_bound_of_partitions_left_out_is_the_slowest_branch_on_all_gpus():
+    """On 9 GPUs a branch takes 7.2 ms; the search finds the 28 ms of two GPUs each."""
+    request = {"gpu_counts": "all"}
+    with few_partitions():
+        made = plan(*three_equal_branches(), **request)
+        assert made.iteration_time == pytest.approx(28e-3)
+        assert made.optimality == f"bound {math.ceil(1000 * 28 / 19.2) / 1000:.3f}"
+        assert plan(*three_equal_branches(), overlap_sync=True, **request).optimality == made.optimality
+        assert plan(*three_equal_branches(), 9.0, limit_scope="iteration", **request).optimality.startswith("bound ")
+        assert frontier(*three_equal_branches(), **request).optimality.startswith("bound ")
 
 
 def test_a_join_whose_limit_permits_one_transfer_keeps_one_branch_on_its_gpus():

@@ -1,0 +1,87 @@
+"""Check of gradients where code runs its own autograd functions, of which torch.export loses the backward.
+
+Autograd then derives the traced forward, which is right for a function that only saves memory, and wrong for one whose
+backward is another function, such as a straight-through estimate. Such code runs once, as it is and as exported.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from deeppool.errors import CaptureError
+
+TOLERANCE = 1e-3
+"""Relative difference of gradients that rounding explains, in 16 bits too."""
+
+
+@contextlib.contextmanager
+def autograd_functions() -> Iterator[list[str]]:
+    """Yields the names of the subclasses of ``torch.autograd.Function`` that run, as they do."""
+    names: list[str] = []
+    original = vars(torch.autograd.Function)["apply"]
+
+    def apply(function: type, *args: Any, **kwargs: Any) -> Any:
+        # torch makes one for each custom operator, which export keeps.
+        if not function.__name__.startswith("GeneratedBackwardFor_"):
+            names.append(function.__name__)
+        return original.__func__(function, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+    try:
+        yield names
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
+def check_gradients(
+    what: str,
+    functions: Sequence[str],
+    own: Callable[[], Any],
+    exported: Callable[[], Any],
+    leaves: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor] = (),
+) -> None:
+    """Raises if exported code has other gradients than its source.
+
+    Args:
+        what: name of the code, for errors.
+        functions: names of its autograd functions.
+        own: runs the source.
+        exported: runs the exported code on the same data.
+        leaves: tensors to differentiate by.
+        buffers: tensors that a run may change, which are put back.
+    """
+    before = [buffer.clone() for buffer in buffers]
+    try:
+        found, expected = _gradients(exported, leaves), _gradients(own, leaves)
+        same = bool((found - expected).norm() <= TOLERANCE * expected.norm())
+    except RuntimeError:
+        # torch.utils.checkpoint with use_reentrant=True takes no torch.autograd.grad.
+        same = False
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
+    if not same:
+        raise CaptureError(
+            f"{what} runs {functions[0]}, a torch.autograd.Function whose backward torch.export loses: its gradients "
+            "would differ (write it by operators: x + (f(x) - x).detach() passes gradients on; torch.utils.checkpoint "
+            "needs use_reentrant=False)"
+        )
+
+
+def _gradients(run: Callable[[], Any], leaves: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns the gradients of the squares of all outputs, one after the other; zeros where none arrives."""
+    device = leaves[0].device if leaves else torch.device("cpu")
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        torch.manual_seed(0)
+        outputs = [x for x in pytree.tree_leaves(run()) if isinstance(x, torch.Tensor) and x.requires_grad]
+        total = sum(x.abs().square().mean() for x in outputs)
+    if not outputs or not leaves:
+        return torch.zeros(sum(leaf.numel() for leaf in leaves), device=device)
+    found = torch.autograd.grad(total, list(leaves), allow_unused=True)  # type: ignore[arg-type]
+    pairs = zip(leaves, found, strict=True)
+    return torch.cat([(torch.zeros_like(leaf) if x is None else x).flatten().float() for leaf, x in pairs])
