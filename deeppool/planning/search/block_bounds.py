@@ -29,23 +29,24 @@ class BlockBounds:
     """Lower bounds of one block."""
 
     def __init__(
-        self, division: PartitionSet, reaches: Sequence[BranchBounds], own: Floats, own_forward: Floats, slack: Floats
+        self, division: PartitionSet, reaches: Sequence[BranchBounds], own: Floats, own_parts: Floats, slack: Floats
     ) -> None:
         """Finds the first bound.
 
         Args:
             division: partitions of the GPUs among the branches.
             reaches: the branches.
-            own: (fork, join) seconds of the join itself.
-            own_forward: seconds of these in the forward pass.
+            own: (fork, join) price of the join itself.
+            own_parts: (3, fork, join) forward, backward and price of GPU-seconds in it.
             slack: (fork, join) seconds of transfers that the join's limit permits.
         """
         self._division, self._reaches = division, reaches
-        self._own, self._own_forward = own, own_forward
+        self._own_parts = own_parts
         self._least = np.minimum([reach.least for reach in reaches], NEVER)
-        excess = np.minimum([reach.total for reach in reaches], NEVER) - self._least[:, :, None, :]
+        additive = np.minimum([reach.additive for reach in reaches], NEVER)
+        excess = np.minimum([reach.total for reach in reaches], NEVER) - additive
         arriving = self._lanes(self._least).sum(axis=1)
-        time = self._lanes(excess).max(axis=1) + arriving[:, None, :] + own
+        time = self._lanes(excess).max(axis=1) + self._lanes(additive).sum(axis=1) + own
         permitted = (time < NEVER / 2) & (arriving[:, None, :] <= slack)
         self.time: Floats = np.where(permitted, time, np.inf)
         """(arrangement, fork, join) seconds that no way can beat; inf where none is permitted."""
@@ -61,18 +62,21 @@ class BlockBounds:
 
     @property
     def passes(self) -> Floats:
-        """(2, fork, join) seconds of the forward and of the backward pass that no way can beat, in any arrangement."""
+        """(3, fork, join) forward, backward and price of GPU-seconds that no way can beat, in any arrangement."""
         passes: Floats = np.where(np.isfinite(self.time[:, None]), self._passes, np.inf).min(axis=0)
         return passes
 
     @cached_property
     def _passes(self) -> Floats:
-        """(arrangement, 2, fork, join) seconds of both passes that no way can beat, in each arrangement."""
+        """(arrangement, 3, fork, join) of both passes and GPU-seconds that no way can beat, in each arrangement."""
         # Transfers count half in either pass.
-        half = self._least[:, :, None, None, :] / 2
-        excess = np.minimum([reach.passes for reach in self._reaches], NEVER) - half
-        own = np.stack([self._own_forward, self._own - self._own_forward])
-        passes: Floats = self._lanes(excess).max(axis=1) + self._lanes(half).sum(axis=1) + own
+        share = 1 - self._reaches[0].spent_share
+        half = self._least[:, :, None, None, :] * share / 2
+        parts = np.minimum([reach.passes for reach in self._reaches], NEVER)
+        excess = parts[:, :, :2] - half
+        both = self._lanes(excess).max(axis=1) + self._lanes(half).sum(axis=1)
+        spent = self._lanes(parts[:, :, 2:]).sum(axis=1)
+        passes: Floats = np.concatenate([both, spent], axis=1) + self._own_parts
         return passes
 
     def _lanes(self, seconds: Floats) -> Floats:

@@ -46,9 +46,10 @@ class BlockEvaluation:
                     ways = self._arranged(index, cap, self.slack, thorough)
                 except ExhaustedError:
                     continue
-                tight = ways.settled if thorough else False
-                bound = np.where(tight, ways.time, ways.lower + ways.moved).min(initial=cap)
-                self.bounds[index] = max(self.bounds[index], bound)
+                if thorough or not crossing.priced:
+                    tight = ways.settled if thorough else False
+                    bound = np.where(tight, ways.time, ways.lower + ways.moved).min(initial=cap)
+                    self.bounds[index] = max(self.bounds[index], bound)
                 if len(ways.parts) and float(ways.time.min()) < cap:
                     best = ways.keep(np.array([ways.time.argmin()]))
                     cap = float(best.time[0])
@@ -75,9 +76,12 @@ class BlockEvaluation:
         """Returns one of the ways, with the join."""
         crossing, ends = self.crossing, (self.before, self.after)
         time = float(ways.time[index]) + self.own
-        forward = float(ways.forward[index] + ways.moved[index] / 2 + crossing.own_forward[ends])
+        spent = float(ways.moved[index] * crossing.spent_share[self.after])
+        own_forward, _, own_added = crossing.own_parts[:, ends[0], ends[1]].tolist()
+        forward = float(ways.forward[index] + (ways.moved[index] - spent) / 2 + own_forward)
         choice = (Choice(crossing.join, self.after, 0),) if crossing.has_join else ()
-        return PartialPlan(time, forward, time, (*ways.parts[index], *choice))
+        added = float(ways.added[index]) + spent + own_added
+        return PartialPlan(time, forward, time, (*ways.parts[index], *choice), added)
 
     def _within(self, cap: float, slack: float, thorough: bool) -> LabelBundle:
         return concatenate(
@@ -121,6 +125,7 @@ class BlockEvaluation:
         ]
         # What the branches still to come will at least add to the transfers.
         least = sum(float(reaches[branch].least[slot, self.after]) for lane, slot in lanes for branch in lane.branches)
+        additive = sum(self._additive(branch, slot) for lane, slot in lanes for branch in lane.branches)
         folded = EMPTY_PLAN
         for lane, slot in lanes:
             bundle = EMPTY_PLAN
@@ -128,19 +133,26 @@ class BlockEvaluation:
             rest = sum(self._excess(reaches[branch], slot) for branch in lane.branches)
             for branch in lane.branches:
                 least -= float(reaches[branch].least[slot, self.after])
+                additive -= self._additive(branch, slot)
                 rest -= self._excess(reaches[branch], slot)
-                room = cap - least - rest
-                done = float((bundle.lower + bundle.moved).min(initial=math.inf))
+                room = cap - additive - rest
+                done = float((bundle.lower + bundle.moved + bundle.added).min(initial=math.inf))
                 ways = self._branch(reaches[branch], lane, slot, room - done, slack - least, thorough)
                 bundle = bundle.together(ways, side_by_side=False, cap=room, slack=slack - least)
-            folded = folded.together(bundle, side_by_side=True, cap=cap - least, slack=slack - least)
+            folded = folded.together(bundle, side_by_side=True, cap=cap - additive, slack=slack - least)
             if thorough:
                 self.crossing.crossings.budget.spend(len(folded.parts))
         return folded
 
     def _excess(self, reach: BranchBounds, slot: int) -> float:
-        """Returns the seconds that no way through a branch can beat, less the least of its transfers to the join."""
-        return float(reach.total[slot, self.before, self.after] - reach.least[slot, self.after])
+        """Returns the price that no way through a branch can beat, less the least of what adds up."""
+        additive = reach.additive[slot, min(self.before, reach.additive.shape[1] - 1), self.after]
+        return float(reach.total[slot, self.before, self.after] - additive)
+
+    def _additive(self, branch: int, slot: int) -> float:
+        """Returns the least price of what adds up over branches: transfers to the join, and GPU-seconds."""
+        additive = self.crossing.reaches[branch].additive
+        return float(additive[slot, min(self.before, additive.shape[1] - 1), self.after])
 
     def _lasts(self, reach: BranchBounds, slot: int) -> Iterable[int]:
         """Returns counts of a branch's last layer whose fastest ways no other count beats in time and transfers."""

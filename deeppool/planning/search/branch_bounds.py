@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from deeppool.costs.table import Floats
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from deeppool.planning.search.parallel_block import BatchedStep
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BranchBounds:
     """Costs of one branch on every GPU group, with the transfer of its results to the join."""
 
@@ -20,17 +21,30 @@ class BranchBounds:
     layers: int
     """Offset to add to the layers of ``way``."""
     moved: Floats
-    """(S, last, join) seconds from the branch's last layer; inf where that is not permitted."""
+    """(S, last, join) price of the transfer from the branch's last layer; inf where that is not permitted."""
+    halves: Floats
+    """(S, 3, last, join) half of its seconds in either pass, and the price of its GPU-seconds."""
     tail: "tuple[BatchedStep, int] | None"
     total: Floats
     """(S, fork, join) lower bound of T + X."""
     least: Floats
     """(S, join) lower bound of X."""
+    spent_share: Floats
+    """(join,) share of X that is for GPU-seconds."""
 
     @property
+    def additive(self) -> Floats:
+        """(S, fork or 1, join) lower bound of what adds up over branches side by side: X and GPU-seconds."""
+        least = self.least[:, None, :]
+        if not self.spent_share.any():
+            return least
+        additive: Floats = self.passes[:, 2] + least * (1 - self.spent_share)
+        return additive
+
+    @cached_property
     def passes(self) -> Floats:
-        """(S, 2, fork, join) lower bounds of F + X / 2 and of B + X / 2."""
-        bound = self.moved[:, None] / 2
+        """(S, 3, fork, join) lower bounds of F + X / 2, of B + X / 2 and of the price of GPU-seconds."""
+        bound = self.halves
         if self.tail is not None:
             bound = bound + self.tail[0].passes
         return shortest(self.way.passes, bound)

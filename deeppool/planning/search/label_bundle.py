@@ -22,17 +22,19 @@ class LabelBundle:
     backward: Floats
     """Seconds of each way in the backward pass."""
     moved: Floats
-    """Seconds that the join pays to fetch the results."""
+    """Price that the join pays to fetch the results."""
+    added: Floats
+    """Price of the GPU-seconds."""
     lower: Floats
-    """Seconds that no ways with the same ends can beat, forward and backward."""
+    """Seconds that no ways with the same ends and GPU-seconds can beat, forward and backward."""
     settled: NDArray[np.bool_]
     """Whether the times of the branches are exact rather than bounds."""
     parts: list[Parts]
 
     @property
     def time(self) -> Floats:
-        """Seconds in all."""
-        total: Floats = self.forward + self.backward + self.moved
+        """Price in all."""
+        total: Floats = self.forward + self.backward + self.moved + self.added
         return total
 
     def keep(self, which: NDArray[np.intp]) -> "LabelBundle":
@@ -41,6 +43,7 @@ class LabelBundle:
             self.forward[which],
             self.backward[which],
             self.moved[which],
+            self.added[which],
             self.lower[which],
             self.settled[which],
             [self.parts[index] for index in which.tolist()],
@@ -50,22 +53,24 @@ class LabelBundle:
         """Returns the efficient pairs of a way of each within ``cap`` seconds, ``slack`` of them for the join."""
         both = np.maximum.outer if side_by_side else np.add.outer
         moved = np.add.outer(self.moved, other.moved)
+        added = np.add.outer(self.added, other.added)
         lower = both(self.lower, other.lower)
-        first, second = np.nonzero((lower + moved <= cap) & (moved <= slack))
+        first, second = np.nonzero((lower + moved + added <= cap) & (moved <= slack))
         return LabelBundle(
             both(self.forward, other.forward)[first, second],
             both(self.backward, other.backward)[first, second],
             moved[first, second],
+            added[first, second],
             lower[first, second],
             np.logical_and.outer(self.settled, other.settled)[first, second],
             [self.parts[a] + other.parts[b] for a, b in zip(first.tolist(), second.tolist(), strict=True)],
         ).efficient()
 
     def efficient(self) -> "LabelBundle":
-        """Returns the ways that no other one beats in forward, backward, transfers and bound."""
+        """Returns the ways that no other one beats in any of its numbers."""
         if len(self.parts) < 2:
             return self
-        values = np.stack([self.forward, self.backward, self.moved, self.lower], axis=1)
+        values = np.stack([self.forward, self.backward, self.moved, self.lower, self.added], axis=1)
         kept: list[int] = []
         for index in np.lexsort(values.T).tolist():
             if not kept or not (values[kept] <= values[index]).all(axis=1).any():
@@ -79,7 +84,7 @@ class LabelBundle:
         )
 
 
-EMPTY_PLAN = LabelBundle(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1, dtype=bool), [()])
+EMPTY_PLAN = LabelBundle(*np.zeros((5, 1)), np.ones(1, dtype=bool), [()])
 """One way that takes no time."""
 NO_LABELS = EMPTY_PLAN.keep(np.array([], dtype=np.intp))
 
@@ -88,9 +93,11 @@ def bundle_of(passages: list[PartialPlan], moved: float, layers: int, start: int
     """Returns the labels of plans of one branch whose results the join fetches in ``moved`` seconds."""
     forward = np.array([passage.forward for passage in passages])
     time = np.array([passage.time for passage in passages])
+    added = np.array([passage.added for passage in passages])
     lower = np.array([passage.lower for passage in passages])
+    exact = time <= lower * (1 + ROUNDING)
     parts: list[Parts] = [((passage, layers, start),) for passage in passages]
-    return LabelBundle(forward, time - forward, np.full(len(time), moved), lower, time <= lower * (1 + ROUNDING), parts)
+    return LabelBundle(forward, time - forward - added, np.full(len(time), moved), added, lower - added, exact, parts)
 
 
 def concatenate(bundles: list[LabelBundle]) -> LabelBundle:
@@ -103,6 +110,7 @@ def concatenate(bundles: list[LabelBundle]) -> LabelBundle:
         np.concatenate([bundle.forward for bundle in bundles]),
         np.concatenate([bundle.backward for bundle in bundles]),
         np.concatenate([bundle.moved for bundle in bundles]),
+        np.concatenate([bundle.added for bundle in bundles]),
         np.concatenate([bundle.lower for bundle in bundles]),
         np.concatenate([bundle.settled for bundle in bundles]),
         [way for bundle in bundles for way in bundle.parts],

@@ -17,7 +17,12 @@ class LimitedCosts:
     """Seconds of layers and transfers, inf where the limit forbids them."""
 
     def __init__(
-        self, costs: CostTable, limit: float | None, extra: Floats | None = None, transfers: float = 1.0
+        self,
+        costs: CostTable,
+        limit: float | None,
+        extra: Floats | None = None,
+        transfers: float = 1.0,
+        work_price: float = 0.0,
     ) -> None:
         """Applies a limit on each layer's amplification to a cost table.
 
@@ -26,6 +31,7 @@ class LimitedCosts:
             limit: None: no limit.
             extra: (L, K) seconds to add to each layer, which the limit does not count.
             transfers: weight of a second of transfers; the limit does not depend on it.
+            work_price: seconds to add for each GPU-second of layers and transfers.
         """
         self.costs = costs
         self.layers = costs.graph.layers
@@ -34,13 +40,19 @@ class LimitedCosts:
         own = costs.compute + costs.sync
         counts = np.array(costs.gpu_counts, dtype=float)
         allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
-        self.room: Floats = transfers * (allowed - own)
-        """(L, K) seconds that the limit leaves for transfers into a layer; negative if it leaves none."""
-        self.own: Floats = own if extra is None else own + extra
-        """(L, K) seconds of a layer without transfers."""
-        self._transfers = transfers
+        self.weight: Floats = transfers + work_price * counts
+        """(K,) price of a second of transfers into a layer, by its GPU count."""
+        self.room: Floats = self.weight * (allowed - own)
+        """(L, K) price that the limit leaves for transfers into a layer; negative if it leaves none."""
+        self.spent_share: Floats = 1 - transfers / self.weight if work_price else np.zeros(len(counts))
+        """(K,) share of that price that is for GPU-seconds."""
+        self.work_price = work_price
+        self.added: Floats = work_price * counts * own
+        """(L, K) price of a layer's GPU-seconds, which adds up over branches that run side by side."""
+        self.own: Floats = own + self.added if extra is None else own + self.added + extra
+        """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
         self._moves: dict[tuple[int, Locality], Floats] = {}
-        self._edges: dict[object, tuple[Floats, Floats]] = {}
+        self._edges: dict[object, tuple[Floats, Floats, Floats]] = {}
         kinds: dict[object, int] = {}
         added = [b""] * len(self.layers) if extra is None else [row.tobytes() for row in extra]
         self._kinds = [
@@ -53,17 +65,20 @@ class LimitedCosts:
         ]
 
     def move(self, source: int, layer: int, place: Locality = SAME_START) -> Floats:
-        """Returns (from, to) seconds of moving one predecessor's samples to a layer; (1, to) zeros for data."""
+        """Returns (from, to) prices of moving one predecessor's samples to a layer; (1, to) zeros for data."""
         if source == INPUT:
             return np.zeros((1, len(self.gpu_counts)))
         consumer = self.layers[layer]
         key = consumer.input_bytes[consumer.predecessors.index(source)], place
         if key not in self._moves:
-            self._moves[key] = self._transfers * self.costs.comm(*key)
+            self._moves[key] = self.weight * self.costs.comm(*key)
         return self._moves[key]
 
-    def edge(self, source: int, layer: int, place: Locality) -> tuple[Floats, Floats]:
-        """Returns (from, to) seconds of a transfer and its layer, inf over the limit; and of their forward pass."""
+    def edge(self, source: int, layer: int, place: Locality) -> tuple[Floats, Floats, Floats]:
+        """Returns (from, to) prices of a transfer and its layer, inf over the limit.
+
+        Also the seconds of their forward pass, and the price of their GPU-seconds.
+        """
         key = (
             self._kinds[layer],
             layer - source if source == INPUT else self.layers[layer].predecessors.index(source),
@@ -72,8 +87,14 @@ class LimitedCosts:
         if key not in self._edges:
             moved = self.move(source, layer, place)
             time = np.where(moved <= self.room[layer], moved + self.own[layer], np.inf)
-            self._edges[key] = time, moved / 2 + self.forward[layer]
+            spent = self.spent(moved)
+            self._edges[key] = time, (moved - spent) / 2 + self.forward[layer], spent + self.added[layer]
         return self._edges[key]
+
+    def spent(self, moved: Floats) -> Floats:
+        """Returns the part of the (…, to) prices of transfers that is for GPU-seconds."""
+        part: Floats = np.where(np.isfinite(moved), moved, 0.0) * self.spent_share
+        return part
 
     def shape(self, layers: Iterable[int]) -> tuple[object, ...]:
         """Returns a key that is equal for layers of equal costs and equal edges, wherever in the graph they are."""

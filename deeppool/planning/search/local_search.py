@@ -50,8 +50,8 @@ class LocalSearch:
 
     @property
     def passes(self) -> Floats:
-        """(2, fork, join) zeros: there is no bound of a single pass."""
-        return np.zeros((2, *self.lower.shape))
+        """(3, fork, join) zeros: there is no bound of a single pass."""
+        return np.zeros((3, *self.lower.shape))
 
     def settle(self, before: int, after: int) -> PartialPlan:
         """Returns a good way, with its distance from the bound."""
@@ -110,9 +110,13 @@ class LocalSearch:
                 best, best_time = chosen, time
         if best is None:
             return INFEASIBLE
-        forward = sum(self._moved(x, best) / 2 + float(self.prices.forward[x, best[x]]) for x in self.layers)
+        spent = {x: self._moved(x, best) * float(self.prices.spent_share[best[x]]) for x in self.layers}
+        forward = sum(
+            (self._moved(x, best) - spent[x]) / 2 + float(self.prices.forward[x, best[x]]) for x in self.layers
+        )
+        added = sum(spent[x] + float(self.prices.added[x, best[x]]) for x in self.layers)
         choices = tuple(Choice(layer, best[layer], 0) for layer in self.layers)
-        return PartialPlan(best_time, forward, min(best_time, float(self.lower[before, after])), choices)
+        return PartialPlan(best_time, forward, min(best_time, float(self.lower[before, after])), choices, added)
 
     def _improve(self, layer: int, chosen: dict[int, int]) -> bool:
         """Gives a layer the count that is best while all others stay; whether that changed anything."""

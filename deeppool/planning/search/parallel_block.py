@@ -168,7 +168,7 @@ class BatchedStep:
 
     @cached_property
     def passes(self) -> Floats:
-        """(S, 2, before, after) seconds of the forward and of the backward pass that no way can beat."""
+        """(S, 3, before, after) forward, backward and price of GPU-seconds that no way can beat."""
         return np.stack([part.passes for part in self.parts])
 
     @property
@@ -219,18 +219,21 @@ class BlockStep:
         """Whether the partitions to try are those that count."""
         self.version = 0
         zeros = np.zeros((1 if fork == INPUT else count, count))
-        self.own, self.own_forward, self.slack = zeros, zeros, zeros + np.inf
+        self.own, self.own_parts, self.slack = zeros, np.stack([zeros] * 3), zeros + np.inf
+        self.priced, self.spent_share = prices.work_price > 0, prices.spent_share
         self.has_join = exit_ is None
         if exit_ is None:
             direct = prices.move(fork, join, entry) if block.direct else zeros
             self.own = direct + prices.own[join]
-            self.own_forward = direct / 2 + prices.forward[join]
+            spent = prices.spent(direct)
+            own_forward, own_added = (direct - spent) / 2 + prices.forward[join], spent + prices.added[join]
+            self.own_parts = np.stack([own_forward, self.own - own_forward - own_added, own_added])
             self.slack = prices.room[join] - direct
         self._entries = tuple((wide, max(entry, place)) for wide, place in self.division.slots)
         self._exits = tuple(max(exit_ or SAME_START, place) for _, place in self.division.slots)
         self.reaches = [self._reach(branch) for branch in block.branches]
         self._settled: dict[tuple[int, int], PartialPlan] = {}
-        self.bounds = BlockBounds(self.division, self.reaches, self.own, self.own_forward, self.slack)
+        self.bounds = BlockBounds(self.division, self.reaches, self.own, self.own_parts, self.slack)
         tried = self.bounds.time.min(axis=0)
         self.lower: Floats
         self.least: Floats
@@ -258,7 +261,11 @@ class BlockStep:
             inside = tuple((width, SAME_START) for width, _ in self._entries)
             tail = crossings.step(branch.tail, last, self.join, inside, self._exits)
             bound, least = moved + tail[0].lower, moved + tail[0].least[:, None, :]
-        return BranchBounds(way, layers, moved, tail, shortest(way.lower, bound), least.min(axis=1))
+        spent = prices.spent(moved)
+        half = (moved - spent) / 2
+        halves = np.stack([half, half, spent], axis=1)
+        total = shortest(way.lower, bound)
+        return BranchBounds(way, layers, moved, halves, tail, total, least.min(axis=1), prices.spent_share)
 
     def sharpen(self) -> None:
         """Bounds the passes by themselves too, for all GPU counts: worth its time once a pair of them needs it."""
@@ -273,16 +280,17 @@ class BlockStep:
 
     @property
     def passes(self) -> Floats:
-        """(2, fork, join) seconds of the forward and of the backward pass that no way can beat."""
-        return self.bounds.passes if self.complete else np.zeros((2, *self.own.shape))
+        """(3, fork, join) forward, backward and price of GPU-seconds that no way can beat."""
+        return self.bounds.passes if self.complete else np.zeros((3, *self.own.shape))
 
     def _anywhere(self) -> tuple[Floats, Floats]:
         """Returns bounds of seconds and transfers for all partitions, tried or not: each branch has its best slot."""
         least = np.array([reach.least.min(axis=0) for reach in self.reaches])
+        additive = np.array([reach.additive.min(axis=0) for reach in self.reaches])
         total = np.array([reach.total.min(axis=0) for reach in self.reaches])
         arriving = least.sum(axis=0)
         with np.errstate(invalid="ignore"):
-            time = (total - least[:, None]).max(axis=0) + arriving + self.own
+            time = (total - additive).max(axis=0) + additive.sum(axis=0) + self.own
         permitted = np.isfinite(total).all(axis=0) & (arriving <= self.slack)
         return np.where(permitted, time, np.inf), arriving
 
@@ -316,11 +324,16 @@ class BlockStep:
             passage = way.settle(0, before, last)
             if way.lower[0, before, last] + moved[last] <= times[last]:
                 break
-        own, own_forward = float(self.own[before, after]), float(self.own_forward[before, after])
+        own, spent = float(self.own[before, after]), float(moved[last] * self.spent_share[after])
+        own_forward, _, own_added = self.own_parts[:, before, after].tolist()
         parts = ((passage, layers, 0), *((Choice(self.join, after, 0),) if self.has_join else ()))
-        forward = passage.forward + float(moved[last]) / 2 + own_forward
+        forward = passage.forward + (float(moved[last]) - spent) / 2 + own_forward
         return PartialPlan(
-            passage.time + float(moved[last]) + own, forward, passage.lower + float(moved[last]) + own, parts
+            passage.time + float(moved[last]) + own,
+            forward,
+            passage.lower + float(moved[last]) + own,
+            parts,
+            passage.added + spent + own_added,
         )
 
     def front(self, before: int, after: int, cap: float) -> list[PartialPlan]:

@@ -27,13 +27,20 @@ class PartialPlan(NamedTuple):
     """A plan of some layers, with its seconds."""
 
     time: float
-    """Seconds, forward and backward."""
+    """Seconds, forward and backward, and the price of the GPU-seconds."""
     forward: float
-    """Seconds in the forward pass; the backward pass takes the rest of ``time``."""
+    """Seconds in the forward pass."""
     lower: float
     """Seconds that no way with the same ends can beat; equal to ``time`` where this is the best one."""
     parts: tuple["Choice | tuple[PartialPlan, int, int]", ...]
     """Choices, and partial plans with the offsets to add to their layers and to their first GPUs."""
+    added: float = 0.0
+    """Price of the GPU-seconds."""
+
+    @property
+    def backward(self) -> float:
+        """Seconds in the backward pass."""
+        return self.time - self.forward - self.added
 
     def choices(self, layers: int = 0, start: int = 0) -> Iterator[Choice]:
         """Yields every choice of this way."""
@@ -49,12 +56,14 @@ INFEASIBLE = PartialPlan(math.inf, math.inf, math.inf, ())
 
 
 def efficient(ways: list[PartialPlan]) -> list[PartialPlan]:
-    """Returns the ways that no other one beats in both forward and backward."""
+    """Returns the ways that no other one beats in forward, backward and the price of GPU-seconds."""
     kept: list[PartialPlan] = []
-    least = math.inf
+    least: list[tuple[float, float]] = []
     for way in sorted(ways, key=lambda way: (way.forward, way.time)):
-        if way.time - way.forward < least:
-            least = way.time - way.forward
+        backward, added = way.backward, way.added
+        if not any(b <= backward and a <= added for b, a in least):
+            least = [(b, a) for b, a in least if b < backward or a < added]
+            least.append((backward, added))
             kept.append(way)
     if any(way.lower < way.time for way in ways):
         lower = min(way.lower for way in ways)
@@ -72,7 +81,7 @@ class Step(Protocol):
 
     @property
     def passes(self) -> Floats:
-        """(S, 2, before, after) seconds of the forward and of the backward pass that no way can beat."""
+        """(S, 3, before, after) forward, backward and price of GPU-seconds that no way can beat."""
 
     @property
     def version(self) -> int:
@@ -96,20 +105,21 @@ class Edge:
         self.layer = layer
         self.lower: Floats = edges[0][0][None] if len(edges) == 1 else np.stack([edge[0] for edge in edges])
         self.guess = self.lower
-        self._forward = [edge[1] for edge in edges]
+        self._forward, self._added = [edge[1] for edge in edges], [edge[2] for edge in edges]
 
     @functools.cached_property
     def passes(self) -> Floats:
-        """(S, 2, before, after) seconds of the transfer and the layer in each pass."""
-        forward = np.stack(self._forward)
+        """(S, 3, before, after) seconds of the transfer and the layer in each pass, and price of GPU-seconds."""
+        forward, added = np.stack(self._forward), np.stack(self._added)
         never = np.where(np.isfinite(self.lower), 0.0, np.inf)
-        return np.stack([forward + never, self.lower - forward], axis=1)
+        return np.stack([forward + never, self.lower - forward - added, added + never], axis=1)
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """Returns the transfer and the layer."""
         slot = slot if len(self._forward) > 1 else 0
         time = float(self.lower[slot, before, after])
-        return PartialPlan(time, float(self._forward[slot][before, after]), time, (Choice(self.layer, after, 0),))
+        forward, added = float(self._forward[slot][before, after]), float(self._added[slot][before, after])
+        return PartialPlan(time, forward, time, (Choice(self.layer, after, 0),), added)
 
     def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
         """Returns the only way."""
@@ -181,7 +191,7 @@ class PathTable:
 
     @functools.cached_property
     def passes(self) -> Floats:
-        """(S, 2, before, last) seconds of the forward and of the backward pass that no way can beat."""
+        """(S, 3, before, last) forward, backward and price of GPU-seconds that no way can beat."""
         fits = self._fits[:, None]
         first = self.steps[0][0].passes + fits
         return functools.reduce(lambda ways, step: shortest(ways, step[0].passes) + fits, self.steps[1:], first)
@@ -201,6 +211,7 @@ class PathTable:
                 sum(passage.forward for passage in passages),
                 min(float(self.lower[slot, before, last]), time),
                 tuple((passage, layers, 0) for passage, (_, layers) in zip(passages, self.steps, strict=True)),
+                sum(passage.added for passage in passages),
             )
         return self._settled[slot, before, last]
 
@@ -269,6 +280,7 @@ def _joined(way: PartialPlan, piece: PartialPlan, layers: int) -> PartialPlan:
         way.forward + piece.forward,
         way.lower + piece.lower,
         (*way.parts, (piece, layers, 0)),
+        way.added + piece.added,
     )
 
 
