@@ -39,6 +39,8 @@ class CostTable:
     """(3, K, K) place, from, to: seconds one way, however few bytes."""
     reshard_per_byte: Floats
     """(3, K, K) place, from, to: seconds one way per byte of a sample."""
+    overlap: bool
+    """Whether all-reduces overlap the backward pass, in the buckets of a run; else everything waits for each."""
 
     @cached_property
     def compute(self) -> Floats:
@@ -79,6 +81,7 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
         extrapolated=extrapolated,
         reshard_latency=reshard[..., 0],
         reshard_per_byte=reshard[..., 1],
+        overlap=network.model != "paper",
     )
 
 

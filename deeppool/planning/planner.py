@@ -8,21 +8,19 @@ import numpy as np
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
-from deeppool.errors import PlanError
 from deeppool.planning.assembly import assemble_plan
 from deeppool.planning.evaluate.baselines import data_parallel_time, data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import GpuCounts, LimitScope, Plan, PublishedClaim, Search
 from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
+from deeppool.planning.search.as_run import search_as_run
 from deeppool.planning.search.frontier import Frontier, FrontierPoint, efficient_plans, search_within
 from deeppool.planning.search.memory_constrained import search_memory_constrained
-from deeppool.planning.search.overlap import search_overlapping
 from deeppool.planning.search.published import search_published
 from deeppool.planning.search.search import SearchResult, search_partitions
 from deeppool.planning.search.search import search as search_exactly
 from deeppool.profiling.table import Profile
-from deeppool.units import format_bytes
 
 
 def plan(
@@ -35,7 +33,6 @@ def plan(
     search: Search = "exact",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel | None = None,
-    overlap_sync: bool = False,
     optimizer: Optimizer = "momentum",
     memory: float | None = None,
 ) -> Plan:
@@ -53,15 +50,14 @@ def plan(
             may be slower than the fastest one and exceed the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`deeppool.planning.request.gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was, else ``ring``.
-        overlap_sync: all-reduces of gradients overlap the backward pass, at no cost to it, in the buckets of a run;
-            see :mod:`deeppool.planning.evaluate.schedule`. False: everything waits for each layer's own, as in the
-            paper. The limit counts each layer's own in full either way.
+            All-reduces of gradients overlap the backward pass, in the buckets of a run, as they do in DDP; see
+            :mod:`deeppool.planning.evaluate.schedule`. With ``paper`` everything waits for each layer's own. A limit
+            per layer counts each layer's own in full either way.
         optimizer: optimizer whose state each GPU holds; runs train by SGD with momentum.
         memory: bytes of each GPU, in place of the cluster's.
 
     Raises:
-        InvalidValueError: a limit below 1, no samples, or a limit on the iteration or overlap where the search
-            has none.
+        InvalidValueError: a limit below 1, no samples, or a limit on the iteration where the search has none.
         PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile has no
             activation sizes.
         MissingProfileError: the profile has no time for a per-GPU batch.
@@ -69,14 +65,13 @@ def plan(
     cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
     costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
     check_limit(amplification_limit)
-    check_search(search, limit_scope, overlap_sync)
+    check_search(search, limit_scope)
     return plan_from_costs(
         profile,
         costs,
         amplification_limit,
         limit_scope,
         search=search,
-        overlap_sync=overlap_sync,
         optimizer=optimizer,
     )
 
@@ -88,7 +83,6 @@ def plan_from_costs(
     limit_scope: LimitScope,
     *,
     search: Search = "exact",
-    overlap_sync: bool = False,
     optimizer: Optimizer = "momentum",
     explained: bool = True,
 ) -> Plan:
@@ -100,7 +94,6 @@ def plan_from_costs(
         amplification_limit: see :func:`plan`.
         limit_scope: see :func:`plan`.
         search: see :func:`plan`.
-        overlap_sync: see :func:`plan`.
         optimizer: see :func:`plan`.
         explained: adds the cost of every layer's other GPU counts, computed when it is first read; in a large graph
             that takes far longer than the search.
@@ -111,17 +104,17 @@ def plan_from_costs(
     if search == "published":
         published = search_published(costs, amplification_limit)
         result, claim = search_partitions(costs, published.choices, amplification_limit), published.claim
-    elif overlap_sync:
-        result = search_overlapping(costs, amplification_limit)
-        _check_fit(result, costs, memory)
+    elif costs.overlap:
+        result = search_as_run(costs, amplification_limit, limit_scope, memory)
     else:
         result = _search(costs, amplification_limit, limit_scope, memory)
     search_time = time.perf_counter() - started
+    placement = Placement(costs, result.choices, result.starts)
     made = assemble_plan(
         profile,
-        Placement(costs, result.choices, result.starts, overlap_sync),
+        placement,
         memory,
-        iteration_time=result.iteration_time,
+        iteration_time=placement.iteration_time if costs.overlap else result.iteration_time,
         optimality=result.optimality,
         search_time=search_time,
         amplification_limit=amplification_limit,
@@ -136,20 +129,6 @@ def _search(costs: CostTable, limit: float | None, scope: LimitScope, memory: Me
     if capacity is not None and memory.known:
         return search_memory_constrained(costs, limit, scope, memory, capacity)
     return search_exactly(costs, limit) if scope == "layer" else search_within(costs, limit)
-
-
-def _check_fit(result: SearchResult, costs: CostTable, memory: MemoryModel) -> None:
-    """Raises PlanError for a plan with overlap that does not fit into the GPUs: smaller ones are not searched for."""
-    capacity = costs.network.cluster.memory
-    if capacity is None or not memory.known:
-        return
-    needed = memory.peak(Placement(costs, result.choices, result.starts).gpus)
-    if needed > capacity:
-        raise PlanError(
-            f"the fastest plan of {memory.graph.model} with overlap_sync needs {format_bytes(needed)} on a GPU of "
-            f"{format_bytes(capacity)}, and smaller ones are only searched without overlap (plan without "
-            "overlap_sync, or with more GPUs)"
-        )
 
 
 def frontier(

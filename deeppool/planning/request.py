@@ -68,7 +68,7 @@ def check_limit(limit: float | None) -> None:
         )
 
 
-def check_search(search: Search, scope: LimitScope, overlap_sync: bool) -> None:
+def check_search(search: Search, scope: LimitScope) -> None:
     """Raises InvalidValueError for options that the search does not support together."""
     if search not in get_args(Search):
         raise InvalidValueError(f"search must be one of {', '.join(get_args(Search))}, got '{search}'")
@@ -76,15 +76,6 @@ def check_search(search: Search, scope: LimitScope, overlap_sync: bool) -> None:
         raise InvalidValueError(
             f"limit_scope must be 'layer' with search='published', got '{scope}': the paper limits each layer "
             "by itself (use search='exact' for a limit on the iteration)"
-        )
-    if overlap_sync and search == "published":
-        raise InvalidValueError(
-            "overlap_sync needs search='exact', got 'published': in the paper everything waits for the all-reduces"
-        )
-    if overlap_sync and scope == "iteration":
-        raise InvalidValueError(
-            "overlap_sync needs limit_scope 'layer', got 'iteration': a limit on the whole iteration is searched "
-            "without overlap (limit each layer, or plan without overlap_sync)"
         )
 
 

@@ -7,20 +7,23 @@ from deeppool.planning.evaluate.placement import Placement
 
 
 def data_parallel_times(costs: CostTable) -> tuple[float, ...]:
-    """Returns per GPU count of the table the seconds of an iteration with every layer on it; nothing overlaps."""
-    return tuple(map(float, (costs.compute + costs.sync).sum(axis=0)))
+    """Returns per GPU count of the table the seconds of an iteration with every layer on it."""
+    layers = len(costs.graph.layers)
+    return tuple(
+        Placement(costs, (option,) * layers, (0,) * layers).iteration_time for option in range(len(costs.gpu_counts))
+    )
 
 
-def data_parallel_time(costs: CostTable, *, overlap_sync: bool = False) -> float:
+def data_parallel_time(costs: CostTable) -> float:
     """Returns the seconds of an iteration with every layer on all GPUs: no resharding, every gradient synchronised.
 
     The last GPU count of the table gives the largest shards that all GPUs have, though it may be a smaller one.
     """
     network = costs.network
     gpus, layers = network.cluster.gpus, costs.graph.layers
-    if not overlap_sync:
+    if not costs.overlap:
         sync = sum(network.all_reduce_time(gpus, layer.parameter_bytes) for layer in layers)
         return float(costs.compute[:, -1].sum()) + sync
     everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], gpus))
     last = (len(costs.gpu_counts) - 1,) * len(layers)
-    return Placement(everywhere, last, (0,) * len(layers), overlap_sync=True).iteration_time
+    return Placement(everywhere, last, (0,) * len(layers)).iteration_time

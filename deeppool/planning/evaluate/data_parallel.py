@@ -20,7 +20,6 @@ def data_parallel_plan(
     global_batch: int,
     *,
     network_model: NetworkModel | None = None,
-    overlap_sync: bool = False,
 ) -> Plan:
     """Returns the plan that has every layer on all GPUs: the baseline whose time every plan states.
 
@@ -31,7 +30,6 @@ def data_parallel_plan(
         cluster: the GPUs and links, or a number of GPUs of a DGX A100.
         global_batch: samples per iteration, over all GPUs.
         network_model: as for :func:`deeppool.plan`.
-        overlap_sync: as for :func:`deeppool.plan`.
 
     Raises:
         PlanError: more GPUs than samples.
@@ -42,12 +40,12 @@ def data_parallel_plan(
     network = Network(cluster, network_model or default_model(cluster))
     costs = price(profile, network, global_batch, tuple(sorted({1, cluster.gpus})))
     size = len(profile.graph.layers)
-    everywhere = Placement(costs, (len(costs.gpu_counts) - 1,) * size, (0,) * size, overlap_sync)
+    everywhere = Placement(costs, (len(costs.gpu_counts) - 1,) * size, (0,) * size)
     plan = assemble_plan(
         profile,
         everywhere,
         memory_model(profile, global_batch),
-        iteration_time=data_parallel_time(costs, overlap_sync=overlap_sync),
+        iteration_time=data_parallel_time(costs),
         optimality="heuristic",
     )
     return replace(plan, gpu_counts=costs.gpu_counts[-1:], memory=())

@@ -37,8 +37,6 @@ class Placement:
     """Index of each layer's GPU count."""
     starts: tuple[int, ...]
     """First GPU of each layer."""
-    overlap_sync: bool = False
-    """Whether all-reduces overlap the backward pass."""
 
     def gpu_count(self, layer: int) -> int:
         """Returns the number of GPUs of a layer."""
@@ -78,14 +76,14 @@ class Placement:
     @property
     def iteration_time(self) -> float:
         """Seconds of an iteration."""
-        if self.overlap_sync:
+        if self.costs.overlap:
             return self.schedule.iteration_time
         return self._seconds_of(self.tree, self._passes)
 
     @property
     def gpu_seconds(self) -> float:
         """GPUs x seconds, over all layers; of overlapping all-reduces only the part that nothing hides."""
-        if self.overlap_sync:
+        if self.costs.overlap:
             return busy_gpu_seconds(self.schedule, self.gpus, self.layer_times)
         return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))
 
@@ -105,7 +103,7 @@ class Placement:
         rows = range(len(self.options)), self.options
         sync = costs.sync[rows].tolist()
         all_reduce = sync
-        if self.overlap_sync:
+        if self.costs.overlap:
             sizes = [layer.parameter_bytes for layer in costs.graph.layers]
             all_reduce = bucket_seconds(self.order, self.gpus, sizes, costs.network.all_reduce_time)
         incoming = map(self.incoming, rows[0])
@@ -115,7 +113,7 @@ class Placement:
     @cached_property
     def schedule(self) -> Schedule:
         """Start times of all layers."""
-        return schedule(self.order, self.gpus, self.layer_times, overlap_sync=self.overlap_sync)
+        return schedule(self.order, self.gpus, self.layer_times, overlap_sync=self.costs.overlap)
 
     def with_option(self, layer: int, option: int) -> "Placement":
         """Returns the same placement with another GPU count for one layer."""
@@ -123,7 +121,7 @@ class Placement:
 
     def time_change(self, other: "Placement", touched: Iterable[int]) -> float:
         """Returns the seconds by which ``other``, whose times differ only in ``touched`` layers, takes longer."""
-        if self.overlap_sync:
+        if self.costs.overlap:
             # A hidden all-reduce may become exposed anywhere, so the whole iteration is timed again.
             return other.schedule.iteration_time - self.schedule.iteration_time
         passes = {**dict(enumerate(self._passes)), **{layer: other.passes(layer) for layer in touched}}

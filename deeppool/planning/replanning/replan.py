@@ -142,7 +142,6 @@ def plan_again(plan: Plan, profile: Profile, costs: CostTable, *, explained: boo
         plan.amplification_limit,
         plan.limit_scope,
         search=plan.search,
-        overlap_sync=plan.overlap_sync,
         optimizer=plan.optimizer,
         explained=explained,
     )
@@ -156,7 +155,8 @@ def costs_for_replan(plan: Plan, profile: Profile) -> CostTable:
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
     check_profile_matches(plan, profile)
-    return price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
+    costs = price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
+    return replace(costs, overlap=plan.overlap_sync)
 
 
 def _check_costs(costs: CostTable, plan: Plan, profile: Profile) -> None:
@@ -228,7 +228,7 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
         extrapolated_layers=tuple(layer.name for layer, beyond in zip(layers, far, strict=True) if beyond),
         layers=layers,
         iteration_time=iteration_time,
-        data_parallel_iteration_time=data_parallel_time(costs, overlap_sync=plan.overlap_sync),
+        data_parallel_iteration_time=data_parallel_time(costs),
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),

@@ -46,7 +46,8 @@ class BlockBounds:
         additive = np.minimum([reach.additive for reach in reaches], NEVER)
         excess = np.minimum([reach.total for reach in reaches], NEVER) - additive
         arriving = self._lanes(self._least).sum(axis=1)
-        time = self._lanes(excess).max(axis=1) + self._lanes(additive).sum(axis=1) + own
+        summed = self._lanes(additive).sum(axis=1) if reaches[0].priced else arriving[:, None, :]
+        time = self._lanes(excess).max(axis=1) + summed + own
         permitted = (time < NEVER / 2) & (arriving[:, None, :] <= slack)
         self.time: Floats = np.where(permitted, time, np.inf)
         """(arrangement, fork, join) seconds that no way can beat; inf where none is permitted."""
@@ -75,7 +76,7 @@ class BlockBounds:
         parts = np.minimum([reach.passes for reach in self._reaches], NEVER)
         excess = parts[:, :, :2] - half
         both = self._lanes(excess).max(axis=1) + self._lanes(half).sum(axis=1)
-        spent = self._lanes(parts[:, :, 2:]).sum(axis=1)
+        spent = self._lanes(parts[:, :, 2:]).sum(axis=1) if self._reaches[0].priced else both[:, :1] * 0
         passes: Floats = np.concatenate([both, spent], axis=1) + self._own_parts
         return passes
 

@@ -20,6 +20,9 @@ from deeppool.planning.search.shortest_path import INFEASIBLE, Choice, Exhausted
 if TYPE_CHECKING:
     from deeppool.planning.search.parallel_block import BlockStep
 
+MOST_TRIED = 4
+"""Partitions that a search without proof evaluates between two GPU counts, those of the least bounds."""
+
 
 class BlockEvaluation:
     """Evaluates one block between one GPU count of its fork and one of its join."""
@@ -39,7 +42,9 @@ class BlockEvaluation:
         """Returns the best lanes, with what none can beat."""
         crossing, best, cap = self.crossing, NO_LABELS, math.inf
         for thorough in (False, True):
-            for index in self.order:
+            if thorough and crossing.crossings.budget.exhausted:
+                break
+            for index in self.order if crossing.crossings.proving else self.order[:MOST_TRIED]:
                 if self._is_ruled_out(index, cap * (1 - ROUNDING), thorough):
                     continue
                 try:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from deeppool.costs.table import Floats
 from deeppool.planning.search.shortest_path import PathTable, shortest
 
@@ -22,8 +24,6 @@ class BranchBounds:
     """Offset to add to the layers of ``way``."""
     moved: Floats
     """(S, last, join) price of the transfer from the branch's last layer; inf where that is not permitted."""
-    halves: Floats
-    """(S, 3, last, join) half of its seconds in either pass, and the price of its GPU-seconds."""
     tail: "tuple[BatchedStep, int] | None"
     total: Floats
     """(S, fork, join) lower bound of T + X."""
@@ -31,12 +31,14 @@ class BranchBounds:
     """(S, join) lower bound of X."""
     spent_share: Floats
     """(join,) share of X that is for GPU-seconds."""
+    priced: bool
+    """Whether GPU-seconds have a price."""
 
-    @property
+    @cached_property
     def additive(self) -> Floats:
         """(S, fork or 1, join) lower bound of what adds up over branches side by side: X and GPU-seconds."""
         least = self.least[:, None, :]
-        if not self.spent_share.any():
+        if not self.priced:
             return least
         additive: Floats = self.passes[:, 2] + least * (1 - self.spent_share)
         return additive
@@ -44,7 +46,9 @@ class BranchBounds:
     @cached_property
     def passes(self) -> Floats:
         """(S, 3, fork, join) lower bounds of F + X / 2, of B + X / 2 and of the price of GPU-seconds."""
-        bound = self.halves
+        spent = np.where(np.isfinite(self.moved), self.moved, 0.0) * self.spent_share
+        half = (self.moved - spent) / 2
+        bound = np.stack([half, half, spent], axis=1)
         if self.tail is not None:
             bound = bound + self.tail[0].passes
         return shortest(self.way.passes, bound)

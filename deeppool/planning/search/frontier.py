@@ -29,13 +29,16 @@ from deeppool.errors import PlanError
 from deeppool.graph.series_parallel import INPUT, Series, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.frontier_dp import LabelSolver
+from deeppool.planning.search.label_sums import efficient_sums, plan_of
 from deeppool.planning.search.labels import LabelSet, concatenate
 from deeppool.planning.search.lagrangian_bound import LagrangianBound
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.optimality import certificate
-from deeppool.planning.search.pareto import EMPTY_PLAN, Front, combine, pareto_indices, single
+from deeppool.planning.search.parallel_block import BlockSolver
+from deeppool.planning.search.pareto import pareto_indices
+from deeppool.planning.search.price_sweep import PriceSweep, search_overlapping_within
 from deeppool.planning.search.search import SearchResult, search
-from deeppool.planning.search.shortest_path import Choice, ExhaustedError
+from deeppool.planning.search.shortest_path import Choice, ExhaustedError, PartialPlan
 from deeppool.units import format_bytes, format_seconds
 
 CHAIN_POINTS = 20_000
@@ -153,40 +156,30 @@ class EfficientPlans:
 
 def efficient_plans(costs: CostTable) -> EfficientPlans:
     """Returns the frontier of a cost table."""
+    if costs.overlap:
+        return _overlapping(costs)
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     parts = list(parts_of(tree))
     return _chain(costs, tree) if len(parts) == 1 else _with_branches(costs, tree)
 
 
-def _chain_front(costs: CostTable, layers: tuple[int, ...]) -> Front:
-    own, counts = costs.compute + costs.sync, costs.gpu_counts
-    fronts: list[Front] = [EMPTY_PLAN]
-    for layer in layers:
-        sizes = costs.graph.layers[layer].input_bytes
-        moved = costs.comm(sizes[0]) if sizes else np.zeros((1, len(counts)))
-        fronts = [
-            combine(
-                [
-                    (way, single(float(move + own[layer, g]), float((move + own[layer, g]) * count)))
-                    for way, move in zip(fronts, moved[:, g], strict=True)
-                ],
-                ((layer, g),),
-                CHAIN_POINTS,
-            )
-            for g, count in enumerate(counts)
-        ]
-    return combine([(last, EMPTY_PLAN) for last in fronts], most=CHAIN_POINTS)
+def _overlapping(costs: CostTable) -> EfficientPlans:
+    sweep = PriceSweep(costs)
+    points = sweep.efficient()
+    time, work = np.array([point.time for point in points]), np.array([point.work for point in points])
+    return EfficientPlans(time, work, certificate(float(sweep.factors(points).max())), lambda point: points[point].plan)
 
 
 def _chain(costs: CostTable, tree: Series) -> EfficientPlans:
-    front = _chain_front(costs, tree.layers)
+    prices = LimitedCosts(costs, None, work_price=1 / costs.gpu_counts[-1])
+    steps = BlockSolver(prices).steps(tree)
 
-    def trace(point: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        options = tuple(option for _, option in sorted(front.trace(point)))
-        return options, (0,) * len(options)
+    def labels(position: int, before: int, after: int) -> list[PartialPlan]:
+        return [steps[position][0].settle(0, before, after)]
 
+    front = efficient_sums(steps, prices, labels, CHAIN_POINTS)
     factor = front.factor if front.factor == 1 else min(front.factor, _distance(costs, tree, front.time, front.work))
-    return EfficientPlans(front.time, front.work, certificate(factor), trace)
+    return EfficientPlans(front.time, front.work, certificate(factor), lambda point: plan_of(front, point))
 
 
 def _with_branches(costs: CostTable, tree: Series) -> EfficientPlans:
@@ -245,6 +238,8 @@ def _whole(fronts: LabelSolver, tree: Series) -> LabelSet:
 
 def search_within(costs: CostTable, limit: float | None) -> SearchResult:
     """Returns the least iteration time whose GPU-seconds are at most ``limit`` times the single-GPU iteration time."""
+    if costs.overlap:
+        return search_overlapping_within(costs, limit)
     efficient = efficient_plans(costs)
     point = efficient.within(math.inf if limit is None else limit * costs.single_gpu_time)
     options, starts = efficient.trace(point)

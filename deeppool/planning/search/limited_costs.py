@@ -22,6 +22,8 @@ class LimitedCosts:
         limit: float | None,
         extra: Floats | None = None,
         transfers: float = 1.0,
+        *,
+        time_price: float = 1.0,
         work_price: float = 0.0,
     ) -> None:
         """Applies a limit on each layer's amplification to a cost table.
@@ -31,13 +33,16 @@ class LimitedCosts:
             limit: None: no limit.
             extra: (L, K) seconds to add to each layer, which the limit does not count.
             transfers: weight of a second of transfers; the limit does not depend on it.
-            work_price: seconds to add for each GPU-second of layers and transfers.
+            time_price: price of a second of layers and transfers.
+            work_price: price of a GPU-second of layers and transfers; of all-reduces too, unless they overlap.
         """
         self.costs = costs
         self.layers = costs.graph.layers
         self.gpu_counts = costs.gpu_counts
-        self.forward = costs.forward
+        self.forward: Floats = costs.forward * time_price
+        """(L, K) price of the seconds of a forward pass."""
         own = costs.compute + costs.sync
+        transfers = transfers * time_price
         counts = np.array(costs.gpu_counts, dtype=float)
         allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
         self.weight: Floats = transfers + work_price * counts
@@ -46,10 +51,10 @@ class LimitedCosts:
         """(L, K) price that the limit leaves for transfers into a layer; negative if it leaves none."""
         self.spent_share: Floats = 1 - transfers / self.weight if work_price else np.zeros(len(counts))
         """(K,) share of that price that is for GPU-seconds."""
-        self.work_price = work_price
-        self.added: Floats = work_price * counts * own
+        self.time_price, self.work_price = time_price, work_price
+        self.added: Floats = work_price * counts * (costs.compute if costs.overlap else own)
         """(L, K) price of a layer's GPU-seconds, which adds up over branches that run side by side."""
-        self.own: Floats = own + self.added if extra is None else own + self.added + extra
+        self.own: Floats = time_price * own + self.added + (0.0 if extra is None else extra)
         """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
         self._moves: dict[tuple[int, Locality], Floats] = {}
         self._edges: dict[object, tuple[Floats, Floats, Floats]] = {}
@@ -88,11 +93,14 @@ class LimitedCosts:
             moved = self.move(source, layer, place)
             time = np.where(moved <= self.room[layer], moved + self.own[layer], np.inf)
             spent = self.spent(moved)
-            self._edges[key] = time, (moved - spent) / 2 + self.forward[layer], spent + self.added[layer]
+            added = spent + self.added[layer] if self.work_price else spent
+            self._edges[key] = time, (moved - spent) / 2 + self.forward[layer], added
         return self._edges[key]
 
     def spent(self, moved: Floats) -> Floats:
         """Returns the part of the (…, to) prices of transfers that is for GPU-seconds."""
+        if not self.work_price:
+            return np.zeros(moved.shape)
         part: Floats = np.where(np.isfinite(moved), moved, 0.0) * self.spent_share
         return part
 

@@ -46,7 +46,7 @@ class LocalSearch:
         self.lower: Floats = self._bound(rows)
         self.guess: Floats = np.minimum.reduce([self._uniform(count, rows) for count in range(len(fits))])
         """(fork, join) seconds if all layers of the region share one count, the best one."""
-        self._settled: dict[tuple[int, int], PartialPlan] = {}
+        self.settled: dict[tuple[int, int], PartialPlan] = {}
 
     @property
     def passes(self) -> Floats:
@@ -55,11 +55,11 @@ class LocalSearch:
 
     def settle(self, before: int, after: int) -> PartialPlan:
         """Returns a good way, with its distance from the bound."""
-        if (before, after) not in self._settled:
-            self._settled[before, after] = found = self._settle(before, after)
+        if (before, after) not in self.settled:
+            self.settled[before, after] = found = self._settle(before, after)
             self.guess[before, after] = found.time
             self.version += 1
-        return self._settled[before, after]
+        return self.settled[before, after]
 
     def front(self, before: int, after: int, cap: float) -> list[PartialPlan]:
         """Returns the way that :meth:`settle` finds."""

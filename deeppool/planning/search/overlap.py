@@ -83,6 +83,16 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
         limit: limit on the amplification of each layer; None: no limit.
         share: share of the all-reduces, from 0 to below 1.
     """
+    return _cheapest(tree, relaxed_costs(costs, tree, limit, share))
+
+
+def relaxed_costs(
+    costs: CostTable, tree: Series, limit: float | None, share: float, work_price: float = 0.0
+) -> LimitedCosts:
+    """Returns costs whose sum is F + (1 - share) B + share S + work_price x GPU-seconds, as above.
+
+    The GPU-seconds are those of layers and transfers, and a plan's own are no fewer.
+    """
     side_by_side = sorted(_side_by_side(tree))
     counted = np.full((len(costs.graph.layers), 1), share)
     counted[side_by_side] = 0
@@ -92,7 +102,7 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
     # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where branches are compared, pass by pass, the
     # search takes both halves to count alike, so there each counts as the one in backward, which is less.
     transfers = 1 - share if side_by_side else 1 - share / 2
-    return _cheapest(tree, LimitedCosts(costs, limit, extra, transfers))
+    return LimitedCosts(costs, limit, extra, transfers, work_price=work_price)
 
 
 def least_sync(costs: CostTable) -> Floats:
@@ -108,7 +118,7 @@ def _time(plan: Placement) -> float:
 
 
 def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] | None = None) -> Placement:
-    return Placement(costs, options, starts or (0,) * len(options), overlap_sync=True)
+    return Placement(costs, options, starts or (0,) * len(options))
 
 
 def _cheapest(tree: Series, limited: LimitedCosts) -> tuple[Placement, float]:

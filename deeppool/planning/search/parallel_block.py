@@ -85,8 +85,7 @@ class BlockSolver:
 
     def _all(self, series: Series) -> PathTable:
         """Returns the ways through a model on all GPUs."""
-        slots = ((self.gpus, SAME_START),)
-        return PathTable(self._steps_of(series, INPUT, slots), self.fits(slots), self.budget)
+        return PathTable(self.steps(series), self.fits(((self.gpus, SAME_START),)), self.budget)
 
     def way(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> tuple[PathTable, int]:
         """Returns the ways through a branch up to its tail, in each slot, and the offset to add to their layers."""
@@ -138,6 +137,10 @@ class BlockSolver:
             fits = np.where(np.array(self.counts) <= widths[:, None], 0.0, np.inf)
             self._fits[slots] = fits[:, None, :]
         return self._fits[slots]
+
+    def steps(self, series: Series) -> list[tuple[Step, int]]:
+        """Returns the steps of a model on all GPUs, each with the offset to add to its layers."""
+        return self._steps_of(series, INPUT, ((self.gpus, SAME_START),))
 
     def _steps_of(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> list[tuple[Step, int]]:
         steps: list[tuple[Step, int]] = []
@@ -191,6 +194,10 @@ class BatchedStep:
         """Returns the best way, with its real price."""
         return self.parts[slot].settle(before, after)
 
+    def settled(self, slot: int) -> dict[tuple[int, int], PartialPlan]:
+        """Returns the ways that are evaluated, by the GPU counts of fork and join."""
+        return self.parts[slot].settled
+
     def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
         """Returns all ways within ``cap`` seconds that trade forward for backward."""
         return self.parts[slot].front(before, after, cap)
@@ -232,7 +239,7 @@ class BlockStep:
         self._entries = tuple((wide, max(entry, place)) for wide, place in self.division.slots)
         self._exits = tuple(max(exit_ or SAME_START, place) for _, place in self.division.slots)
         self.reaches = [self._reach(branch) for branch in block.branches]
-        self._settled: dict[tuple[int, int], PartialPlan] = {}
+        self.settled: dict[tuple[int, int], PartialPlan] = {}
         self.bounds = BlockBounds(self.division, self.reaches, self.own, self.own_parts, self.slack)
         tried = self.bounds.time.min(axis=0)
         self.lower: Floats
@@ -261,11 +268,8 @@ class BlockStep:
             inside = tuple((width, SAME_START) for width, _ in self._entries)
             tail = crossings.step(branch.tail, last, self.join, inside, self._exits)
             bound, least = moved + tail[0].lower, moved + tail[0].least[:, None, :]
-        spent = prices.spent(moved)
-        half = (moved - spent) / 2
-        halves = np.stack([half, half, spent], axis=1)
         total = shortest(way.lower, bound)
-        return BranchBounds(way, layers, moved, halves, tail, total, least.min(axis=1), prices.spent_share)
+        return BranchBounds(way, layers, moved, tail, total, least.min(axis=1), prices.spent_share, self.priced)
 
     def sharpen(self) -> None:
         """Bounds the passes by themselves too, for all GPU counts: worth its time once a pair of them needs it."""
@@ -299,16 +303,16 @@ class BlockStep:
     def settle(self, before: int, after: int) -> PartialPlan:
         """Returns the best lanes between two GPU counts, with their real price."""
         ends = before, after
-        if ends not in self._settled:
+        if ends not in self.settled:
             single = len(self.reaches) == 1 and self.exact and self.reaches[0].tail is None
             found = self._through(*ends) if single else BlockEvaluation(self, *ends).best()
-            self._settled[ends] = found
+            self.settled[ends] = found
             # What is not evaluated exactly keeps its bound; the search then uses the plan that was found.
             price = found.lower if self.exact else found.time
             if price > self.guess[ends] * (1 + ROUNDING):
                 self.guess[ends] = price
                 self.version += 1
-        return self._settled[ends]
+        return self.settled[ends]
 
     def _through(self, before: int, after: int) -> PartialPlan:
         """Returns the best way where there is one branch, as in a residual connection."""

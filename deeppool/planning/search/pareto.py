@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.base import cancellation
+from deeppool.planning.search.shortest_path import Choice, PartialPlan
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Choice = tuple[int, int]
-"""A layer and the index of its GPU count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +27,8 @@ class Front:
     """Seconds of each point."""
     work: Floats
     """GPU-seconds of each point."""
-    choices: tuple[Choice, ...] = ()
-    """Choices made by every point of this front."""
+    plan: tuple[PartialPlan, int] | None = None
+    """Choices behind every point of this front, and the offset to add to their layers."""
     parents: tuple[tuple["Front", "Front"], ...] = ()
     pair: Integers | None = None
     """Index into ``parents`` of the pair that each point is a sum of."""
@@ -47,26 +46,27 @@ class Front:
         stack: list[tuple[Front, int]] = [(self, point)]
         while stack:
             front, index = stack.pop()
-            yield from front.choices
+            if front.plan is not None:
+                made, layers = front.plan
+                yield from made.choices(layers)
             if front.pair is not None and front.first is not None and front.second is not None:
                 left, right = front.parents[front.pair[index]]
                 stack += [(left, int(front.first[index])), (right, int(front.second[index]))]
 
 
-def single(time: float, work: float, choices: tuple[Choice, ...] = ()) -> Front:
+def single(time: float, work: float, plan: tuple[PartialPlan, int] | None = None) -> Front:
     """Returns one point."""
-    return Front(np.array([time]), np.array([work]), choices)
+    return Front(np.array([time]), np.array([work]), plan)
 
 
 EMPTY_PLAN = single(0.0, 0.0)
 
 
-def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = (), most: int | None = None) -> Front:
+def combine(pairs: Sequence[tuple[Front, Front]], most: int | None = None) -> Front:
     """Returns the front of all sums of the first and the second of any pair.
 
     Args:
         pairs: alternatives; in each, both parts are done one after the other.
-        choices: made by all of them.
         most: points to keep at the most.
     """
     cancellation.check()
@@ -82,7 +82,7 @@ def combine(pairs: Sequence[tuple[Front, Front]], choices: tuple[Choice, ...] = 
     pair = np.searchsorted(starts, kept, side="right") - 1
     widths = np.array([len(b) for _, b in pairs])[pair]
     inner = kept - starts[pair]
-    return Front(time[kept], work[kept], choices, tuple(pairs), pair, inner // widths, inner % widths, factor)
+    return Front(time[kept], work[kept], None, tuple(pairs), pair, inner // widths, inner % widths, factor)
 
 
 def pareto_indices(time: Floats, work: Floats) -> Integers:
