@@ -53,14 +53,6 @@ def plan(
     network_model: NetworkOption = None,
     optimizer: OptimizerOption = "momentum",
     memory: MemoryOption = None,
-    overlap_sync: Annotated[
-        bool,
-        typer.Option(
-            "--overlap-sync",
-            help="Gradient all-reduces overlap the backward pass, without slowing it down. By default everything waits "
-            "for them, as in the paper. The limit always counts them in full.",
-        ),
-    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the plan (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -73,7 +65,7 @@ def plan(
 
     With the paper's algorithm: `deeppool plan … --search published`
 
-    With overlapped all-reduces: `deeppool plan … --overlap-sync`
+    In the paper's cost model, without overlap or buckets: `deeppool plan … --network-model paper`
     """
     from deeppool.cluster.cluster import find_cluster
     from deeppool.planning.planner import plan as make_plan
@@ -93,7 +85,6 @@ def plan(
         network_model=network_model,
         optimizer=optimizer,
         memory=bytes_per_gpu,
-        overlap_sync=overlap_sync,
     )
     show(found, as_json, lambda: f"{found.explain()}\n\n{found.explain_memory()}", output=output)
 

@@ -59,7 +59,7 @@ def plan_provenance(plan: Plan) -> str:
     """States what a plan's predicted times are based on."""
     far = len(plan.extrapolated_layers)
     note = f", {far} of {len(plan.layers)} extrapolated" if far else ""
-    overlap = "; all-reduces overlap the backward pass at no cost to it" if plan.overlap_sync else ""
+    overlap = "; all-reduces overlap the backward pass" if plan.overlap_sync else "; nothing overlaps the all-reduces"
     return (
         f"from {plan.provenance} layer times{note} ({escape(plan.device_name)}); "
         f"transfers computed from the links of {escape(plan.cluster.name)}{overlap}"

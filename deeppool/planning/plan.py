@@ -185,7 +185,7 @@ class Plan:
 
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
-        overlap = "all-reduces overlapping the backward pass, " if self.overlap_sync else ""
+        overlap = "" if self.overlap_sync else "all-reduces not overlapped, "
         text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "
             f"{format_seconds(self.iteration_time)} an iteration "

@@ -6,6 +6,9 @@ takes at least
 
     v(share, price) - price x w.
 
+Where the ways through all blocks are few, all of them are labels: the least sums of F + (1 - share) B + share S with so
+many GPU-seconds are then the bound.
+
 Each plan that a search finds is a point, timed with its real buckets. So are the best sums of the labels that the
 searches at one share evaluated (see ``label_sums``): they lie between the plans found at two prices. The largest ratio
 of a point's time to its bound is the factor that the frontier states; prices are added where that ratio is largest.
@@ -20,16 +23,16 @@ import numpy as np
 from deeppool.base import cancellation
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import decompose
+from deeppool.graph.series_parallel import NonSeriesParallel, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.label_sums import Plans, efficient_sums, plan_of
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import BOUND_SHARES, relaxed_costs, search_overlapping
 from deeppool.planning.search.parallel_block import BlockSolver
-from deeppool.planning.search.pareto import pareto_indices
+from deeppool.planning.search.pareto import Front, pareto_indices
 from deeppool.planning.search.search import SearchResult
-from deeppool.planning.search.shortest_path import Edge, PartialPlan, Step
+from deeppool.planning.search.shortest_path import Budget, Edge, ExhaustedError, PartialPlan, Step
 
 PRICES = 16
 """Most prices to try at each share."""
@@ -37,6 +40,10 @@ GOOD_FACTOR = 1.01
 """Factor at which no more prices are tried."""
 SUMS = 150
 """Sums of labels that become points, at each share."""
+MOST_SUMS = 20_000
+"""Most sums of labels at any layer, where all labels are known."""
+MOST_PAIRS = 5_000
+"""Pairs of ways to try for all labels of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,11 @@ class PriceSweep:
         first = self._point((fastest.choices, fastest.starts))
         self.bounds.append(Bound(0.0, first.time / optimality_factor(fastest.optimality)))
         self._point(((0,) * len(costs.graph.layers),) * 2)
-        self._sweep()
+        self.stairs: list[tuple[Floats, Floats]] = []
+        """Least seconds, and the GPU-seconds that take as many, both as arrays."""
+        shares = self._shares()
+        if not self._sum_all(shares):
+            self._sweep(shares)
 
     def efficient(self) -> list[Point]:
         """Returns the plans that no other one beats in time and GPU-seconds, the fastest first."""
@@ -91,16 +102,48 @@ class PriceSweep:
 
     def bound(self, work: float) -> float:
         """Returns seconds that no plan with at most ``work`` GPU-seconds can beat."""
-        return max(bound.least - (bound.price * work if bound.price else 0.0) for bound in self.bounds)
+        least = max(bound.least - (bound.price * work if bound.price else 0.0) for bound in self.bounds)
+        for time, spent in self.stairs:
+            within = int(np.searchsorted(-spent, -work * (1 + ROUNDING)))
+            least = max(least, float(time[within]) if within < len(time) else 0.0)
+        return least
 
     def factors(self, points: list[Point]) -> Floats:
         """Returns, per efficient plan, how much faster one may be with fewer GPU-seconds than the plan before it."""
         before = [math.inf, *(point.work for point in points[:-1])]
         return np.array([point.time / self.bound(work) for point, work in zip(points, before, strict=True)])
 
-    def _sweep(self) -> None:
-        """Searches at prices where the factor is worst, at no share of the all-reduces and at the best one."""
-        shares = [SharedSearches(share, [{} for _ in self.tree.layers]) for share in self._shares()]
+    def _sum_all(self, shares: list[float]) -> bool:
+        """Sums all labels, where these are few; returns whether they are."""
+        if any(isinstance(part, NonSeriesParallel) for part in parts_of(self.tree)):
+            return False
+        for share in shares:
+            solver = BlockSolver(relaxed_costs(self.costs, self.tree, None, share, 1.0))
+            solver.budget = Budget(MOST_PAIRS)
+            steps = solver.steps(self.tree)
+            try:
+                front = efficient_sums(
+                    steps,
+                    solver.prices,
+                    lambda position, before, after, steps=steps: steps[position][0].front(0, before, after, math.inf),
+                    MOST_SUMS,
+                )
+            except ExhaustedError:
+                return False
+            if front.factor > 1 or not solver.complete:
+                return False
+            self.stairs.append((front.time, front.work))
+            self._add(front)
+        return True
+
+    def _add(self, front: Front) -> None:
+        """Times the plans of a front, at most SUMS of them."""
+        for index in np.unique(np.linspace(0, len(front) - 1, SUMS).astype(int)).tolist():
+            self._point(plan_of(front, index))
+
+    def _sweep(self, shares_to_try: list[float]) -> None:
+        """Searches at prices where the factor is worst, at each share of the all-reduces."""
+        shares = [SharedSearches(share, [{} for _ in self.tree.layers]) for share in shares_to_try]
         for _ in range(PRICES):
             points = self.efficient()
             factors = self.factors(points)
@@ -110,7 +153,8 @@ class PriceSweep:
             for searches in shares:
                 self._search(searches, price)
         for searches in shares:
-            self._add_sums(searches)
+            if searches.points:
+                self._add_sums(searches)
 
     def _shares(self) -> list[float]:
         """Returns no share, and the one whose bound of the fastest plan is best where that is a better one."""
@@ -176,9 +220,7 @@ class PriceSweep:
                 yield step.settle(0, before, after)
             yield from searches.labels[position].get((before, after), {}).values()
 
-        front = efficient_sums(steps, prices, labels, SUMS)
-        for index in range(len(front)):
-            self._point(plan_of(front, index))
+        self._add(efficient_sums(steps, prices, labels, SUMS))
 
 
 def settle_near(step: Step, before: int, after: int) -> None:
