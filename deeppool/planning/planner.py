@@ -150,9 +150,15 @@ def frontier(
     is at least 1; of the points below that, where layers gain more than they cost, ``plan`` takes the fastest
     under 1.
     """
-    model = memory_model(profile, global_batch, optimizer)
-    cluster = cluster_with_memory(cluster, memory, model)
-    costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
+    cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
+    return frontier_from_costs(
+        profile, cost_table(profile, cluster, global_batch, gpu_counts, network_model), optimizer=optimizer
+    )
+
+
+def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimizer = "momentum") -> Frontier:
+    """Returns the frontier of costs that are already known; see :func:`frontier`."""
+    model, cluster = memory_model(profile, costs.global_batch, optimizer), costs.network.cluster
     started = time.perf_counter()
     efficient = efficient_plans(costs)
     search_time = time.perf_counter() - started
@@ -175,7 +181,7 @@ def frontier(
         model=profile.graph.model,
         cluster=cluster,
         gpus=cluster.gpus,
-        global_batch=global_batch,
+        global_batch=costs.global_batch,
         layers=tuple(layer.name for layer in layers),
         single_gpu_iteration_time=costs.single_gpu_time,
         data_parallel_iteration_time=data_parallel_time(costs),

@@ -14,9 +14,9 @@ from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import plan
 from tests.execution.gradient_rank import make_batch, make_model
 from tests.execution.training_rank import Rule, training
+from tests.planning.searched import plan
 from tests.strategies import profile_from_times
 
 BATCH = 6

@@ -15,10 +15,10 @@ from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
 from deeppool.planning.evaluate.schedule import order_of, schedule
-from deeppool.planning.planner import plan
 from tests.execution import emulated_rank
 from tests.execution.gradient_rank import make_batch, make_model
 from tests.execution.training_rank import Rule, training
+from tests.planning.searched import plan
 from tests.ranks import run_ranks
 from tests.sampling import examples
 from tests.strategies import (

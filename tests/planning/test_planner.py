@@ -18,11 +18,11 @@ from deeppool.graph.series_parallel import ParallelBlock, layers_of
 from deeppool.planning import assembly
 from deeppool.planning.evaluate.alternatives import alternative_costs
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import plan
 from deeppool.planning.report.explain import reason
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.units import format_seconds
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import (
     make_graph,

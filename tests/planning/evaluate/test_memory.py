@@ -13,7 +13,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import LayerGraph
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import frontier, plan
+from tests.planning.searched import frontier, plan
 from tests.sampling import examples
 from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.execution.stages import stages_of
-from deeppool.planning.planner import plan
 from deeppool.planning.replanning.profile_correction import correct_profile
 from deeppool.records.run_record import StageTimes
 from tests.figures.records import run_of
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import BATCH_SIZES, make_graph, make_profile, problems, profile_from_times, repeating_profiles
 

@@ -14,7 +14,6 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link, find_cluster
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.planner import plan
 from deeppool.planning.replanning import replan as module
 from deeppool.planning.replanning.replan import costs_for_replan, replan
 from deeppool.records import files
@@ -22,6 +21,7 @@ from tests.costs.test_table import with_times_scaled
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.replanning.test_profile_correction import run_with
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import (
     make_graph,

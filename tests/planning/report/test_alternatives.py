@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.errors import InvalidValueError
-from deeppool.planning.planner import plan
 from deeppool.planning.report.alternatives import CountCost, alternatives_of
 from deeppool.planning.report.explain import reason
 from deeppool.records import files
 from tests.figures.records import two_layer_plan
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, places_of
+from tests.planning.searched import plan
 from tests.planning.test_planner import small_plan
 from tests.sampling import examples
 from tests.strategies import problems

@@ -12,11 +12,11 @@ from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.memory import MemoryUse
-from deeppool.planning.planner import plan
 from deeppool.planning.report.diff import RequestChange, TotalChange, diff
 from deeppool.records import files
 from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.planning.search.test_search import LIMITS
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import problems
 

@@ -13,13 +13,13 @@ from deeppool.base import serialization
 from deeppool.base.cancellation import Cancellation
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import PlanError, RunCancelledError
-from deeppool.planning.planner import frontier, plan
 from deeppool.planning.search import frontier as planning_frontier
 from deeppool.planning.search import labels
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.pareto import EMPTY_PLAN, Front, combine, single
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition
+from tests.planning.searched import frontier, plan
 from tests.sampling import examples
 from tests.strategies import make_graph, problems, profile_from_times, series_parallel_graphs, tangled_graphs
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from deeppool.graph.series_parallel import ParallelBlock, parts_of
-from deeppool.planning.planner import frontier, plan
 from deeppool.planning.search.optimality import optimality_factor
 from tests.planning.random_problems import random_problem
 from tests.planning.search.label_reference import LabelReference
 from tests.planning.search.test_search import Definition
+from tests.planning.searched import frontier, plan
 from tests.sampling import STRESS
 
 GRAPHS = 300 if STRESS else 12

@@ -14,11 +14,11 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.planner import plan
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.search import search
 from tests.planning.evaluate.test_memory import Count, graphs_with_memory
 from tests.planning.search.test_search import ROUNDING, Definition, counts_of
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import (
     chain_graphs,

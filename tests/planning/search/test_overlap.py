@@ -16,7 +16,6 @@ from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
 from deeppool.graph.series_parallel import ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import plan
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search import flow_shop, overlap
 from deeppool.planning.search.flow_shop import fastest_in_sequence
@@ -26,6 +25,7 @@ from deeppool.simulation.plan.simulate import simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_frontier import factor
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, few_partitions, places_of
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import (
     contested_problems,

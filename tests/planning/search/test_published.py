@@ -16,11 +16,11 @@ from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError
 from deeppool.graph.series_parallel import NonSeriesParallel, decompose
 from deeppool.planning.plan import Plan, PublishedClaim
-from deeppool.planning.planner import plan
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.published import merge, new_set_terms, search_published
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import (
     chain_graphs,

@@ -13,12 +13,12 @@ import pytest
 
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.planner import plan
 from deeppool.planning.search import parallel_block
 from deeppool.planning.search.shortest_path import PathTable
 from deeppool.simulation.plan.simulate import Simulation, simulate
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition, places_of
+from tests.planning.searched import plan
 from tests.sampling import STRESS
 
 GRAPHS = 100_000 if STRESS else 100

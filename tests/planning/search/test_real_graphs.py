@@ -16,11 +16,11 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.planning import assembly
-from deeppool.planning.planner import plan
 from deeppool.simulation.plan.simulate import simulate
 from examples.u_net import u_net
 from tests.planning.random_problems import BATCH_SIZES, random_measurement
 from tests.planning.search.test_random_graphs import check_baselines, check_clock, check_gpus, check_limit, factor
+from tests.planning.searched import plan
 from tests.strategies import make_profile
 
 LIMITS = (None, 1.0, 1.5, 4.0)

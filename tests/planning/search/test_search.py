@@ -15,13 +15,13 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
-from deeppool.planning.planner import frontier, plan
 from deeppool.planning.search import gpu_partition
 from deeppool.planning.search.frontier import efficient_plans
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement
 from deeppool.simulation.plan.simulate import simulate
+from tests.planning.searched import frontier, plan
 from tests.sampling import examples
 from tests.strategies import (
     BATCH_SIZES,

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
-from deeppool.planning.planner import plan
 from deeppool.planning.studies.collocation_tradeoff import share
 from deeppool.records import files
 from deeppool.simulation.cluster import job_costs
@@ -16,6 +15,7 @@ from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import TraceJob, single_foreground_trace
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.simulate import simulate
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.simulation.cluster.random_traces import random_trace
 from tests.strategies import contested_problems, make_graph, profile_from_times

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
-from deeppool.planning.planner import plan
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.measure.sampling import spread, typical
 from deeppool.records import files
 from deeppool.simulation.plan.conditions import Conditions, profiled_conditions
 from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of, two_layer_plan
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.simulation.cluster.reference_chain import iteration_time
 from tests.strategies import chain_graphs, contested_problems, make_graph, problems, profile_from_times

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from deeppool.base.timeline import Span
 from deeppool.planning.evaluate.schedule import exposed_syncs, order_of, schedule
-from deeppool.planning.planner import plan
 from deeppool.simulation.plan.simulate import replay, simulate
 from tests.figures.records import layer, plan_of
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import problems, waiting
 

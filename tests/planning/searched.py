@@ -1,0 +1,50 @@
+"""Plans and frontiers with or without overlap, by any network model; without, the search adds up all seconds."""
+
+from dataclasses import replace
+
+from deeppool.planning import planner
+from deeppool.planning.evaluate.memory import memory_model
+from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
+
+
+def costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimizer, overlap_sync):
+    """Costs of a request."""
+    cluster = cluster_with_memory(cluster, memory, memory_model(profile, batch, optimizer))
+    return replace(cost_table(profile, cluster, batch, gpu_counts, network_model), overlap=overlap_sync)
+
+
+def plan(
+    profile,
+    cluster,
+    batch,
+    limit=None,
+    *,
+    limit_scope="layer",
+    search="exact",
+    gpu_counts="powers",
+    network_model=None,
+    optimizer="momentum",
+    memory=None,
+    overlap_sync=False,
+):
+    """As ``deeppool.plan``, and whether all-reduces overlap."""
+    costs = costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimizer, overlap_sync)
+    check_limit(limit)
+    check_search(search, limit_scope)
+    return planner.plan_from_costs(profile, costs, limit, limit_scope, search=search, optimizer=optimizer)
+
+
+def frontier(
+    profile,
+    cluster,
+    batch,
+    *,
+    gpu_counts="powers",
+    network_model=None,
+    optimizer="momentum",
+    memory=None,
+    overlap_sync=False,
+):
+    """As ``deeppool.frontier``, and whether all-reduces overlap."""
+    costs = costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimizer, overlap_sync)
+    return planner.frontier_from_costs(profile, costs, optimizer=optimizer)
