@@ -13,6 +13,9 @@ label_bundle         labels of several branches together
 local_search         regions that are not series-parallel
 overlap              the fastest plan whose all-reduces overlap the backward pass
 flow_shop            exact overlap for layers in sequence
+price_sweep          efficient plans whose all-reduces overlap the backward pass
+as_run               the fastest of them that fits into the memory of a GPU
+label_sums           efficient sums of labels along a model
 frontier             every efficient plan, and the search under a limit on the iteration
 frontier_dp          efficient labels of each part of a model
 labels               labels as arrays of seconds and GPU-seconds

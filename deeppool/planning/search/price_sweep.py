@@ -198,7 +198,7 @@ class PriceSweep:
                 continue
             work = points[index - 1].work
             best = max(self.bounds, key=lambda bound: bound.least - bound.price * work).price
-            # The price at which both neighbours of a jump would be equally good.
+            # The price at which both plans of a jump would be equally good.
             here, there = points[index - 1], points[index]
             slope = (there.time - here.time) / (here.work - there.work)
             around = [price for price in tried if abs(math.log((price + 1e-30) / (slope + 1e-30))) < TOLERANCE + 1e-3]

@@ -19,7 +19,6 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
-from deeppool.planning.planner import plan
 from deeppool.planning.request import check_batch, check_limit, gpu_counts_to_search
 from deeppool.planning.search.search import search
 from deeppool.planning.studies.scaling_record import (
@@ -178,7 +177,7 @@ class _Site:
             gpu_seconds, widest = iteration * self.gpus, self._per_gpu_batch(batch)
         else:
             limit = self.job.amplification_limit
-            found = plan(self.job.profile, self.network.cluster, batch, limit, network_model=self.job.network_model)
+            found = plan_from_costs(self.job.profile, self._costs(batch), limit, "layer")
             iteration, optimality, gpu_seconds = found.iteration_time, found.optimality, found.gpu_seconds
             # A limit is relative to one GPU, which then holds the whole batch.
             fewest = min(layer.gpu_count for layer in found.layers) if limit is None else 1
@@ -251,9 +250,11 @@ class _Site:
     def _iteration_time(self, batch: int, parallelism: Parallelism) -> float:
         if parallelism == "data-parallel":
             return self.job.compute(self._per_gpu_batch(batch)) + self.sync
+        return search(self._costs(batch), self.job.amplification_limit).iteration_time
+
+    def _costs(self, batch: int) -> CostTable:
         check_batch(self.gpus, batch)
-        costs = price(self.job.profile, self.network, batch, self.counts)
-        return search(costs, self.job.amplification_limit).iteration_time
+        return replace(price(self.job.profile, self.network, batch, self.counts), overlap=False)
 
     def _per_gpu_batch(self, batch: int) -> int:
         """Returns the samples of the largest shard."""
