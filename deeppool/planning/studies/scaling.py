@@ -12,12 +12,12 @@ assumes. Nothing overlaps, and the memory of a GPU is no limit here.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
-from deeppool.costs.table import price
+from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
 from deeppool.planning.request import check_batch, check_limit, gpu_counts_to_search
 from deeppool.planning.search.search import search

@@ -74,6 +74,7 @@ def placements(shape, number):
     request = problem.profile, problem.cluster, problem.global_batch
     definition = Definition(*request)
     costs = price(problem.profile, Network(problem.cluster), problem.global_batch, tuple(definition.gpu_counts))
+    costs = replace(costs, overlap=False)
     found = search(costs, rng.choice([None, 1.5, 4.0]))
     made = Placement(costs, found.choices, found.starts)
     layer = rng.randrange(len(found.choices))
@@ -114,7 +115,7 @@ def test_the_iteration_time_with_overlap_is_that_of_the_events(shape):
     shorter = 0
     for number in range(20):
         definition, made, _, _ = placements(shape, number)
-        overlapping = replace(made, overlap_sync=True)
+        overlapping = replace(made, costs=replace(made.costs, overlap=True))
         events, _ = iteration_with_overlap(definition, places(overlapping))
         assert overlapping.iteration_time == pytest.approx(events, rel=1e-9)
         shorter += overlapping.iteration_time < made.iteration_time * (1 - 1e-9)

@@ -123,7 +123,7 @@ def test_any_assignment_is_timed_as_its_events_are(problem, random):
     for assignment in random.sample(assignments, min(5, len(assignments))):
         places = [place for _, place in assignment]
         options = tuple(costs.gpu_counts.index(count) for count, _ in places)
-        placed = Placement(costs, options, tuple(start for _, start in places), overlap_sync=True)
+        placed = Placement(costs, options, tuple(start for _, start in places))
         end, all_reduces = iteration_with_overlap(definition, places)
         assert placed.schedule.iteration_time == pytest.approx(end, rel=1e-9)
         for layer, (start, _) in all_reduces.items():

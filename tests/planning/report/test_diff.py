@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import PlanError
@@ -146,7 +147,7 @@ def test_every_option_of_a_plan_is_compared():
         overlap_sync=True,
         optimizer="adam",
     )
-    assert set(inspect.signature(plan).parameters) <= {item.name for item in diff(before, after).request}
+    assert set(inspect.signature(dp.plan).parameters) <= {item.name for item in diff(before, after).request}
 
 
 def test_memory_of_the_fullest_gpu_is_compared():

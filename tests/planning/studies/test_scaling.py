@@ -12,12 +12,12 @@ from benchmarks.planner.a100_profiles import read_profile
 from deeppool.base import serialization
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, MissingStepsError
-from deeppool.planning.planner import plan
 from deeppool.planning.studies.scaling import BANDWIDTHS, GPU_COUNTS, full_bisection, scaling
 from deeppool.planning.studies.scaling_record import PARALLELISMS, STRATEGIES, ScalingStudy
 from deeppool.planning.studies.steps_to_accuracy import NAMED, CriticalBatch, FixedSamples, StepsTable
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bit_rate
+from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import make_graph, profile_from_times, profiles
 
