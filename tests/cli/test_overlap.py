@@ -1,4 +1,4 @@
-"""``deeppool plan --overlap-sync``: plans in which all-reduces overlap the backward pass."""
+"""``deeppool plan``: all-reduces overlap the backward pass, unless the network model is the paper's."""
 
 import json
 import sys
@@ -30,25 +30,18 @@ def run(
     return int(end.value.code or 0), output.out, output.err
 
 
-def test_plan_and_its_simulation_overlap_when_asked(capsys, monkeypatch, profile_file, tmp_path):
+@pytest.mark.parametrize("more", [(), ("--limit-scope", "iteration", "--amplification-limit", "2")])
+def test_plan_and_its_simulation_overlap(capsys, monkeypatch, profile_file, tmp_path, more):
     file = tmp_path / "plan.json"
-    code, out, _ = run(capsys, monkeypatch, "plan", profile_file, *PLAN, "--overlap-sync", "-o", file)
+    code, out, _ = run(capsys, monkeypatch, "plan", profile_file, *PLAN, *more, "-o", file)
     made = json.loads(out)
     assert (code, made["overlap_sync"]) == (0, True)
-    assert made["iteration_time"] == dp.plan(dp.load(profile_file), 4, 8, overlap_sync=True).iteration_time
+    limit, scope = (2.0, "iteration") if more else (None, "layer")
+    assert made["iteration_time"] == dp.plan(dp.load(profile_file), 4, 8, limit, limit_scope=scope).iteration_time
     code, out, _ = run(capsys, monkeypatch, "simulate", file, "--json")
     assert (code, json.loads(out)["iteration_time"]) == (0, pytest.approx(made["iteration_time"]))
 
 
-def test_nothing_overlaps_unless_asked(capsys, monkeypatch, profile_file):
-    _, out, _ = run(capsys, monkeypatch, "plan", profile_file, *PLAN)
+def test_nothing_overlaps_in_the_papers_model(capsys, monkeypatch, profile_file):
+    _, out, _ = run(capsys, monkeypatch, "plan", profile_file, *PLAN, "--network-model", "paper")
     assert json.loads(out)["overlap_sync"] is False
-
-
-def test_a_limit_on_the_iteration_is_refused_in_one_line(capsys, monkeypatch, profile_file):
-    code, out, err = run(
-        capsys, monkeypatch, "plan", profile_file, *PLAN, "--overlap-sync", "--limit-scope", "iteration"
-    )
-    assert (code, out) == (1, "")
-    assert err.startswith("error: overlap_sync needs limit_scope 'layer'")
-    assert err.count("\n") == 1

@@ -84,7 +84,8 @@ def test_a_plan_is_replayed_and_says_what_it_leans_on():
     plan = two_layer_plan()
     assert list(drawn_spans(figures.timeline(plan))) == list(drawn_spans(figures.timeline(simulate(plan))))
     assert headings(figures.timeline(plan)) == [
-        "<b>predicted</b> from measured layer times (Test CPU); transfers computed from the links of dgx-a100; nothing overlaps the all-reduces"
+        "<b>predicted</b> from measured layer times (Test CPU); transfers computed from the links of "
+        "dgx-a100; nothing overlaps the all-reduces"
         "<br>tiny, batch 64, limit 2: 46 ms, foreground holds 76 % of GPU time"
     ]
 

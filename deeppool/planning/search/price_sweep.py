@@ -15,8 +15,9 @@ of a point's time to its bound is the factor that the frontier states; prices ar
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -29,10 +30,10 @@ from deeppool.planning.search.label_sums import Plans, efficient_sums, plan_of
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import BOUND_SHARES, relaxed_costs, search_overlapping
-from deeppool.planning.search.parallel_block import BlockSolver
+from deeppool.planning.search.parallel_block import BatchedStep, BlockSolver
 from deeppool.planning.search.pareto import Front, pareto_indices
 from deeppool.planning.search.search import SearchResult
-from deeppool.planning.search.shortest_path import Budget, Edge, ExhaustedError, PartialPlan, Step
+from deeppool.planning.search.shortest_path import Budget, ExhaustedError, PartialPlan, Step
 
 PRICES = 16
 """Most prices to try at each share."""
@@ -110,7 +111,7 @@ class PriceSweep:
 
     def factors(self, points: list[Point]) -> Floats:
         """Returns, per efficient plan, how much faster one may be with fewer GPU-seconds than the plan before it."""
-        before = [math.inf, *(point.work for point in points[:-1])]
+        before = [math.inf, *(point.work * (1 - TOLERANCE) for point in points[:-1])]
         return np.array([point.time / self.bound(work) for point, work in zip(points, before, strict=True)])
 
     def _sum_all(self, shares: list[float]) -> bool:
@@ -122,12 +123,7 @@ class PriceSweep:
             solver.budget = Budget(MOST_PAIRS)
             steps = solver.steps(self.tree)
             try:
-                front = efficient_sums(
-                    steps,
-                    solver.prices,
-                    lambda position, before, after, steps=steps: steps[position][0].front(0, before, after, math.inf),
-                    MOST_SUMS,
-                )
+                front = efficient_sums(steps, solver.prices, partial(_every_way, steps), MOST_SUMS)
             except ExhaustedError:
                 return False
             if front.factor > 1 or not solver.complete:
@@ -178,7 +174,7 @@ class PriceSweep:
         for layer, known, (step, layers) in zip(
             self.tree.layers, searches.labels, solver.steps(self.tree), strict=True
         ):
-            if not isinstance(step, Edge):
+            if isinstance(step, BatchedStep):
                 settle_near(step, fork, plan[0][layer])
                 for ends, label in step.settled(0).items():
                     keep(known.setdefault(ends, {}), label, layers, price)
@@ -200,7 +196,7 @@ class PriceSweep:
             best = max(self.bounds, key=lambda bound: bound.least - bound.price * work).price
             # The price at which both plans of a jump would be equally good.
             here, there = points[index - 1], points[index]
-            slope = (there.time - here.time) / (here.work - there.work)
+            slope = float((there.time - here.time) / (here.work - there.work))
             around = [price for price in tried if abs(math.log((price + 1e-30) / (slope + 1e-30))) < TOLERANCE + 1e-3]
             if slope > 0 and not around:
                 return slope
@@ -216,11 +212,15 @@ class PriceSweep:
 
         def labels(position: int, before: int, after: int) -> Iterator[PartialPlan]:
             step, _ = steps[position]
-            if isinstance(step, Edge):
+            if not isinstance(step, BatchedStep):
                 yield step.settle(0, before, after)
             yield from searches.labels[position].get((before, after), {}).values()
 
         self._add(efficient_sums(steps, prices, labels, SUMS))
+
+
+def _every_way(steps: Sequence[tuple[Step, int]], position: int, before: int, after: int) -> list[PartialPlan]:
+    return steps[position][0].front(0, before, after, math.inf)
 
 
 def settle_near(step: Step, before: int, after: int) -> None:

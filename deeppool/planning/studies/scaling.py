@@ -19,6 +19,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
+from deeppool.planning.planner import plan_from_costs
 from deeppool.planning.request import check_batch, check_limit, gpu_counts_to_search
 from deeppool.planning.search.search import search
 from deeppool.planning.studies.scaling_record import (

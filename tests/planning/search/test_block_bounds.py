@@ -3,6 +3,7 @@
 import math
 import random
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -22,26 +23,32 @@ from tests.strategies import BATCH_SIZES, make_graph, make_profile
 
 GRAPHS = 200
 LIMITS = (None, 4.0, 1.5)
+PRICES = (0.0, 0.3)
+"""Of a GPU-second, in seconds."""
 SIZES = ((5, 4), (6, 2), (7, 2), (5, 3))
 """Layers and the most GPUs; all assignments are some thousands."""
 
 
-def solved_block(definition, position, limit):
+def solved_block(definition, position, limit, work_price=0.0):
     """Returns the parallel block before a layer of the model's series, solved on all GPUs."""
     cluster, tree = definition.cluster, definition.tree
     costs = price(definition.profile, Network(cluster), definition.batch, tuple(definition.gpu_counts))
+    costs = replace(costs, overlap=False)
     fork = tree.layers[position - 1] if position else INPUT
-    step, _ = BlockSolver(LimitedCosts(costs, limit)).step(
+    step, _ = BlockSolver(LimitedCosts(costs, limit, work_price=work_price)).step(
         tree.blocks[position], fork, tree.layers[position], ((cluster.gpus, SAME_START),)
     )
     return step.crossing(0)
 
 
 def least_seconds(definition, position, limits):
-    """Per limit and GPU counts of fork and join: the least seconds in all, forward and backward, of all assignments."""
+    """Least seconds of all assignments per limit, price of a GPU-second, and GPU counts of fork and join.
+
+    In all with the price of the GPU-seconds, forward, backward, and that price.
+    """
     tree, counts = definition.tree, definition.gpu_counts
     block, join = tree.blocks[position], tree.layers[position]
-    least = defaultdict(lambda: np.full(3, math.inf))
+    least = defaultdict(lambda: np.full(4, math.inf))
     for assignment in definition.assignments(tree, 0, definition.cluster.gpus):
         places = [place for _, place in sorted(assignment)]
         seconds = [definition._time(layer, places) for layer in range(len(places))]
@@ -50,11 +57,13 @@ def least_seconds(definition, position, limits):
         passes = [definition._walk(block, places, once.__getitem__) + once[join] for once in (forward, backward)]
         before = counts.index(places[tree.layers[position - 1]][0]) if position else 0
         amplified = definition.amplifications(places)
-        worst = max(amplified[layer] for layer in (*layers_of(block), join))
-        for limit in limits:
+        inside = (*layers_of(block), join)
+        worst = max(amplified[layer] for layer in inside)
+        work = sum(total[layer] * places[layer][0] for layer in inside)
+        for limit, each in product(limits, PRICES):
             if limit is None or worst <= limit * (1 + 1e-9):
-                key = limit, before, counts.index(places[join][0])
-                least[key] = np.minimum(least[key], [sum(passes), *passes])
+                key = limit, each, before, counts.index(places[join][0])
+                least[key] = np.minimum(least[key], [sum(passes) + each * work, *passes, each * work])
     return least
 
 
@@ -64,22 +73,22 @@ def test_no_assignment_takes_less_than_its_bounds(shape):
     raised = 0
     for number in range(GRAPHS):
         rng = random.Random(f"bounds {shape} {number}")
-        each = {"shape": shape, "most_per_node": 4}
-        problem = one_pass_problem(number) if shape == "one pass" else random_problem(rng, *rng.choice(SIZES), **each)
+        drawn = {"shape": shape, "most_per_node": 4}
+        problem = one_pass_problem(number) if shape == "one pass" else random_problem(rng, *rng.choice(SIZES), **drawn)
         definition = Definition(problem.profile, problem.cluster, problem.global_batch)
         for position, block in enumerate(definition.tree.blocks):
             if not isinstance(block, ParallelBlock):
                 continue
             least = least_seconds(definition, position, LIMITS)
-            for limit in LIMITS:
-                crossing = solved_block(definition, position, limit)
+            for limit, each in product(LIMITS, PRICES):
+                crossing = solved_block(definition, position, limit, each)
                 first = crossing.lower.copy()
                 crossing.sharpen()
                 assert (crossing.lower >= first).all()
                 raised += (crossing.lower > first * (1 + 1e-9)).any()
                 for before, after in product(*map(range, first.shape)):
                     bounds = np.array([crossing.lower[before, after], *crossing.passes[:, before, after]])
-                    best = least[limit, before, after]
+                    best = least[limit, each, before, after]
                     # A pass is a difference of sums, so it is as exact as the sum is.
                     assert (bounds <= best + 1e-12 * best[0]).all(), (number, limit, before, after)
     assert raised > GRAPHS / 20
@@ -104,4 +113,4 @@ def test_a_branch_that_goes_forward_and_one_that_goes_backward_do_not_pass_each_
         assert first == pytest.approx(18e-3 if len(lanes) == 1 else 10e-3, abs=1e-4)
     crossing.sharpen()
     assert crossing.bounds.time[:, 0, 0] == pytest.approx(np.full(len(arrangements), 18e-3), abs=1e-4)
-    assert crossing.passes[:, 0, 0] == pytest.approx([10e-3, 8e-3], abs=1e-4)
+    assert crossing.passes[:, 0, 0] == pytest.approx([10e-3, 8e-3, 0.0], abs=1e-4)
