@@ -6,7 +6,9 @@ from typing import Literal
 
 from deeppool.base.sharing import Policy, Sharing
 from deeppool.cluster.cluster import Cluster
+from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan as make_plan
 from deeppool.planning.studies.collocation_tradeoff import share
@@ -100,6 +102,7 @@ def three_scenarios(
     harvest_of_idle: float = 1.0,
     interference: Interference | None = None,
     policy: Policy | Sharing = "priority",
+    network_model: NetworkModel | None = None,
 ) -> ThreeScenarios:
     """Simulates a foreground data parallel, burst parallel, and burst parallel with background jobs.
 
@@ -117,6 +120,7 @@ def three_scenarios(
         harvest_of_idle: the share of a foreground's gaps that a background gets, where interference is not given.
         interference: measured between kernels; None: backgrounds cost the foreground nothing.
         policy: name of the sharing mechanisms of backgrounds, where interference is given.
+        network_model: as for :func:`deeppool.plan`, for data parallelism too.
 
     Raises:
         InvalidValueError: a loss that is not a share of 1; others as for :func:`deeppool.share`.
@@ -133,9 +137,11 @@ def three_scenarios(
         background,
         background_batch=background_batch,
         harvest_of_idle=harvest_of_idle,
+        network_model=network_model,
     )
-    chosen = _plan(shared, profile, foreground_loss)
-    sources: dict[str, Source] = {"profile": profile, "background": background, "plan": chosen}
+    chosen = _plan(shared, profile, foreground_loss, network_model)
+    everywhere = data_parallel_plan(profile, cluster, global_batch, network_model=network_model)
+    sources: dict[str, Source] = {"data parallel": everywhere, "background": background, "plan": chosen}
 
     def simulate(source: str, strategy: ClusterStrategy, beside: bool) -> ClusterSimulation:
         trace = single_foreground_trace(
@@ -157,7 +163,7 @@ def three_scenarios(
         )
 
     simulated: dict[ScenarioName, ClusterSimulation] = {
-        "DP": simulate("profile", "data-parallel", beside=False),
+        "DP": simulate("data parallel", "burst-parallel", beside=False),
         "BP": simulate("plan", "burst-parallel", beside=False),
         "BP + Col": simulate("plan", "collocated", beside=True),
     }
@@ -179,13 +185,20 @@ def three_scenarios(
     )
 
 
-def _plan(shared: SharedCluster, profile: Profile, foreground_loss: float) -> Plan:
+def _plan(shared: SharedCluster, profile: Profile, foreground_loss: float, network_model: NetworkModel | None) -> Plan:
     fastest = shared.points[0].speedup
     # A search that is bounded may have no plan as fast as data parallelism.
     least = max((1 - foreground_loss) * fastest, min(fastest, shared.data_parallel_partitions[-1].speedup))
     point = shared.highest_throughput(least).point
     cluster = replace(shared.cluster, gpus=point.gpus)
-    return make_plan(profile, cluster, shared.global_batch, point.amplification_limit, limit_scope="iteration")
+    return make_plan(
+        profile,
+        cluster,
+        shared.global_batch,
+        point.amplification_limit,
+        limit_scope="iteration",
+        network_model=network_model,
+    )
 
 
 def _without_backgrounds(trace: WorkloadTrace) -> WorkloadTrace:

@@ -84,9 +84,7 @@ class LabelBundle:
         )
 
 
-EMPTY_PLAN = LabelBundle(
-    np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1, dtype=bool), [()]
-)
+EMPTY_PLAN = LabelBundle(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1, dtype=bool), [()])
 """One way that takes no time."""
 NO_LABELS = EMPTY_PLAN.keep(np.array([], dtype=np.intp))
 

@@ -57,7 +57,6 @@ class LabelSet:
 
     def keep(self, rows: Integers) -> "LabelSet":
         """Returns some of the rows."""
-        trace = self.trace
         return LabelSet(
             self.before[rows],
             self.after[rows],
@@ -66,7 +65,7 @@ class LabelSet:
             self.moved[rows],
             self.work[rows],
             self.lower[rows],
-            lambda row: trace(int(rows[row])),
+            PickedRows.of(self).pick(rows),
         )
 
     def elsewhere(self, layers: int, start: int = 0) -> "LabelSet":
@@ -79,15 +78,45 @@ class LabelSet:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PickedRows:
+    """Trace of rows of several label sets, however often rows were picked and put together."""
+
+    traces: tuple[Trace, ...]
+    which: Integers
+    """Index into ``traces``, per row."""
+    rows: Integers
+    """Row there."""
+
+    @staticmethod
+    def of(labels: LabelSet) -> "PickedRows":
+        """Returns the trace of a label set."""
+        if isinstance(labels.trace, PickedRows):
+            return labels.trace
+        nothing = np.zeros(len(labels), dtype=np.int64)
+        return PickedRows((labels.trace,), nothing, np.arange(len(labels)))
+
+    def pick(self, rows: Integers | slice) -> "PickedRows":
+        """Returns the trace of some of the rows, without the label sets that have none of them."""
+        used, which = np.unique(self.which[rows], return_inverse=True)
+        return PickedRows(tuple(self.traces[index] for index in used.tolist()), which, self.rows[rows])
+
+    def __call__(self, row: int) -> Iterator[Choice]:
+        """Yields the choices behind a row."""
+        return self.traces[int(self.which[row])](int(self.rows[row]))
+
+
 def concatenate(menus: Sequence[LabelSet]) -> LabelSet:
     """Returns all rows of all menus."""
     if len(menus) == 1:
         return menus[0]
-    starts = np.cumsum([0, *map(len, menus)])
-
-    def trace(row: int) -> Iterator[Choice]:
-        which = int(np.searchsorted(starts, row, side="right")) - 1
-        return menus[which].trace(row - int(starts[which]))
+    picked = [PickedRows.of(menu) for menu in menus]
+    offsets = np.cumsum([0, *(len(each.traces) for each in picked)])
+    trace = PickedRows(
+        tuple(each for part in picked for each in part.traces),
+        np.concatenate([part.which + offset for part, offset in zip(picked, offsets, strict=False)]),
+        np.concatenate([part.rows for part in picked]),
+    ).pick(slice(None))
 
     def column(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(menu, name) for menu in menus])

@@ -17,6 +17,7 @@ from deeppool.planning.search import frontier as planning_frontier
 from deeppool.planning.search import labels
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.pareto import EMPTY_PLAN, Front, combine, single
+from deeppool.planning.search.shortest_path import Choice
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition
 from tests.planning.searched import frontier, plan
@@ -169,6 +170,19 @@ def test_a_search_over_its_label_limit_rounds(monkeypatch):
     monkeypatch.setattr(planning_frontier, "ATTEMPTS", ((0.0, 10), (0.5, math.inf)))
     monkeypatch.setattr(labels, "MOST_UNTHINNED", 0)
     assert len(frontier(*request).points) <= 40
+
+
+def test_labels_put_together_any_number_of_times_are_traced_to_their_choices():
+    def label(number):
+        one, none = np.array([float(number)]), np.zeros(1)
+        at = np.zeros(1, dtype=np.int64)
+        return labels.LabelSet(at, at, one, none, none, -one, one, lambda row: iter([Choice(number, row, 0)]))
+
+    known = label(0)
+    for number in range(1, 2000):
+        known = labels.concatenate([known, label(number)])
+        known = known.keep(np.arange(len(known))[-3:])
+    assert [list(known.trace(row)) for row in range(3)] == [[Choice(1997 + row, 0, 0)] for row in range(3)]
 
 
 def two_layers():
