@@ -14,8 +14,10 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.search import search
+from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.evaluate.test_memory import Count, graphs_with_memory
 from tests.planning.search.test_search import ROUNDING, Definition, counts_of
 from tests.planning.searched import plan
@@ -40,8 +42,10 @@ def problems_with_memory(graphs):
 class AllAssignments:
     """All assignments of a problem: iteration time, worst amplification, GPU-seconds, peak memory."""
 
-    def __init__(self, problem):
-        profile, _, batch = problem
+    def __init__(self, problem, overlap=False):
+        profile, cluster, batch = problem
+        costs = price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
+        self.overlap = overlap
         definition = Definition(*problem)
         count = Count(profile.graph, batch, "momentum", profile.precision != "fp32")
         alone = [definition.compute(index, 1) for index in range(len(profile.graph.layers))]
@@ -55,7 +59,12 @@ class AllAssignments:
             worst = max(held / time for held, time in zip(spent, alone, strict=True))
             peak = max(sum(count.on(gpu, sets)) for gpu in range(definition.cluster.gpus))
             self.branches |= any(start for _, start in places)
-            self.found.append((definition.iteration_time(places), worst, sum(spent), peak))
+            time, work = definition.iteration_time(places), sum(spent)
+            if overlap:
+                time = iteration_with_overlap(definition, places)[0]
+                options = tuple(costs.gpu_counts.index(g) for g, _ in places)
+                work = Placement(costs, options, tuple(start for _, start in places)).gpu_seconds
+            self.found.append((time, worst, work, peak))
 
     def within(self, limit, scope):
         """Time and peak of each assignment that keeps a limit."""
@@ -69,7 +78,7 @@ def check(problem, limit, scope, memory, all_assignments):
     """Checks that a plan fits, keeps its limit and its bound, or that its refusal is right."""
     fitting = [time for time, peak in all_assignments.within(limit, scope) if peak <= memory]
     try:
-        made = plan(*problem, limit, limit_scope=scope, memory=memory)
+        made = plan(*problem, limit, limit_scope=scope, memory=memory, overlap_sync=all_assignments.overlap)
     except PlanError as error:
         event("refused")
         # With a limit on the whole iteration or copies in the way it may have to give up; it then says so.
@@ -95,10 +104,11 @@ def check(problem, limit, scope, memory, all_assignments):
     ),
     st.sampled_from(LIMITS),
     st.lists(st.floats(0, 1), min_size=3, max_size=3),
+    st.booleans(),
 )
-def test_a_plan_fits_and_its_bound_is_valid_among_all_assignments(problem_and_scope, limit, shares):
+def test_a_plan_fits_and_its_bound_is_valid_among_all_assignments(problem_and_scope, limit, shares, overlap):
     problem, scope = problem_and_scope
-    all_assignments = AllAssignments(problem)
+    all_assignments = AllAssignments(problem, overlap)
     peaks = [peak for _, peak in all_assignments.within(None, "layer")]
     for share in shares:
         memory = min(peaks) * (1 - share) + max(peaks) * share
