@@ -93,7 +93,7 @@ def loopback(rounds: int, iterations: int) -> list[dict[str, object]]:
     rows = []
     for model, shape, batch in LOOPBACK:
         profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch])
-        plan = data_parallel_plan(profile, find_cluster("loopback", 2), batch, overlap_sync=True)
+        plan = data_parallel_plan(profile, find_cluster("loopback", 2), batch)
         rows.append(compare(plan, LocalLauncher("cpu", 2), rounds, iterations))
         print(json.dumps(rows[-1]), file=sys.stderr)
     return rows

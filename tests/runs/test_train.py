@@ -172,7 +172,7 @@ def test_a_second_training_in_the_folder_is_refused_and_does_not_disturb_the_fir
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("overlap_sync", [False, pytest.param(True, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("overlap_sync", [pytest.param(False, marks=pytest.mark.stress), True])
 def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_sync: bool) -> None:
     expected, _ = whole
     graph = make_job().capture().graph

@@ -23,7 +23,7 @@ memory bandwidth, links and multiprocessors.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Protocol
 
 from deeppool.collectives.buckets import group_into_buckets
@@ -229,14 +229,35 @@ def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Seq
 
 def group_identical_gpus(gpus: Gpus) -> dict[tuple[int, ...], list[int]]:
     """Groups GPUs that compute the same layers: {layers: GPUs}."""
-    computed: dict[int, list[int]] = {}
+    # Layers whose GPUs begin or end there; from one such GPU to the next all compute the same layers.
+    starts: dict[int, list[int]] = {}
     for layer, used in enumerate(gpus):
-        for gpu in used:
-            computed.setdefault(gpu, []).append(layer)
+        for first, last in _runs(used):
+            starts.setdefault(first, []).append(layer)
+            starts.setdefault(last + 1, []).append(layer)
     found: dict[tuple[int, ...], list[int]] = {}
-    for gpu, layers in sorted(computed.items()):
-        found.setdefault(tuple(layers), []).append(gpu)
+    computed: set[int] = set()
+    for first, end in pairwise(sorted(starts)):
+        computed.symmetric_difference_update(starts[first])
+        if computed:
+            found.setdefault(tuple(sorted(computed)), []).extend(range(first, end))
     return found
+
+
+def _runs(gpus: GpuSet) -> Iterator[tuple[int, int]]:
+    """Yields the first and last GPU of each run of consecutive GPUs."""
+    if not gpus:
+        return
+    if gpus[-1] - gpus[0] + 1 == len(gpus):
+        yield gpus[0], gpus[-1]
+        return
+    first = previous = gpus[0]
+    for gpu in gpus[1:]:
+        if gpu != previous + 1:
+            yield first, previous
+            first = gpu
+        previous = gpu
+    yield first, previous
 
 
 def busy_gpu_seconds(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
