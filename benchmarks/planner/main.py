@@ -96,9 +96,8 @@ def report(name: str, graph: LayerGraph, repeats: int) -> None:
         sizes = FRONTIERS[name]
         for kind, tables in (("", costs), (" as it runs", as_run)):
             cells = [frontier_cell(table, min(repeats, 9 if sizes == SIZES else 3)) for table in tables[: len(sizes)]]
-            print(
-                f"| … whole frontier{kind} |", " | ".join([*cells, *"–" * (len(SIZES) - len(sizes))]), "|", flush=True
-            )
+            cells += "–" * (len(SIZES) - len(sizes))
+            print(f"| … whole frontier{kind} |", " | ".join(cells), "|", flush=True)
 
 
 def report_measured(name: str, profile: Profile, repeats: int) -> None:
