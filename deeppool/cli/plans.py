@@ -41,6 +41,16 @@ def plan(
         Literal["layer", "iteration"],
         typer.Option(help="Whether the limit applies to each layer, as in the paper, or to the whole iteration."),
     ] = "layer",
+    goal: Annotated[
+        Literal["fastest", "ddp_speed", "cluster_throughput"],
+        typer.Option(
+            help="ddp_speed: as fast as data parallelism with the fewest GPU-seconds. cluster_throughput: as fast, "
+            "with the most samples/s of this job and of --background in its idle time."
+        ),
+    ] = "fastest",
+    background: Annotated[
+        str | None, typer.Option(help="Profile of the background job that cluster_throughput counts.")
+    ] = None,
     search: Annotated[
         Literal["exact", "published"],
         typer.Option(
@@ -63,6 +73,8 @@ def plan(
 
     Example: `deeppool plan vgg16.json --gpus 8 --global-batch 32 --amplification-limit 2 --cluster dgx-a100`
 
+    As fast as data parallelism, with the fewest GPU-seconds: `deeppool plan … --goal ddp_speed`
+
     With the paper's algorithm: `deeppool plan … --search published`
 
     In the paper's cost model, without overlap or buckets: `deeppool plan … --network-model paper`
@@ -80,6 +92,8 @@ def plan(
         global_batch,
         amplification_limit,
         limit_scope=limit_scope,
+        goal=goal,
+        background=None if background is None else read_profile(background),
         search=search,
         gpu_counts=gpu_counts,
         network_model=network_model,

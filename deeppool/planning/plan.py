@@ -11,6 +11,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.memory import MemoryUse, Optimizer
+from deeppool.planning.goal import Goal, GoalBackground
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.report.explain import layers_text
 from deeppool.units import format_bytes, format_seconds
@@ -74,9 +75,15 @@ class Plan:
     exempt_layers: tuple[str, ...]
     """Layers excluded from the limit. Always empty: one GPU keeps any limit and is always among the counts."""
     optimality: str
-    """``exact``, or ``bound x``: at most x times the optimum, or ``heuristic``: no bound is known."""
+    """``exact``, or ``bound x``: at most x times the optimum, or ``heuristic``: no bound is known.
+
+    Of the iteration time; for a goal other than ``fastest``, of what the goal wants.
+    """
     search_time: float
     search: Search = "exact"
+    goal: Goal = "fastest"
+    background: GoalBackground | None = None
+    """Background job that the goal counts."""
     over_limit: tuple[str, ...] = ()
     """Layers that exceed the limit; always empty for the exact search."""
     claim: PublishedClaim | None = None
@@ -185,6 +192,7 @@ class Plan:
 
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
+        limit = limit if self.goal == "fastest" else f"goal {self.goal}"
         overlap = "" if self.overlap_sync else "all-reduces not overlapped, "
         text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "

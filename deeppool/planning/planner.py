@@ -12,10 +12,12 @@ from deeppool.planning.assembly import assemble_plan
 from deeppool.planning.evaluate.baselines import data_parallel_time, data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.goal import Goal, GoalBackground, background_job, check_goal
 from deeppool.planning.plan import GpuCounts, LimitScope, Plan, PublishedClaim, Search
 from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
 from deeppool.planning.search.as_run import search_as_run
 from deeppool.planning.search.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.search.goal_query import search_for_goal
 from deeppool.planning.search.memory_constrained import search_memory_constrained
 from deeppool.planning.search.published import search_published
 from deeppool.planning.search.search import SearchResult, search_partitions
@@ -30,6 +32,8 @@ def plan(
     amplification_limit: float | None = None,
     *,
     limit_scope: LimitScope = "layer",
+    goal: Goal = "fastest",
+    background: Profile | None = None,
     search: Search = "exact",
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel | None = None,
@@ -37,6 +41,9 @@ def plan(
     memory: float | None = None,
 ) -> Plan:
     """Returns the fastest burst-parallel plan that keeps the amplification limit and fits into the GPUs' memory.
+
+    Or, by ``goal``, the one with the fewest GPU-seconds or the highest cluster throughput of those as fast as data
+    parallelism.
 
     Args:
         profile: layer times; per-GPU batches between its sizes are interpolated.
@@ -46,6 +53,10 @@ def plan(
             synchronisation included, as a multiple of its time on one GPU; at least 1. None: no limit.
         limit_scope: ``layer``, as in the paper, or ``iteration``: the limit is then a budget for all layers
             together, and some may spend more where others spend less.
+        goal: ``fastest``; ``ddp_speed``: as fast as data parallelism with the fewest GPU-seconds; or
+            ``cluster_throughput``: as fast, with the most samples per second of this job and a background job in its
+            idle time. See :mod:`deeppool.planning.goal`; only ``fastest`` takes a limit.
+        background: profile of the background job that ``cluster_throughput`` counts, at its largest batch.
         search: ``exact``, or ``published``: the plan that DeepPool's paper would make of the same costs, which
             may be slower than the fastest one and exceed the limit (see ``over_limit`` and ``claim`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`deeppool.planning.request.gpu_counts_to_search`.
@@ -57,7 +68,8 @@ def plan(
         memory: bytes of each GPU, in place of the cluster's.
 
     Raises:
-        InvalidValueError: a limit below 1, no samples, or a limit on the iteration where the search has none.
+        InvalidValueError: a limit below 1, no samples, a limit on the iteration where the search has none, or options
+            that do not go with the goal.
         PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile has no
             activation sizes.
         MissingProfileError: the profile has no time for a per-GPU batch.
@@ -66,11 +78,15 @@ def plan(
     costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
     check_limit(amplification_limit)
     check_search(search, limit_scope)
+    limited, published = amplification_limit is not None, search == "published"
+    check_goal(goal, limited=limited, published=published, background=background is not None)
     return plan_from_costs(
         profile,
         costs,
         amplification_limit,
         limit_scope,
+        goal=goal,
+        background=None if background is None else background_job(profile, background),
         search=search,
         optimizer=optimizer,
     )
@@ -82,6 +98,8 @@ def plan_from_costs(
     amplification_limit: float | None,
     limit_scope: LimitScope,
     *,
+    goal: Goal = "fastest",
+    background: GoalBackground | None = None,
     search: Search = "exact",
     optimizer: Optimizer = "momentum",
     explained: bool = True,
@@ -93,6 +111,8 @@ def plan_from_costs(
         costs: see :func:`deeppool.planning.request.cost_table`.
         amplification_limit: see :func:`plan`.
         limit_scope: see :func:`plan`.
+        goal: see :func:`plan`.
+        background: background job that the goal counts.
         search: see :func:`plan`.
         optimizer: see :func:`plan`.
         explained: adds the cost of every layer's other GPU counts, computed when it is first read; in a large graph
@@ -104,6 +124,8 @@ def plan_from_costs(
     if search == "published":
         published = search_published(costs, amplification_limit)
         result, claim = search_partitions(costs, published.choices, amplification_limit), published.claim
+    elif goal != "fastest":
+        result = search_for_goal(costs, goal, background, memory)
     elif costs.overlap:
         result = search_as_run(costs, amplification_limit, limit_scope, memory)
     else:
@@ -121,7 +143,7 @@ def plan_from_costs(
         limit_scope=limit_scope,
         explained=explained,
     )
-    return made if search == "exact" else replace(made, search=search, claim=claim)
+    return replace(made, search=search, claim=claim, goal=goal, background=background)
 
 
 def _search(costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel) -> SearchResult:

@@ -95,6 +95,9 @@ from deeppool.processes.rank_group import private_folder
 with private_folder() as folder:
     (watchdog,) = psutil.Process().children()
     watchdog.suspend()
+    # The kernel continues what has stopped before its launcher ends, and a signal takes its time on a busy machine.
+    while watchdog.status() != psutil.STATUS_STOPPED:
+        pass
     print(folder, flush=True)
     sys.stdin.read()
 """

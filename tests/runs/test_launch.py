@@ -16,6 +16,7 @@ from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import ForegroundResult, RunRecord, summarise
 from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
+from deeppool.simulation.plan.simulate import simulate
 from deeppool.units import format_percent
 from tests.figures.records import two_layer_plan
 
@@ -40,7 +41,8 @@ def plan() -> Plan:
         for index, layer in enumerate(found.layers)
     ]
     # All share GPU 0, so none run side by side, whatever the search had found for them.
-    return dataclasses.replace(found, layers=tuple(layers), iteration_time=sum(layer.time for layer in layers))
+    made = dataclasses.replace(found, layers=tuple(layers))
+    return dataclasses.replace(made, iteration_time=simulate(made).iteration_time)
 
 
 SAMPLES: list[LiveSample] = []

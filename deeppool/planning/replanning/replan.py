@@ -141,6 +141,8 @@ def plan_again(plan: Plan, profile: Profile, costs: CostTable, *, explained: boo
         costs,
         plan.amplification_limit,
         plan.limit_scope,
+        goal=plan.goal,
+        background=plan.background,
         search=plan.search,
         optimizer=plan.optimizer,
         explained=explained,

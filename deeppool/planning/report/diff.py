@@ -145,6 +145,8 @@ def _request(plan: Plan) -> dict[str, Value]:
         "global_batch": plan.global_batch,
         "amplification_limit": plan.amplification_limit,
         "limit_scope": plan.limit_scope,
+        "goal": plan.goal,
+        "background": plan.background.model if plan.background else None,
         "search": plan.search,
         "overlap_sync": plan.overlap_sync,
         "optimizer": plan.optimizer,

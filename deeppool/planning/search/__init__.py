@@ -16,6 +16,7 @@ flow_shop            exact overlap for layers in sequence
 price_sweep          efficient plans whose all-reduces overlap the backward pass
 as_run               the fastest of them that fits into the memory of a GPU
 label_sums           efficient sums of labels along a model
+goal_query           the efficient plan that serves a goal best
 frontier             every efficient plan, and the search under a limit on the iteration
 frontier_dp          efficient labels of each part of a model
 labels               labels as arrays of seconds and GPU-seconds

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
+from deeppool.planning.goal import background_job
 from deeppool.planning.plan import GpuCounts, Plan
 from deeppool.planning.planner import frontier
 from deeppool.planning.request import gpu_counts_to_search
@@ -54,9 +55,9 @@ def share(
         PlanError, MissingProfileError: as for :func:`plan`, and where the background's batch is below its profile's.
     """
     cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
-    _check(profile, background, harvest_of_idle)
+    _check(harvest_of_idle)
     batch = background.batch_sizes[-1] if background_batch is None else background_batch
-    sample_time = _sample_time(background, batch)
+    sample_time = background_job(profile, background, batch).sample_time
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts)
     plans = {
         # The whole cluster comes first, so that an error names the requested GPU count.
@@ -94,32 +95,12 @@ def share(
     )
 
 
-def _check(profile: Profile, background: Profile, harvest_of_idle: float) -> None:
+def _check(harvest_of_idle: float) -> None:
     if not 0 <= harvest_of_idle <= 1:
         raise InvalidValueError(
             f"harvest_of_idle must be from 0 to 1, got {harvest_of_idle:g} "
             "(a run measures more where the background also ran while the foreground computed; that is not modelled)"
         )
-    ours, theirs = (
-        f"{job.device_name} ({job.device}, {job.threads} thread{'s' * (job.threads > 1)})"
-        for job in (profile, background)
-    )
-    if ours != theirs:
-        raise InvalidValueError(
-            f"the foreground's profile is of {ours}, the background's of {theirs}: both must be of one kind of GPU "
-            "(profile both on it)"
-        )
-
-
-def _sample_time(background: Profile, batch: int) -> float:
-    """Returns the GPU-seconds per sample of the background."""
-    largest = background.batch_sizes[-1]
-    if not 1 <= batch <= largest:
-        raise InvalidValueError(
-            f"background_batch must be from 1 to {largest}, the largest in the profile of {background.graph.model}, "
-            f"got {batch} (whether a larger one fits the device is not known: profile with --batch-sizes …,{batch})"
-        )
-    return background.iteration_time(batch) / batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.memory import MemoryUse
+from deeppool.planning.goal import GoalBackground
 from deeppool.planning.report.diff import RequestChange, TotalChange, diff
 from deeppool.records import files
 from tests.figures.records import layer, plan_of, two_layer_plan
@@ -142,6 +143,8 @@ def test_every_option_of_a_plan_is_compared():
         amplification_limit=None,
         limit_scope="iteration",
         search="published",
+        goal="cluster_throughput",
+        background=GoalBackground("other", 1e-3),
         gpu_counts=(1, 2, 4),
         network_model="paper",
         overlap_sync=True,

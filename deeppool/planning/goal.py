@@ -1,0 +1,71 @@
+"""Goals of a plan other than the least iteration time: each a query of the frontier.
+
+``ddp_speed``
+    The fewest GPU-seconds, of the plans that are no slower than data parallelism in the same cost model. What they
+    leave free costs the foreground nothing.
+``cluster_throughput``
+    The most samples per second of the foreground and of a background job in all its idle time, of the same plans. A
+    plan of iteration time T that holds W of a cluster's N GPUs for W / T, with a global batch B, and a background job
+    that takes s GPU-seconds a sample, train B / T + (N - W / T) / s; neither slows the other down.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from deeppool.errors import InvalidValueError
+from deeppool.profiling.table import Profile
+
+Goal = Literal["fastest", "ddp_speed", "cluster_throughput"]
+
+
+@dataclass(frozen=True, slots=True)
+class GoalBackground:
+    """A background job, as a goal counts it."""
+
+    model: str
+    sample_time: float
+    """GPU-seconds per sample."""
+
+
+def background_job(profile: Profile, background: Profile, batch: int | None = None) -> GoalBackground:
+    """Returns the background job of a profile, at the profile's largest batch unless given.
+
+    Raises:
+        InvalidValueError: a batch above the profile's largest, or profiles of different devices.
+    """
+    ours, theirs = (
+        f"{job.device_name} ({job.device}, {job.threads} thread{'s' * (job.threads > 1)})"
+        for job in (profile, background)
+    )
+    if ours != theirs:
+        raise InvalidValueError(
+            f"the foreground's profile is of {ours}, the background's of {theirs}: both must be of one kind of GPU "
+            "(profile both on it)"
+        )
+    largest = background.batch_sizes[-1]
+    batch = largest if batch is None else batch
+    if not 1 <= batch <= largest:
+        raise InvalidValueError(
+            f"background_batch must be from 1 to {largest}, the largest in the profile of {background.graph.model}, "
+            f"got {batch} (whether a larger one fits the device is not known: profile with --batch-sizes …,{batch})"
+        )
+    return GoalBackground(background.graph.model, background.iteration_time(batch) / batch)
+
+
+def check_goal(goal: Goal, *, limited: bool, published: bool, background: bool) -> None:
+    """Raises InvalidValueError for a goal that is unknown, or does not go with the other options."""
+    if goal not in get_args(Goal):
+        raise InvalidValueError(f"goal must be one of {', '.join(get_args(Goal))}, got '{goal}'")
+    if background != (goal == "cluster_throughput"):
+        raise InvalidValueError(
+            "goal 'cluster_throughput' needs the profile of a background job (give background=, or --background)"
+            if goal == "cluster_throughput"
+            else f"only goal 'cluster_throughput' counts a background, got goal '{goal}' (leave out one of the two)"
+        )
+    if goal != "fastest" and limited:
+        raise InvalidValueError(
+            f"goal '{goal}' takes no amplification limit: it chooses how many GPU-seconds to spend "
+            "(leave out the limit, or plan for goal 'fastest')"
+        )
+    if goal != "fastest" and published:
+        raise InvalidValueError(f"goal '{goal}' needs search='exact': the paper's algorithm only searches for speed")

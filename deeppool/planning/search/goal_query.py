@@ -1,0 +1,84 @@
+"""The efficient plan that serves a goal best (see :mod:`deeppool.planning.goal`): a query of the frontier."""
+
+import numpy as np
+
+from deeppool.costs.amplification import TOLERANCE
+from deeppool.costs.table import CostTable, Floats
+from deeppool.errors import PlanError
+from deeppool.planning.evaluate.baselines import data_parallel_time
+from deeppool.planning.evaluate.memory import MemoryModel
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.goal import Goal, GoalBackground
+from deeppool.planning.search.frontier import EfficientPlans, efficient_plans
+from deeppool.planning.search.optimality import certificate, optimality_factor
+from deeppool.planning.search.search import SearchResult
+from deeppool.units import format_bytes
+
+
+def search_for_goal(
+    costs: CostTable, goal: Goal, background: GoalBackground | None, memory: MemoryModel
+) -> SearchResult:
+    """Returns the efficient plan that serves a goal best, of those found that fit into the memory of a GPU.
+
+    Args:
+        costs: costs of layers and transfers.
+        goal: one other than ``fastest``.
+        background: of goal ``cluster_throughput``.
+        memory: what plans hold; no plan is refused where it is unknown.
+
+    Raises:
+        PlanError: none of the plans as fast as data parallelism was found to fit.
+    """
+    found = efficient_plans(costs)
+    # A bounded search may have no plan as fast as data parallelism.
+    slowest = max(data_parallel_time(costs), float(found.time[0])) * (1 + TOLERANCE)
+    values = _values(goal, background, costs, found.time, found.work)
+    fast = np.nonzero(found.time <= slowest)[0]
+    fitting = [index for index in fast.tolist() if _fits(costs, memory, found, index)]
+    if not fitting:
+        raise PlanError(
+            f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
+            f"{format_bytes(costs.network.cluster.memory or 0)} (plan for goal 'fastest', or on more GPUs)"
+        )
+    best = max(fitting, key=lambda index: (values[index], -found.time[index]))
+    most = _most(goal, background, costs, found, slowest)
+    options, starts = found.trace(best)
+    gap = values[best] / most if goal == "ddp_speed" else most / values[best]
+    return SearchResult(options, starts, float(found.time[best]), certificate(max(1.0, float(gap))))
+
+
+def _values(goal: Goal, background: GoalBackground | None, costs: CostTable, time: Floats, work: Floats) -> Floats:
+    """Returns what a goal wants as much of as there can be: fewer GPU-seconds, or samples per second."""
+    if goal == "ddp_speed":
+        return -work
+    assert background is not None
+    gpus = costs.network.cluster.gpus
+    throughput: Floats = costs.global_batch / time + (gpus - work / time) / background.sample_time
+    return throughput
+
+
+def _most(
+    goal: Goal, background: GoalBackground | None, costs: CostTable, found: EfficientPlans, slowest: float
+) -> float:
+    """Returns what no plan as fast as data parallelism can exceed.
+
+    Any plan has a point with no more GPU-seconds that takes at most the frontier's factor longer. At the plan's own
+    time, that point's GPUs would leave as much to the background as the plan's.
+    """
+    factor = optimality_factor(found.optimality)
+    near = found.time <= slowest * factor
+    time, work = found.time[near] / factor, found.work[near]
+    if goal == "ddp_speed":
+        return -float(work.min())
+    assert background is not None
+    # Per iteration: samples of the foreground, less those that its GPU-seconds cost the background.
+    gained = costs.global_batch - work / background.sample_time
+    throughput = np.where(gained > 0, gained / time, gained / slowest)
+    return float(throughput.max()) + costs.network.cluster.gpus / background.sample_time
+
+
+def _fits(costs: CostTable, memory: MemoryModel, found: EfficientPlans, index: int) -> bool:
+    capacity = costs.network.cluster.memory
+    if capacity is None or not memory.known:
+        return True
+    return memory.peak(Placement(costs, *found.trace(index)).gpus) <= capacity
