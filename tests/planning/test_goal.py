@@ -84,7 +84,7 @@ def test_options_that_do_not_go_together_are_refused(options, message):
 
 def test_a_plan_that_cannot_fit_at_the_speed_of_data_parallelism_is_refused():
     profile = dp.estimate("vgg16", gpu="a100-80", precision="fp16")
-    with pytest.raises(PlanError, match="as fast as data parallelism was found to fit into 953.7 MiB"):
+    with pytest.raises(PlanError, match=r"as fast as data parallelism was found to fit into 953\.7 MiB"):
         dp.plan(profile, 8, 32, goal="ddp_speed", memory=1e9)
 
 
