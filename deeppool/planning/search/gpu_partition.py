@@ -7,7 +7,8 @@ width of a group is one of the GPU counts that the search may use; or, where a b
 as groups inside may fill it together.
 
 Only widths and localities have a cost, so of all orders and first GPUs those are tried of which no group could be
-wider or nearer. Where these are too many, three groups or more only get powers of two, those of branches that fork
+wider or nearer. More than five branches are dealt out evenly, in turn, to two to eight groups, or to a group each.
+Where partitions are too many, three groups or more only get powers of two, those of branches that fork
 again only GPU counts, and the set of partitions is not complete: the search then states a bound.
 """
 
@@ -26,6 +27,8 @@ from deeppool.graph.series_parallel import ParallelBlock, layers_of, parts_of
 
 MAX_BRANCHES = 5
 """Most branches of which every grouping is tried; five have 52."""
+MOST_EVEN = 8
+"""Most groups of many branches; besides, each branch may have a group, all of one width."""
 MOST_WIDTHS = 32
 """Most GPUs of which branches that fork again may have any number."""
 MOST_PARTITIONS = 1000
@@ -91,7 +94,8 @@ def partition_set(
     """Returns the partitions of ``width`` GPUs.
 
     Args:
-        branches: their number. Of more than ``MAX_BRANCHES`` only even partitions are tried.
+        branches: their number. Of more than ``MAX_BRANCHES`` only groups with as many branches, or one more or less,
+            are tried.
         gpu_counts: widths that a group may have, ascending.
         width: GPUs to partition.
         gpus_per_node: GPUs of a node of the cluster.
@@ -168,7 +172,7 @@ Grouping = tuple[tuple[int, ...], ...]
 def _groupings(branches: int) -> Iterator[list[Grouping]]:
     """Yields the partitions of the branches into two or more groups, those into equally many together."""
     if branches > MAX_BRANCHES:
-        counts = (count for count in (2, 4, 8) if count <= branches)
+        counts = (count for count in sorted({*range(2, MOST_EVEN + 1), branches}) if count <= branches)
         yield from ([tuple(tuple(range(branches))[first::count] for first in range(count))] for count in counts)
         return
     found = sorted(_set_partitions(tuple(range(branches))), key=len)
@@ -219,6 +223,8 @@ def _layouts_within(
     most: int, groups: int, widths: tuple[int, ...], room: int, gpus_per_node: int, near_is_fast: bool
 ) -> tuple[Sequence[Layout], bool]:
     """Returns the layouts to try, and whether these are all; those of powers of two if all are more than ``most``."""
+    if groups > MOST_EVEN:
+        return list(_equal_layouts(groups, widths, room, gpus_per_node)), False
     powers = tuple(width for width in widths if width & (width - 1) == 0)
     if groups == 2 or powers == widths:
         return _layouts(groups, widths, room, gpus_per_node, near_is_fast), True
@@ -227,6 +233,16 @@ def _layouts_within(
         if len(layouts) <= most:
             return layouts, True
     return _layouts(groups, powers, room, gpus_per_node, near_is_fast), False
+
+
+def _equal_layouts(groups: int, widths: tuple[int, ...], room: int, gpus_per_node: int) -> Iterator[Layout]:
+    """Yields the layouts of groups of one width."""
+    for width in widths:
+        starts = [0]
+        for _ in range(groups - 1):
+            starts.append(_next_start(starts[-1] + width, width, gpus_per_node))
+        if starts[-1] + width <= room:
+            yield tuple((width, start, _place(start, width, gpus_per_node)) for start in starts)
 
 
 @lru_cache(maxsize=1024)

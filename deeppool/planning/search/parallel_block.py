@@ -218,6 +218,7 @@ class BlockStep:
         """Bounds every pair of GPU counts of the fork and the join."""
         self.crossings, self.block, self.fork, self.join = crossings, block, fork, join
         prices, (width, entry) = crossings.prices, slot
+        self.width = width
         count = len(crossings.counts)
         lanes = crossings.counts if crossings.side_by_side else ()
         self.division = partitions_of(block, lanes, width, *crossings.nodes)
@@ -288,15 +289,27 @@ class BlockStep:
         return self.bounds.passes if self.complete else np.zeros((3, *self.own.shape))
 
     def _anywhere(self) -> tuple[Floats, Floats]:
-        """Returns bounds of seconds and transfers for all partitions, tried or not: each branch has its best slot."""
+        """Returns bounds of seconds and transfers for all partitions, tried or not.
+
+        The slowest branch has its best slot, or all GPUs compute all the time what the branches compute at least.
+        """
         least = np.array([reach.least.min(axis=0) for reach in self.reaches])
         additive = np.array([reach.additive.min(axis=0) for reach in self.reaches])
         total = np.array([reach.total.min(axis=0) for reach in self.reaches])
         arriving = least.sum(axis=0)
         with np.errstate(invalid="ignore"):
-            time = (total - additive).max(axis=0) + additive.sum(axis=0) + self.own
+            alone = np.maximum((total - additive).max(axis=0), self._least_work() / self.width)
+            time = alone + additive.sum(axis=0) + self.own
         permitted = np.isfinite(total).all(axis=0) & (arriving <= self.slack)
         return np.where(permitted, time, np.inf), arriving
+
+    def _least_work(self) -> float:
+        """Returns GPU-seconds that the layers of the branches compute at least, whatever their GPU counts."""
+        prices, layers = self.crossings.prices, list(layers_of(self.block))
+        counts = np.array(self.crossings.counts)
+        seconds = prices.own[layers] - prices.added[layers]
+        within = counts <= self.width
+        return float((seconds * counts)[:, within].min(axis=1).sum())
 
     # -- real prices, for one pair of GPU counts ----------------------------------------------------
 

@@ -76,7 +76,10 @@ def test_five_branches_have_52_divisions_and_six_are_divided_evenly():
     assert set(branches_of(six)) == {
         (tuple(range(6)),),
         ((0, 2, 4), (1, 3, 5)),
+        ((0, 3), (1, 4), (2, 5)),
         ((0, 4), (1, 5), (2,), (3,)),
+        ((0, 5), (1,), (2,), (3,), (4,)),
+        ((0,), (1,), (2,), (3,), (4,), (5,)),
     }
 
 
