@@ -147,6 +147,8 @@ class EfficientPlans:
     optimality: str
     trace: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]
     """Returns for a point, per layer, the index of its GPU count and its first GPU."""
+    least_work: float = math.inf
+    """GPU-seconds that no plan falls below, where the last point may have more than a plan can have."""
 
     def within(self, work: float) -> int:
         """Returns the fastest point with at most ``work`` GPU-seconds."""
@@ -167,7 +169,8 @@ def _overlapping(costs: CostTable) -> EfficientPlans:
     sweep = PriceSweep(costs)
     points = sweep.efficient()
     time, work = np.array([point.time for point in points]), np.array([point.work for point in points])
-    return EfficientPlans(time, work, certificate(float(sweep.factors(points).max())), lambda point: points[point].plan)
+    factor = float(sweep.factors(points).max())
+    return EfficientPlans(time, work, certificate(factor), lambda point: points[point].plan, sweep.least_work)
 
 
 def _chain(costs: CostTable, tree: Series) -> EfficientPlans:

@@ -68,6 +68,9 @@ def _most(
     factor = optimality_factor(found.optimality)
     near = found.time <= slowest * factor
     time, work = found.time[near] / factor, found.work[near]
+    # Plans with fewer GPU-seconds than the last point have none.
+    if found.least_work < found.work[-1] * (1 - TOLERANCE):
+        time, work = np.append(time, found.time[0] / factor), np.append(work, found.least_work)
     if goal == "ddp_speed":
         return -float(work.min())
     assert background is not None

@@ -27,7 +27,7 @@ from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import NonSeriesParallel, decompose, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.label_sums import Plans, efficient_sums, plan_of
-from deeppool.planning.search.limited_costs import ROUNDING
+from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import BOUND_SHARES, relaxed_costs, search_overlapping
 from deeppool.planning.search.parallel_block import BatchedStep, BlockSolver
@@ -89,6 +89,10 @@ class PriceSweep:
         first = self._point((fastest.choices, fastest.starts))
         self.bounds.append(Bound(0.0, first.time / optimality_factor(fastest.optimality)))
         self._point(((0,) * len(costs.graph.layers),) * 2)
+        bare = BlockSolver(LimitedCosts(costs, None, time_price=0.0, work_price=1.0), proving=False).whole(self.tree)
+        self._point(placed(bare))
+        self.least_work = bare.lower
+        """GPU-seconds that no plan falls below."""
         self.stairs: list[tuple[Floats, Floats]] = []
         """Least seconds, and the GPU-seconds that take as many, both as arrays."""
         shares = self._shares()
@@ -166,8 +170,7 @@ class PriceSweep:
         cancellation.check()
         solver = self._solver(searches.share, price)
         found = solver.whole(self.tree)
-        choices = sorted(found.choices())
-        plan = tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
+        plan = placed(found)
         self.bounds.append(Bound(price, found.lower))
         searches.points[price] = self._point(plan)
         fork = 0
@@ -221,6 +224,12 @@ class PriceSweep:
 
 def _every_way(steps: Sequence[tuple[Step, int]], position: int, before: int, after: int) -> list[PartialPlan]:
     return steps[position][0].front(0, before, after, math.inf)
+
+
+def placed(found: PartialPlan) -> Plans:
+    """Returns the options and first GPUs of a plan of all layers."""
+    choices = sorted(found.choices())
+    return tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
 
 
 def settle_near(step: Step, before: int, after: int) -> None:
