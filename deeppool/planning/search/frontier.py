@@ -147,8 +147,8 @@ class EfficientPlans:
     optimality: str
     trace: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]
     """Returns for a point, per layer, the index of its GPU count and its first GPU."""
-    least_work: float = math.inf
-    """GPU-seconds that no plan falls below, where the last point may have more than a plan can have."""
+    beyond: tuple[float, float] | None = None
+    """Least seconds and GPU-seconds of plans with fewer GPU-seconds than the last point; None if there are none."""
 
     def within(self, work: float) -> int:
         """Returns the fastest point with at most ``work`` GPU-seconds."""
@@ -170,7 +170,7 @@ def _overlapping(costs: CostTable) -> EfficientPlans:
     points = sweep.efficient()
     time, work = np.array([point.time for point in points]), np.array([point.work for point in points])
     factor = float(sweep.factors(points).max())
-    return EfficientPlans(time, work, certificate(factor), lambda point: points[point].plan, sweep.least_work)
+    return EfficientPlans(time, work, certificate(factor), lambda point: points[point].plan, sweep.beyond(points))
 
 
 def _chain(costs: CostTable, tree: Series) -> EfficientPlans:

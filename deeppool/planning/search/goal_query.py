@@ -69,8 +69,8 @@ def _most(
     near = found.time <= slowest * factor
     time, work = found.time[near] / factor, found.work[near]
     # Plans with fewer GPU-seconds than the last point have none.
-    if found.least_work < found.work[-1] * (1 - TOLERANCE):
-        time, work = np.append(time, found.time[0] / factor), np.append(work, found.least_work)
+    if found.beyond is not None and found.beyond[0] <= slowest:
+        time, work = np.append(time, found.beyond[0]), np.append(work, found.beyond[1])
     if goal == "ddp_speed":
         return -float(work.min())
     assert background is not None

@@ -113,6 +113,11 @@ class PriceSweep:
             least = max(least, float(time[within]) if within < len(time) else 0.0)
         return least
 
+    def beyond(self, points: list[Point]) -> tuple[float, float] | None:
+        """Returns the least seconds and GPU-seconds of plans with fewer GPU-seconds than the last point, if any."""
+        work = points[-1].work * (1 - TOLERANCE)
+        return (self.bound(work), self.least_work) if self.least_work < work else None
+
     def factors(self, points: list[Point]) -> Floats:
         """Returns, per efficient plan, how much faster one may be with fewer GPU-seconds than the plan before it."""
         before = [math.inf, *(point.work * (1 - TOLERANCE) for point in points[:-1])]
