@@ -581,10 +581,10 @@ def test_one_gpu_more_never_slows_the_best_plan_of_all_counts(problem, limit, mo
     times = []
     for gpus in range(1, cluster.gpus + 1):
         made = plan(profile, replace(cluster, gpus=gpus), batch, limit, gpu_counts="all", network_model=model)
-        assert made.optimality == "exact"
-        times.append(made.iteration_time)
-    for fewer, more in itertools.pairwise(times):
-        assert more <= fewer * (1 + 1e-12)
+        # Of four branches or more on many nodes not every partition is tried.
+        times.append((made.iteration_time, optimality_factor(made.optimality)))
+    for (fewer, _), (more, factor) in itertools.pairwise(times):
+        assert more <= fewer * factor * (1 + 1e-12)
 
 
 def test_extra_seconds_are_each_layers_own_though_the_layers_are_equal():
