@@ -41,12 +41,28 @@ class CostTable:
     """(3, K, K) place, from, to: seconds one way per byte of a sample."""
     overlap: bool
     """Whether all-reduces overlap the backward pass, in the buckets of a run; else everything waits for each."""
+    update_per_byte: float = 0.0
+    """Seconds of the optimizer's update per byte of parameters, on each GPU that holds them."""
 
     @cached_property
     def compute(self) -> Floats:
         """(L, K) forward + backward: comp(i, g)."""
         total: Floats = self.forward + self.backward
         return total
+
+    @cached_property
+    def update(self) -> Floats:
+        """(L,) seconds of the update of a layer's parameters; 0 without overlap, as in the paper's model.
+
+        Tied parameters count for the first layer that uses them.
+        """
+        seen: set[tuple[str, ...]] = set()
+        sizes = []
+        for layer in self.graph.layers:
+            sizes.append(0 if layer.parameters in seen else layer.parameter_bytes)
+            seen.add(layer.parameters)
+        seconds: Floats = np.array(sizes) * (self.update_per_byte if self.overlap else 0.0)
+        return seconds
 
     def comm(self, sample_bytes: int, place: Locality = SAME_START) -> Floats:
         """Returns (K, K) from, to: seconds there in forward and back in backward, comm((i, g) -> (j, h))."""
@@ -55,8 +71,8 @@ class CostTable:
 
     @property
     def single_gpu_time(self) -> float:
-        """Seconds of an iteration on one GPU."""
-        return float(self.compute[:, 0].sum())
+        """Seconds of an iteration on one GPU, the update of all parameters included."""
+        return float(self.compute[:, 0].sum() + self.update.sum())
 
 
 def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> CostTable:
@@ -82,6 +98,7 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
         reshard_latency=reshard[..., 0],
         reshard_per_byte=reshard[..., 1],
         overlap=network.model != "paper",
+        update_per_byte=profile.update_seconds_per_byte,
     )
 
 

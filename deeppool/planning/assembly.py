@@ -111,6 +111,7 @@ def _layers(placement: Placement) -> tuple[LayerAssignment, ...]:
                 backward=times.backward,
                 sync=times.sync,
                 all_reduce=times.all_reduce,
+                update=times.update,
                 single_gpu_time=single,
             )
         )

@@ -11,6 +11,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.memory import MemoryUse, Optimizer
+from deeppool.planning.evaluate.schedule import Schedule, order_of, schedule, update_time
 from deeppool.planning.goal import Goal, GoalBackground
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.report.explain import layers_text
@@ -68,9 +69,11 @@ class Plan:
     limit_scope: LimitScope
     layers: tuple[LayerAssignment, ...]
     iteration_time: float
+    """Seconds of both passes, all-reduces and the optimizer's update; the update is 0 in the paper's model."""
     data_parallel_iteration_time: float
     single_gpu_iteration_time: float
     gpu_seconds: float
+    """Seconds for which GPUs are held, over all GPUs; each GPU is held for the update of its own layers' parameters."""
     amplification: float
     exempt_layers: tuple[str, ...]
     """Layers excluded from the limit. Always empty: one GPU keeps any limit and is always among the counts."""
@@ -135,6 +138,16 @@ class Plan:
         """The layers as chains and branches; together with the GPU sets it determines what runs side by side."""
         return decompose([layer.predecessors for layer in self.layers])
 
+    @property
+    def schedule(self) -> Schedule:
+        """Start times of one iteration."""
+        return schedule(order_of(self.tree, self.gpu_sets), self.gpu_sets, self.layers, overlap_sync=self.overlap_sync)
+
+    @property
+    def update_time(self) -> float:
+        """Seconds of the optimizer's update on the GPU whose layers take longest, which the iteration time includes."""
+        return update_time(self.gpu_sets, self.layers)
+
     def check_totals(self) -> None:
         """Compares the totals with the layers, as the reader of files does.
 
@@ -150,15 +163,16 @@ class Plan:
             )
         for layer in self.layers:
             parts = (layer.reshard, layer.forward, layer.backward, layer.sync)
-            if min(parts) < 0 or not math.isclose(layer.time, sum(parts), rel_tol=TOLERANCE, abs_tol=ROUNDING):
+            if min(*parts, layer.update) < 0 or not math.isclose(layer.time, sum(parts), rel_tol=TOLERANCE, abs_tol=ROUNDING):
                 raise InvalidValueError(
                     f"layer '{layer.name}' has time {layer.time:g}, expected the sum of reshard, forward, backward and "
                     f"sync, {' + '.join(f'{part:g}' for part in parts)} (make the plan again)"
                 )
-        alone = sum(layer.single_gpu_time for layer in self.layers)
+        update = sum(layer.update for layer in self.layers)
+        alone = sum(layer.single_gpu_time for layer in self.layers) + update
         # A measured all-reduce of many gradients may take longer than those of each.
         synced = max(sum(layer.sync for layer in self.layers), sum(layer.all_reduce for layer in self.layers))
-        whole = sum(layer.time - layer.sync for layer in self.layers) + synced
+        whole = sum(layer.time - layer.sync for layer in self.layers) + synced + update
         for name, value, least, most in (
             ("single_gpu_iteration_time", self.single_gpu_iteration_time, alone, alone),
             ("iteration_time", self.iteration_time, max(x.forward + x.backward for x in self.layers), whole),

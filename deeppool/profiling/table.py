@@ -16,6 +16,7 @@ from deeppool.profiling.iteration_check import (
     extrapolation_accuracy,
     extrapolation_warning,
 )
+from deeppool.profiling.update_estimate import estimated_update_per_byte
 from deeppool.units import format_seconds
 
 
@@ -73,6 +74,9 @@ class Profile:
     """CPU cores that trained at the same time, of which one was measured."""
     graphs: bool = False
     """Whether it was measured under CUDA graphs, without kernel launch costs."""
+    update_per_byte: float | None = None
+    """Seconds of the optimizer's update, SGD with momentum, per byte of parameters; None: not measured, see
+    :attr:`update_seconds_per_byte`."""
     checks: tuple[IterationCheck, ...] = ()
     """Sum of the layers against the whole iteration, per batch size; empty where not measured."""
     extrapolation_error: float | None = field(init=False, default=None, compare=False)
@@ -86,6 +90,8 @@ class Profile:
             raise InvalidValueError(
                 f"batch_sizes must be ascending positive numbers, got {list(self.batch_sizes)} (for example 1,2,4,8)"
             )
+        if self.update_per_byte is not None and self.update_per_byte < 0:
+            raise InvalidValueError(f"update_per_byte must not be negative, got {self.update_per_byte:g} seconds")
         known = {measurement.signature for measurement in self.measurements}
         for layer in self.graph.layers:
             if layer.signature not in known:
@@ -135,6 +141,13 @@ class Profile:
             batch > sizes[-1],
         )
 
+    @property
+    def update_seconds_per_byte(self) -> float:
+        """Seconds of the optimizer's update per byte of parameters: as measured, else estimated from bandwidth."""
+        if self.update_per_byte is not None:
+            return self.update_per_byte
+        return estimated_update_per_byte(self.device, self.device_name)
+
     def spread(self, layer: int, batch: int) -> float | None:
         """Returns the spread of a layer's runs at a measured batch size, as in :class:`LayerTime`; else None."""
         if batch not in self.batch_sizes:
@@ -172,6 +185,9 @@ class Profile:
         lines = [str(self), *(f"  {check}" for check in self.checks)]
         accuracy = extrapolation_accuracy(self.batch_sizes, self.extrapolation_error)
         lines.append(f"  beyond batch {self.batch_sizes[-1]}: {accuracy}")
+        update = self.update_seconds_per_byte * self.graph.parameter_bytes
+        source = "estimated from memory bandwidth" if self.update_per_byte is None else "measured"
+        lines.append(f"  update of all parameters: {format_seconds(update)}, {source}")
         return "\n".join([*lines, *(f"  caution: {sentence}" for sentence in self.caveats())])
 
     def iteration_time(self, batch: int) -> float:

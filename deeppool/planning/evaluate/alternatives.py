@@ -27,7 +27,7 @@ def alternative_costs(
         return {i: amplification(where.time(i), where.gpu_count(i), float(costs.compute[i, 0])) for i in touched}
 
     def gpu_seconds(where: Placement) -> float:
-        return sum(where.time(i) * where.gpu_count(i) for i in touched)
+        return sum((where.time(i) + float(costs.update[i])) * where.gpu_count(i) for i in touched)
 
     found = []
     for option, count in enumerate(costs.gpu_counts):

@@ -26,6 +26,8 @@ class LayerTimes(NamedTuple):
     """All-reduce of its own gradients by themselves."""
     all_reduce: float
     """All-reduce that starts after its backward; see :class:`deeppool.planning.evaluate.schedule.LayerSeconds`."""
+    update: float
+    """Update of its parameters; 0 in the paper's model."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Placement:
 
     @property
     def gpu_seconds(self) -> float:
-        """GPUs x seconds, over all layers; of overlapping all-reduces only the part that nothing hides."""
+        """GPUs x seconds, over all layers and updates; of overlapping all-reduces only the part that nothing hides."""
         if self.costs.overlap:
             return busy_gpu_seconds(self.schedule, self.gpus, self.layer_times)
         return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))
@@ -108,7 +110,7 @@ class Placement:
             all_reduce = bucket_seconds(self.order, self.gpus, sizes, costs.network.all_reduce_time)
         incoming = map(self.incoming, rows[0])
         forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()
-        return tuple(map(LayerTimes, incoming, forward, backward, sync, all_reduce))
+        return tuple(map(LayerTimes, incoming, forward, backward, sync, all_reduce, costs.update.tolist()))
 
     @cached_property
     def schedule(self) -> Schedule:

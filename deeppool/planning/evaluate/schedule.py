@@ -12,10 +12,13 @@ section 4.1):
 Where all-reduces overlap the backward pass, nothing but other all-reduces does, and small gradients share one (see
 :mod:`deeppool.collectives.buckets`), which starts after the last backward of its layers. Each GPU has one channel: an
 all-reduce starts when that backward has ended and the earlier ones on any of its GPUs have, in the order of the
-backward pass, and the iteration ends when the last layer and the last all-reduce have:
+backward pass, and both passes end when the last layer and the last all-reduce have:
 
     backward 2 | backward 1 |
                | all-reduce 2     | all-reduce 1
+
+Then every GPU updates the parameters of its own layers, and the iteration ends when the last of them has. In the
+paper's model updates take no time.
 
 Layers, transfers and all-reduces are assumed not to slow one another. That is optimistic: on real GPUs they share
 memory bandwidth, links and multiprocessors.
@@ -53,6 +56,10 @@ class LayerSeconds(Protocol):
     def all_reduce(self) -> float:
         """All-reduce that starts after its backward; 0 if its gradients share one with those of an earlier layer."""
 
+    @property
+    def update(self) -> float:
+        """Update of its parameters on each of its GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -67,6 +74,8 @@ class Schedule:
     """Start of the transfers of the inputs' gradients."""
     all_reduce: tuple[float, ...]
     """Start of the all-reduce that follows its backward."""
+    update: float
+    """Start of all updates: the end of both passes."""
 
 
 def order_of(part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus) -> Order:
@@ -181,8 +190,16 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
         return now
 
     end = run_backward(order, run_forward(order, 0.0))
-    last = max(channels.values(), default=0.0)
-    return Schedule(max(end, last), tuple(inputs), tuple(backward), tuple(gradients), tuple(all_reduce))
+    passes = max(end, max(channels.values(), default=0.0))
+    whole = passes + update_time(gpus, layers)
+    return Schedule(whole, tuple(inputs), tuple(backward), tuple(gradients), tuple(all_reduce), passes)
+
+
+def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
+    """Returns the seconds of the update on the GPU whose layers take longest."""
+    if not any(layer.update for layer in layers):
+        return 0.0
+    return max(sum(layers[index].update for index in computed) for computed in group_identical_gpus(gpus))
 
 
 def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
@@ -261,8 +278,8 @@ def _runs(gpus: GpuSet) -> Iterator[tuple[int, int]]:
 
 
 def busy_gpu_seconds(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
-    """Returns the GPU-seconds of computing, transfers and all-reduces; what overlaps counts once."""
-    total = sum((x.reshard + x.forward + x.backward) * len(used) for x, used in zip(layers, gpus, strict=True))
+    """Returns the GPU-seconds of computing, transfers, all-reduces and updates; what overlaps counts once."""
+    total = sum((x.reshard + x.forward + x.backward + x.update) * len(used) for x, used in zip(layers, gpus, strict=True))
     for computed, same in group_identical_gpus(gpus).items():
         total += len(same) * sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))
     return total

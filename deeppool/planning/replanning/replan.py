@@ -15,7 +15,7 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.baselines import data_parallel_time
-from deeppool.planning.evaluate.schedule import busy_gpu_seconds, order_of, schedule
+from deeppool.planning.evaluate.schedule import busy_gpu_seconds
 from deeppool.planning.layer_assignment import WHOLE_ITERATION, LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan_from_costs
@@ -217,8 +217,9 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
 
     alone = [time_of(index, plan.global_batch) for index in range(len(plan.layers))]
     shared = [time_of(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
-    layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, strict=True))
-    times = schedule(order_of(plan.tree, plan.gpu_sets), plan.gpu_sets, layers, overlap_sync=plan.overlap_sync)
+    updates = costs.update.tolist()
+    layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, updates, strict=True))
+    times = replace(plan, layers=layers).schedule
     iteration_time, gpu_seconds = times.iteration_time, sum(layer.time * layer.gpu_count for layer in layers)
     if plan.overlap_sync:
         gpu_seconds = busy_gpu_seconds(times, plan.gpu_sets, layers)
@@ -238,7 +239,7 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
     )
 
 
-def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime) -> LayerAssignment:
+def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime, update: float) -> LayerAssignment:
     total = layer.reshard + shared.total + layer.sync
     return replace(
         layer,
@@ -247,6 +248,7 @@ def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime) -> La
         forward=shared.forward,
         backward=shared.backward,
         single_gpu_time=alone.total,
+        update=update,
         alternatives=(),
     )
 

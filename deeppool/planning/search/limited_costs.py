@@ -34,7 +34,7 @@ class LimitedCosts:
             extra: (L, K) seconds to add to each layer, which the limit does not count.
             transfers: weight of a second of transfers; the limit does not depend on it.
             time_price: price of a second of layers and transfers.
-            work_price: price of a GPU-second of layers and transfers; of all-reduces too, unless they overlap.
+            work_price: price of a GPU-second of layers, transfers and updates; of all-reduces too, unless they overlap.
         """
         self.costs = costs
         self.layers = costs.graph.layers
@@ -52,7 +52,7 @@ class LimitedCosts:
         self.spent_share: Floats = 1 - transfers / self.weight if work_price else np.zeros(len(counts))
         """(K,) share of that price that is for GPU-seconds."""
         self.time_price, self.work_price = time_price, work_price
-        self.added: Floats = work_price * counts * (costs.compute if costs.overlap else own)
+        self.added: Floats = work_price * counts * (costs.compute + costs.update[:, None] if costs.overlap else own)
         """(L, K) price of a layer's GPU-seconds, which adds up over branches that run side by side."""
         self.own: Floats = time_price * own + self.added + (0.0 if extra is None else extra)
         """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
@@ -61,8 +61,8 @@ class LimitedCosts:
         kinds: dict[object, int] = {}
         added = [b""] * len(self.layers) if extra is None else [row.tobytes() for row in extra]
         self._kinds = [
-            kinds.setdefault((layer.signature, layer.parameter_bytes, layer.input_bytes, more), len(kinds))
-            for layer, more in zip(self.layers, added, strict=True)
+            kinds.setdefault((layer.signature, layer.parameter_bytes, update, layer.input_bytes, more), len(kinds))
+            for layer, update, more in zip(self.layers, costs.update.tolist(), added, strict=True)
         ]
         self._shapes = [
             (kind, *(index - source for source in layer.predecessors))

@@ -21,6 +21,10 @@ nothing of its own all-reduce: F + B is longer by that, so it counts in full. Th
 for which the sum is least, and no plan takes less than that: the largest of these values is the bound. It
 does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
 where they dominate.
+
+The update comes on top. In sequence every layer computes on GPU 0, which updates all parameters in any plan: a
+constant. With branches side by side some GPU updates the average of all GPUs or more, and GPU 0 what lies outside
+the blocks of several branches: the larger of the two is the bound.
 """
 
 from collections.abc import Iterator
@@ -51,31 +55,34 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
         limit: limit on the amplification of each layer; None: no limit.
     """
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
+    update = least_update(costs, tree)
     first, bound = bounding_plan(costs, tree, limit, 0.0)
+    bound += update
     synced = least_sync(costs)
     others = (_cheapest(tree, LimitedCosts(costs, limit, share * synced - costs.sync))[0] for share in SHARES)
     best = min([first, *others, *_uniform(costs, limit)], key=_time)
     try:
-        found = fastest_in_sequence(costs, synced, list(layers_of(tree)), limit, _time(best))
+        in_sequence = float(costs.update.sum())
+        found = fastest_in_sequence(costs, synced, list(layers_of(tree)), limit, _time(best) - in_sequence)
     except TooManyLabelsError:
         proven = False
     else:
         proven = not list(_side_by_side(tree))
         least = _time(best)
         if found is not None:
-            options, least = found
+            options, least = found[0], found[1] + in_sequence
             best = min(best, _placed(costs, options), key=_time)
         if proven:
             bound = max(bound, least)
     if not proven and _time(best) > bound * (1 + ROUNDING):
         for share in BOUND_SHARES:
             other, least = bounding_plan(costs, tree, limit, share)
-            best, bound = min(best, other, key=_time), max(bound, least)
+            best, bound = min(best, other, key=_time), max(bound, least + update)
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
 
 
 def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: float) -> tuple[Placement, float]:
-    """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
+    """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no plan's passes can beat.
 
     Args:
         costs: costs of layers and transfers.
@@ -91,7 +98,7 @@ def relaxed_costs(
 ) -> LimitedCosts:
     """Returns costs whose sum is F + (1 - share) B + share S + work_price x GPU-seconds, as above.
 
-    The GPU-seconds are those of layers and transfers, and a plan's own are no fewer.
+    The GPU-seconds are those of layers, transfers and updates, and a plan's own are no fewer.
     """
     side_by_side = sorted(_side_by_side(tree))
     counted = np.full((len(costs.graph.layers), 1), share)
@@ -111,6 +118,13 @@ def least_sync(costs: CostTable) -> Floats:
     per_byte = [costs.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in costs.gpu_counts]
     least: Floats = np.where(sizes >= ALONE_BYTES, costs.sync, sizes * np.array(per_byte))
     return least
+
+
+def least_update(costs: CostTable, tree: Series) -> float:
+    """Returns seconds that the update takes at least in any plan."""
+    outside = np.ones(len(costs.update), dtype=bool)
+    outside[sorted(_side_by_side(tree))] = False
+    return max(float(costs.update[outside].sum()), float(costs.update.sum()) / costs.network.cluster.gpus)
 
 
 def _time(plan: Placement) -> float:

@@ -4,7 +4,9 @@ The search finds the plan of least F + (1 - share) B + share S + price x GPU-sec
 plan can have (see ``overlap`` for the sum and its share of the all-reduces). So a plan with at most w GPU-seconds
 takes at least
 
-    v(share, price) - price x w.
+    v(share, price) - price x w
+
+and the update, of which ``least_update`` gives the least.
 
 Where the ways through all blocks are few, all of them are labels: the least sums of F + (1 - share) B + share S with so
 many GPU-seconds are then the bound.
@@ -29,7 +31,7 @@ from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.label_sums import Plans, efficient_sums, plan_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.planning.search.overlap import BOUND_SHARES, relaxed_costs, search_overlapping
+from deeppool.planning.search.overlap import BOUND_SHARES, least_update, relaxed_costs, search_overlapping
 from deeppool.planning.search.parallel_block import BatchedStep, BlockSolver
 from deeppool.planning.search.pareto import Front, pareto_indices
 from deeppool.planning.search.search import SearchResult
@@ -59,7 +61,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Least seconds + price x GPU-seconds of all plans."""
+    """Least seconds of both passes + price x GPU-seconds of all plans."""
 
     price: float
     least: float
@@ -85,9 +87,10 @@ class PriceSweep:
         self.tree = decompose([layer.predecessors for layer in costs.graph.layers])
         self.points: dict[Plans, Point] = {}
         self.bounds: list[Bound] = []
+        self._update = least_update(costs, self.tree)
         fastest = search_overlapping(costs, None)
         first = self._point((fastest.choices, fastest.starts))
-        self.bounds.append(Bound(0.0, first.time / optimality_factor(fastest.optimality)))
+        self.bounds.append(Bound(0.0, first.time / optimality_factor(fastest.optimality) - self._update))
         self._point(((0,) * len(costs.graph.layers),) * 2)
         bare = BlockSolver(LimitedCosts(costs, None, time_price=0.0, work_price=1.0), proving=False).whole(self.tree)
         self._point(placed(bare))
@@ -111,7 +114,7 @@ class PriceSweep:
         for time, spent in self.stairs:
             within = int(np.searchsorted(-spent, -work * (1 + ROUNDING)))
             least = max(least, float(time[within]) if within < len(time) else 0.0)
-        return least
+        return least + self._update
 
     def beyond(self, points: list[Point]) -> tuple[float, float] | None:
         """Returns the least seconds and GPU-seconds of plans with fewer GPU-seconds than the last point, if any."""

@@ -68,7 +68,8 @@ def simulate_collocated_plan(
 ) -> CollocatedPlan:
     """Simulates a background job on every GPU of a plan.
 
-    A layer's forward or backward counts as one kernel of unknown intensity, a transfer as a kernel of intensity 0.
+    A layer's forward or backward, and the update, count as one kernel of unknown intensity each, a transfer as a kernel
+    of intensity 0.
 
     Args:
         plan: plan of the foreground.
@@ -146,7 +147,8 @@ def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHar
         steps.append(
             SimulatedStep(
                 kind=span.kind,
-                stage=stages[span.name],
+                # As in a run, the update follows the last stage.
+                stage=stages.get(span.name, len(stages) - 1),
                 seconds=seconds,
                 # Adjacent spans may differ in the last digit.
                 idle=idle if idle > 1e-9 * end else 0.0,

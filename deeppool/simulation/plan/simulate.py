@@ -24,8 +24,6 @@ from deeppool.planning.evaluate.schedule import (
     Schedule,
     exposed_syncs,
     group_identical_gpus,
-    order_of,
-    schedule,
 )
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import TimeSummary, summarise
@@ -34,6 +32,9 @@ from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.fidelity import Fidelity
 from deeppool.simulation.plan.stragglers import StragglingIterations, simulate_iterations
 from deeppool.units import format_percent, format_seconds
+
+UPDATE = "update"
+"""Name of the span of a GPU's update, as in a run's timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +177,7 @@ class GpuActivity:
 
 def gpu_activities(plan: Plan) -> tuple[list[GpuActivity], float]:
     """Returns the activity of all GPUs, grouped where identical and including idle GPUs, and the iteration time."""
-    layers, gpus = plan.layers, plan.gpu_sets
-    times = schedule(order_of(plan.tree, gpus), gpus, layers, overlap_sync=plan.overlap_sync)
+    layers, gpus, times = plan.layers, plan.gpu_sets, plan.schedule
     names = [layer.name for layer in layers]
     computing = _computing(plan)
     work = [
@@ -269,7 +269,7 @@ def _without_work(plan: Plan) -> list[GpuActivity]:
 def _spans(
     gpu: int, computed: Sequence[int], names: Sequence[str], times: Schedule, layers: Sequence[LayerSeconds]
 ) -> tuple[Span, ...]:
-    """Returns the spans of the layers that a GPU computes."""
+    """Returns the spans of the layers that a GPU computes, and of its update."""
     spans: list[Span] = []
 
     def run(layer: int, kind: SpanKind, start: float, seconds: float) -> None:
@@ -283,6 +283,9 @@ def _spans(
         run(index, "backward", times.backward[index], layer.backward)
         run(index, "reshard", gradients, layer.reshard / 2)
     spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed_syncs(times, layers, computed))
+    update = sum(layers[index].update for index in computed)
+    if update > 0:
+        spans.append(Span(gpu, "update", UPDATE, times.update, times.update + update))
     return tuple(sorted(spans, key=attrgetter("start")))
 
 

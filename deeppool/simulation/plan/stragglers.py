@@ -5,7 +5,7 @@ A GPU computes its layers as fast as it can and waits only for others:
 - A layer on other GPUs than the layer before it, or one that moves samples, starts when all GPUs of the layer before
   have ended theirs, and its own GPUs are free.
 - An all-reduce starts when all its GPUs have computed the layer's gradients.
-- A join of branches waits for all of them; the next iteration for the whole one.
+- A join of branches waits for all of them, the updates for both passes, the next iteration for the whole one.
 
 So fast GPUs run ahead of slow ones through a stage and wait at its end. With equal GPUs the times equal the plan's
 schedule (``deeppool.planning.evaluate.schedule``).
@@ -43,6 +43,8 @@ class StragglingIterations:
     backward: tuple[Times, ...]
     gradients: tuple[Times, ...]
     all_reduce: tuple[Times, ...]
+    update: NDArray[np.float64]
+    """Start of the updates per iteration."""
 
     def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[Schedule, tuple[LayerTimes, ...]]:
         """Returns the schedule of one GPU in one iteration, and the times of its layers.
@@ -68,20 +70,30 @@ class StragglingIterations:
                     layer.backward * slow,
                     layer.sync * net,
                     layer.all_reduce * net,
+                    layer.update * slow,
                 )
             )
         whole = float(self.iteration_times[iteration])
         inputs, backward, gradients, all_reduce = (tuple(times) for times in starts)
-        return Schedule(whole, inputs, backward, gradients, all_reduce), tuple(seconds)
+        start = float(self.update[iteration])
+        return Schedule(whole, inputs, backward, gradients, all_reduce, start), tuple(seconds)
 
 
 def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
     """Simulates iterations under given conditions; complexity O(layers x GPUs x iterations)."""
     run = _IterationSimulation(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
-    whole = run.iterate(order_of(plan.tree, plan.gpu_sets))
-    return StragglingIterations(
-        whole, run.slow, run.network, *(tuple(times) for times in (run.inputs, run.backward, run.gradients, run.sync))
-    )
+    passes = run.iterate(order_of(plan.tree, plan.gpu_sets))
+    whole = passes + (_updates(plan) * run.slow).max(axis=1)
+    starts = (tuple(times) for times in (run.inputs, run.backward, run.gradients, run.sync))
+    return StragglingIterations(whole, run.slow, run.network, *starts, passes)
+
+
+def _updates(plan: Plan) -> NDArray[np.float64]:
+    """Returns the planned seconds of each GPU's update."""
+    seconds = np.zeros(plan.gpus)
+    for layer in plan.layers:
+        seconds[list(layer.gpus)] += layer.update
+    return seconds
 
 
 def network_slowness(plan: Plan, conditions: Conditions) -> tuple[float, ...]:

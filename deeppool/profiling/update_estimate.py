@@ -1,0 +1,26 @@
+"""Estimate of the optimizer's update from memory bandwidth, for profiles that did not measure it.
+
+SGD with momentum reads a parameter, its gradient and its momentum, and writes two of them: five times the bytes of the
+parameters, which are fp32 under autocast too.
+"""
+
+from deeppool.device.datasheet import GPUS
+
+ACCESSES = 5
+"""Bytes moved per byte of parameters."""
+CPU_BANDWIDTH = 12.5e9
+"""Bytes per second that one core moves, typical of servers."""
+
+
+def estimated_update_per_byte(device: str, device_name: str) -> float:
+    """Returns the seconds of an update per byte of parameters.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        device_name: name of the device; a GPU without a data sheet counts as the slowest one that has one.
+    """
+    if device == "cpu":
+        return ACCESSES / CPU_BANDWIDTH
+    exact = [sheet.bandwidth for sheet in GPUS.values() if sheet.title == device_name]
+    model = [sheet.bandwidth for sheet in GPUS.values() if sheet.title.split()[1] in device_name]
+    return ACCESSES / min(exact or model or [sheet.bandwidth for sheet in GPUS.values()])
