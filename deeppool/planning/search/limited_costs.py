@@ -25,6 +25,7 @@ class LimitedCosts:
         *,
         time_price: float = 1.0,
         work_price: float = 0.0,
+        update_price: float = 0.0,
     ) -> None:
         """Applies a limit on each layer's amplification to a cost table.
 
@@ -35,6 +36,7 @@ class LimitedCosts:
             transfers: weight of a second of transfers; the limit does not depend on it.
             time_price: price of a second of layers and transfers.
             work_price: price of a GPU-second of layers, transfers and updates; of all-reduces too, unless they overlap.
+            update_price: price of a GPU-second of updates, in addition to ``work_price``.
         """
         self.costs = costs
         self.layers = costs.graph.layers
@@ -52,8 +54,12 @@ class LimitedCosts:
         self.spent_share: Floats = 1 - transfers / self.weight if work_price else np.zeros(len(counts))
         """(K,) share of that price that is for GPU-seconds."""
         self.time_price, self.work_price = time_price, work_price
-        self.added: Floats = work_price * counts * (costs.compute + costs.update[:, None] if costs.overlap else own)
+        update = costs.update[:, None]
+        spent = work_price * (costs.compute + update if costs.overlap else own) + update_price * update
+        self.added: Floats = counts * spent
         """(L, K) price of a layer's GPU-seconds, which adds up over branches that run side by side."""
+        self.priced = work_price > 0 or (update_price > 0 and bool(costs.update.any()))
+        """Whether GPU-seconds have a price."""
         self.own: Floats = time_price * own + self.added + (0.0 if extra is None else extra)
         """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
         self._moves: dict[tuple[int, Locality], Floats] = {}
@@ -93,7 +99,7 @@ class LimitedCosts:
             moved = self.move(source, layer, place)
             time = np.where(moved <= self.room[layer], moved + self.own[layer], np.inf)
             spent = self.spent(moved)
-            added = spent + self.added[layer] if self.work_price else spent
+            added = spent + self.added[layer] if self.priced else spent
             self._edges[key] = time, (moved - spent) / 2 + self.forward[layer], added
         return self._edges[key]
 

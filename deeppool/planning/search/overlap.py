@@ -23,8 +23,8 @@ does not count the all-reduces inside blocks of several branches, so it is loose
 where they dominate.
 
 The update comes on top. In sequence every layer computes on GPU 0, which updates all parameters in any plan: a
-constant. With branches side by side some GPU updates the average of all GPUs or more, and GPU 0 what lies outside
-the blocks of several branches: the larger of the two is the bound.
+constant. With branches side by side it takes as long as the mean over all GPUs or longer, and the search counts that:
+each layer's update on g of N GPUs adds g / N of its seconds.
 """
 
 from collections.abc import Iterator
@@ -55,9 +55,7 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
         limit: limit on the amplification of each layer; None: no limit.
     """
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
-    update = least_update(costs, tree)
     first, bound = bounding_plan(costs, tree, limit, 0.0)
-    bound += update
     synced = least_sync(costs)
     others = (_cheapest(tree, LimitedCosts(costs, limit, share * synced - costs.sync))[0] for share in SHARES)
     best = min([first, *others, *_uniform(costs, limit)], key=_time)
@@ -77,12 +75,16 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
     if not proven and _time(best) > bound * (1 + ROUNDING):
         for share in BOUND_SHARES:
             other, least = bounding_plan(costs, tree, limit, share)
-            best, bound = min(best, other, key=_time), max(bound, least + update)
+            best = min(best, other, key=_time)
+            if least < bound:
+                # As the least of sums that are linear in the share, it only falls from here on.
+                break
+            bound = least
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
 
 
 def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: float) -> tuple[Placement, float]:
-    """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no plan's passes can beat.
+    """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
 
     Args:
         costs: costs of layers and transfers.
@@ -94,9 +96,15 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
 
 
 def relaxed_costs(
-    costs: CostTable, tree: Series, limit: float | None, share: float, work_price: float = 0.0
+    costs: CostTable,
+    tree: Series,
+    limit: float | None,
+    share: float,
+    work_price: float = 0.0,
+    *,
+    updates: bool = True,
 ) -> LimitedCosts:
-    """Returns costs whose sum is F + (1 - share) B + share S + work_price x GPU-seconds, as above.
+    """Returns costs whose sum is F + (1 - share) B + share S + update + work_price x GPU-seconds, as above.
 
     The GPU-seconds are those of layers, transfers and updates, and a plan's own are no fewer.
     """
@@ -109,7 +117,10 @@ def relaxed_costs(
     # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where branches are compared, pass by pass, the
     # search takes both halves to count alike, so there each counts as the one in backward, which is less.
     transfers = 1 - share if side_by_side else 1 - share / 2
-    return LimitedCosts(costs, limit, extra, transfers, work_price=work_price)
+    update_price = 1 / costs.network.cluster.gpus if updates and side_by_side else 0.0
+    if updates and not side_by_side:
+        extra = extra + costs.update[:, None]
+    return LimitedCosts(costs, limit, extra, transfers, work_price=work_price, update_price=update_price)
 
 
 def least_sync(costs: CostTable) -> Floats:

@@ -228,7 +228,7 @@ class BlockStep:
         self.version = 0
         zeros = np.zeros((1 if fork == INPUT else count, count))
         self.own, self.own_parts, self.slack = zeros, np.stack([zeros] * 3), zeros + np.inf
-        self.priced, self.spent_share = prices.work_price > 0, prices.spent_share
+        self.priced, self.spent_share = prices.priced, prices.spent_share
         self.has_join = exit_ is None
         if exit_ is None:
             direct = prices.move(fork, join, entry) if block.direct else zeros

@@ -4,9 +4,7 @@ The search finds the plan of least F + (1 - share) B + share S + price x GPU-sec
 plan can have (see ``overlap`` for the sum and its share of the all-reduces). So a plan with at most w GPU-seconds
 takes at least
 
-    v(share, price) - price x w
-
-and the update, of which ``least_update`` gives the least.
+    v(share, price) - price x w.
 
 Where the ways through all blocks are few, all of them are labels: the least sums of F + (1 - share) B + share S with so
 many GPU-seconds are then the bound.
@@ -61,7 +59,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Least seconds of both passes + price x GPU-seconds of all plans."""
+    """Least seconds + price x GPU-seconds of all plans."""
 
     price: float
     least: float
@@ -87,10 +85,9 @@ class PriceSweep:
         self.tree = decompose([layer.predecessors for layer in costs.graph.layers])
         self.points: dict[Plans, Point] = {}
         self.bounds: list[Bound] = []
-        self._update = least_update(costs, self.tree)
         fastest = search_overlapping(costs, None)
         first = self._point((fastest.choices, fastest.starts))
-        self.bounds.append(Bound(0.0, first.time / optimality_factor(fastest.optimality) - self._update))
+        self.bounds.append(Bound(0.0, first.time / optimality_factor(fastest.optimality)))
         self._point(((0,) * len(costs.graph.layers),) * 2)
         bare = BlockSolver(LimitedCosts(costs, None, time_price=0.0, work_price=1.0), proving=False).whole(self.tree)
         self._point(placed(bare))
@@ -114,7 +111,7 @@ class PriceSweep:
         for time, spent in self.stairs:
             within = int(np.searchsorted(-spent, -work * (1 + ROUNDING)))
             least = max(least, float(time[within]) if within < len(time) else 0.0)
-        return least + self._update
+        return least
 
     def beyond(self, points: list[Point]) -> tuple[float, float] | None:
         """Returns the least seconds and GPU-seconds of plans with fewer GPU-seconds than the last point, if any."""
@@ -131,7 +128,7 @@ class PriceSweep:
         if any(isinstance(part, NonSeriesParallel) for part in parts_of(self.tree)):
             return False
         for share in shares:
-            solver = BlockSolver(relaxed_costs(self.costs, self.tree, None, share, 1.0))
+            solver = BlockSolver(relaxed_costs(self.costs, self.tree, None, share, 1.0, updates=False))
             solver.budget = Budget(MOST_PAIRS)
             steps = solver.steps(self.tree)
             try:
@@ -140,7 +137,7 @@ class PriceSweep:
                 return False
             if front.factor > 1 or not solver.complete:
                 return False
-            self.stairs.append((front.time, front.work))
+            self.stairs.append((front.time + least_update(self.costs, self.tree), front.work))
             self._add(front)
         return True
 
@@ -218,7 +215,7 @@ class PriceSweep:
 
     def _add_sums(self, searches: SharedSearches) -> None:
         """Times the best sums of labels."""
-        prices = relaxed_costs(self.costs, self.tree, None, searches.share, 1.0)
+        prices = relaxed_costs(self.costs, self.tree, None, searches.share, 1.0, updates=False)
         steps = BlockSolver(prices, side_by_side=False).steps(self.tree)
 
         def labels(position: int, before: int, after: int) -> Iterator[PartialPlan]:
