@@ -3,6 +3,7 @@
 table            Profile: times of every layer at several per-GPU batches
 store            log of an interrupted measurement, and resuming from it
 comparison       layers whose times differ between two profiles by more than noise
+update_estimate  the optimizer's update, from memory bandwidth
 iteration_check  sum of the layers against the whole iteration, and the extrapolation error
 shipped          profiles that come with deeppool, by name
 measure          dp.profile: a captured model on this machine's device

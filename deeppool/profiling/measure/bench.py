@@ -11,6 +11,7 @@ from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks
 from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
 from deeppool.profiling.measure.sampling import LONG_ITERATION, is_sufficient, progress
+from deeppool.profiling.measure.update import UpdateBench
 from deeppool.profiling.store import MeasurementLog, Runs, Times
 
 
@@ -104,6 +105,15 @@ class Bench:
             layers[layer] = max(layers[layer], peak - held)
             held, highest = now, max(highest, peak)
         return DeviceMemory(highest, tuple(layers))
+
+    def update_per_byte(self, batch: int) -> float:
+        """Measures the optimizer's update, after an iteration without graphs; seconds per byte of parameters."""
+        iteration = self._iterations[False]
+        with self._errors(batch), nullcontext() if self._company is None else self._company.iteration(batch):
+            data = example_data(self._captured, batch, self._device)
+            iteration.run(data, TimestampLog(self._device.stamp), self._precision)
+        concurrent = nullcontext if self._company is None else self._company.update
+        return UpdateBench(iteration.parameters, self._device, concurrent).seconds_per_byte()
 
     @contextmanager
     def _errors(self, batch: int) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Process that trains on another core while one core is measured.
 
-Commands: ``setup`` (once), ``iterate`` with a batch, ``exit``. Answers: ``ready``; ``done`` when an iteration is over.
+Commands: ``setup`` (once), ``iterate`` with a batch, ``update`` after an iteration, ``exit``. Answers: ``ready``;
+``done`` when an iteration or an update is over.
 """
 
 import sys
@@ -16,6 +17,7 @@ from deeppool.graph.capture.capture import capture
 from deeppool.graph.models.workloads import load_model
 from deeppool.processes.managed_process import CommandChannel
 from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
+from deeppool.profiling.measure.update import UpdateBench
 
 
 def main() -> None:
@@ -49,10 +51,17 @@ def serve(commands: CommandChannel) -> None:
     def data(batch: int) -> list[torch.Tensor]:
         return example_data(captured, batch, device)
 
+    @cache
+    def update() -> UpdateBench:
+        return UpdateBench(iteration.parameters, device)
+
     commands.answer("ready")
     with device.arithmetic(setup["precision"]):
         while (message := commands.next())["command"] != "exit":
-            iteration.run(data(message["batch"]), TimestampLog(lambda: None), setup["precision"])
+            if message["command"] == "update":
+                update().step()
+            else:
+                iteration.run(data(message["batch"]), TimestampLog(lambda: None), setup["precision"])
             commands.answer("done")
 
 

@@ -78,8 +78,17 @@ class ConcurrentRanks:
     @contextlib.contextmanager
     def iteration(self, batch: int) -> Iterator[None]:
         """Runs an iteration on all other cores during the block, which runs on the first core."""
+        with self._together("iterate", batch=batch):
+            yield
+
+    def update(self) -> contextlib.AbstractContextManager[None]:
+        """Updates the parameters on all other cores during the block, which runs on the first core."""
+        return self._together("update")
+
+    @contextlib.contextmanager
+    def _together(self, command: str, **fields: int) -> Iterator[None]:
         for process in self._others:
-            process.send("iterate", batch=batch)
+            process.send(command, **fields)
         with on_cores({self._core}):
             yield
         for process in self._others:

@@ -60,7 +60,7 @@ def profile(
     output: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> Profile:
-    """Measures every layer and the whole iteration at several per-GPU batch sizes.
+    """Measures every layer and the whole iteration at several per-GPU batch sizes, and the optimizer's update.
 
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
@@ -122,6 +122,7 @@ def profile(
             for part in bench.measure(batch, log.runs[batch], log, seconds):
                 report(f"{captured.graph.model} at batch {batch}", start + part * (end - start))
             memory[batch] = bench.memory(batch)
+        update_per_byte = bench.update_per_byte(sizes[0])
     report("done", 1.0)
     made = Profile(
         graph=captured.graph,
@@ -137,6 +138,7 @@ def profile(
         date=datetime.date.today().isoformat(),
         versions=versions,
         graphs=graphs,
+        update_per_byte=update_per_byte,
         origin=captured,
     )
     checks = tuple(_check(made, batch, log.runs[batch], memory[batch]) for batch in sizes)
