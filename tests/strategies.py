@@ -180,7 +180,9 @@ def contested_problems(draw, graphs=None, gpus=(2, 4)):
         measurements.append(Measurement(layer.signature, tuple(forward), tuple(backward), (0.0,) * 4))
     link = Link(1e3 * unit, 0.0, "drawn")
     cluster = Cluster(draw(st.sampled_from(gpus)), "drawn", 8, link, link)
-    return make_profile(replace(graph, layers=tuple(layers)), measurements, (1, 2, 4, 8)), cluster, 8
+    # An update takes no time, or about as long as a layer.
+    update = draw(st.sampled_from([0.0, 1e-3 / unit]))
+    return make_profile(replace(graph, layers=tuple(layers)), measurements, (1, 2, 4, 8), update), cluster, 8
 
 
 def make_graph(predecessors, input_bytes=None, parameter_bytes=None, activation_bytes=None):

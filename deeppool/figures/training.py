@@ -11,7 +11,7 @@ from deeppool.units import format_seconds
 
 
 def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
-    """Draws the loss of every update (top), and its time with the planned time of a global batch (bottom).
+    """Draws the loss of every update (top), and its time with the planned time (bottom).
 
     Args:
         record: record of a ``dp.train`` call.
@@ -22,11 +22,10 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     """
     require(record, TrainingRecord, "training")
     figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.08)
-    planned = record.plan_iteration_time * record.accumulation
-    unit = time_unit(max(planned, *(update.seconds for update in record.metrics)))
+    unit = time_unit(max(record.planned_time, *(update.seconds for update in record.metrics)))
     figure.add_trace(_loss(record), row=1, col=1)
     figure.add_trace(_seconds(record, unit, theme.neutral(dark=dark)), row=2, col=1)
-    figure.add_trace(_planned(record, planned, unit, theme.neutral(dark=dark)), row=2, col=1)
+    figure.add_trace(_planned(record, unit, theme.neutral(dark=dark)), row=2, col=1)
     figure.update_yaxes(title_text="loss (mean of the samples)", row=1, col=1)
     figure.update_yaxes(title_text=f"time of an update ({unit.name})", rangemode="tozero", row=2, col=1)
     figure.update_xaxes(title_text="update", row=2, col=1)
@@ -66,10 +65,11 @@ def _seconds(record: TrainingRecord, unit: TimeUnit, colour: str) -> go.Scatter:
     )
 
 
-def _planned(record: TrainingRecord, planned: float, unit: TimeUnit, colour: str) -> go.Scatter:
+def _planned(record: TrainingRecord, unit: TimeUnit, colour: str) -> go.Scatter:
+    planned = record.planned_time
     first, last = record.metrics[0].update, record.metrics[-1].update
     return go.Scatter(
-        name="planned, without the optimizer (predicted)",
+        name="planned (predicted)" if record.plan_update_time else "planned, without the optimizer (predicted)",
         mode="lines",
         line={"dash": "dash", "color": colour, "width": 1.5},
         x=[first, last],

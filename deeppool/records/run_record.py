@@ -197,6 +197,8 @@ class RunRecord:
     bounds: tuple[BoundInterval, ...] = ()
     """Intervals of each bound, if it was changed during the run: ``sharing``, ``foreground``, ``background`` and
     ``governors`` are of the last one under which anything was measured."""
+    plan_update_time: float = 0.0
+    """Part of ``plan_iteration_time`` that is the update; 0 where the plan does not predict it."""
 
     @property
     def where(self) -> str:
@@ -220,7 +222,7 @@ class RunRecord:
             f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
             f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}"
             f"{format_interval(front.slowdown_margin)}; "
-            f"planned {format_seconds(self.plan_iteration_time)} and the update",
+            f"planned {format_seconds(self.plan_iteration_time)}{' and the update' * (not self.plan_update_time)}",
             f"idle alone   {idle}{loss}",
         ]
         if self.background is not None:

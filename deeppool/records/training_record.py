@@ -89,7 +89,7 @@ class TrainingRecord:
     device: str
     device_name: str
     plan_iteration_time: float
-    """Predicted time of one global batch, in seconds."""
+    """Predicted time of one global batch and an update, in seconds."""
     iteration_time: TimeSummary
     """Measured time of one update; the first one of each start is left out."""
     metrics: tuple[Metrics, ...]
@@ -111,6 +111,13 @@ class TrainingRecord:
     background: tuple[BackgroundOutcome, ...] = ()
     governors: tuple[GovernorResult, ...] = ()
     """Result of each rank's controller, where feedback or a bound on the slowdown was requested."""
+    plan_update_time: float = 0.0
+    """Part of ``plan_iteration_time`` that is the update; 0 where the plan does not predict it."""
+
+    @property
+    def planned_time(self) -> float:
+        """Predicted seconds of one update and its global batches."""
+        return self.accumulation * (self.plan_iteration_time - self.plan_update_time) + self.plan_update_time
 
     def __str__(self) -> str:
         first, last = self.metrics[0], self.metrics[-1]
@@ -118,7 +125,7 @@ class TrainingRecord:
             f"{self.model}: {self.ranks} ranks on {self.device_name}, batch {self.global_batch}: "
             f"updates {first.update} to {last.update}, loss {format_loss(first.loss)} → {format_loss(last.loss)}",
             f"{format_seconds(self.iteration_time.p50)} an update (p99 {format_seconds(self.iteration_time.p99)}); "
-            f"planned {format_seconds(self.plan_iteration_time)} a global batch and the update",
+            f"planned {format_seconds(self.planned_time)}{' and the optimizer' * (not self.plan_update_time)}",
         ]
         if self.resumed_from:
             lines.append(f"resumed from {self.resumed_from}")

@@ -49,6 +49,7 @@ def build_run_record(
     return RunRecord(
         model=plan.model,
         plan_iteration_time=plan.iteration_time,
+        plan_update_time=plan.update_time,
         global_batch=batch,
         ranks=plan.gpus,
         cores=processes.cores,

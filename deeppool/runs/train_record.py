@@ -28,6 +28,7 @@ def build_training_record(
         device=plan.device,
         device_name=plan.device_name,
         plan_iteration_time=plan.iteration_time,
+        plan_update_time=plan.update_time,
         iteration_time=summarise(progress.times or [statistics.median(m.seconds for m in progress.metrics)]),
         metrics=tuple(progress.metrics),
         resumed_from=progress.resumed_from,

@@ -80,7 +80,8 @@ def random_profile(rng: random.Random, edges: list[Ends], kinds: int | None = No
         for index, sources in enumerate(edges)
     )
     graph = LayerGraph("random", (3, 8, 8), layers, sum(layer.parameter_bytes for layer in layers))
-    return make_profile(graph, [random_measurement(rng, f"kind{kind}") for kind in range(kinds)], BATCH_SIZES)
+    measurements = [random_measurement(rng, f"kind{kind}") for kind in range(kinds)]
+    return make_profile(graph, measurements, BATCH_SIZES, rng.choice([0.0, 1e-10, 1e-9]))
 
 
 def random_measurement(rng: random.Random, signature: str) -> Measurement:

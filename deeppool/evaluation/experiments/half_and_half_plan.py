@@ -29,12 +29,12 @@ def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: i
     on_one = data_parallel_plan(profile, replace(cluster, gpus=1), global_batch)
     half = len(everywhere.layers) // 2
     layers = (*everywhere.layers[:half], *on_one.layers[half:])
-    held = sum(layer.time * layer.gpu_count for layer in layers)
+    held = sum((layer.time + layer.update) * layer.gpu_count for layer in layers)
     return replace(
         everywhere,
         gpu_counts=tuple(sorted({1, cluster.gpus})),
         layers=layers,
-        iteration_time=sum(layer.time for layer in layers),
+        iteration_time=sum(layer.time + layer.update for layer in layers),
         gpu_seconds=held,
         amplification=amplification(held, 1, everywhere.single_gpu_iteration_time),
     )

@@ -50,13 +50,18 @@ def compare_with_run(
     by_rank = {gpu: one for one in planned for gpu in one.gpus}
     means = {rank: _rank_means(rank, draws, waits) for rank in ranks}
     passes = fmean(time for _, time in draws)
-    updates = {rank: _update_time(run, rank) for rank in ranks}
+    updates = {rank: 0.0 if plan.update_time else _update_time(run, rank) for rank in ranks}
     update = max(updates.values())
     alone = run.foreground.alone
     idle = [1 - (means[rank].held + updates[rank]) / (passes + update) for rank in ranks]
     median_time = median(time for _, time in draws)
     quantities = [
-        Quantity("iteration alone, without the update,", "s", median_time, alone.iteration_time.p50 - update),
+        Quantity(
+            "iteration alone" if plan.update_time else "iteration alone, without the update,",
+            "s",
+            median_time,
+            alone.iteration_time.p50 - update,
+        ),
         Quantity("idle time alone", "", fmean(idle), fmean(alone.idle_share)),
     ]
     if run.background is not None:

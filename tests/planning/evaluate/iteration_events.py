@@ -79,7 +79,15 @@ class _Iteration:
             self.end = max(self.end, self.now)
             happen()
         assert not any(self.queues.values()), "an all-reduce never started"
-        return self.end, self.all_reduces
+        return self.end + max(self.updates().values(), default=0.0), self.all_reduces
+
+    def updates(self):
+        """Per GPU the seconds in which it updates the parameters of its layers."""
+        seconds = defaultdict(float)
+        for layer, (count, start) in enumerate(self.places):
+            for gpu in range(start, start + count):
+                seconds[gpu] += self.bytes_of(layer) * self.definition.profile.update_per_byte
+        return seconds
 
     def after(self, seconds, happen):
         self.issued += 1

@@ -23,6 +23,7 @@ class Seconds(NamedTuple):
     backward: float
     all_reduce: float
     reshard: float = 0.0
+    update: float = 0.0
 
 
 CHAIN = [(), (0,), (1,)]
@@ -100,6 +101,20 @@ def test_exposed_is_what_no_layer_of_that_gpu_covers():
     assert list(exposed_syncs(times, layers, [0, 1, 2])) == [ExposedSync(2, 9, 11)]
     # Computing takes 6 GPU-seconds on GPU 0 and 9 on GPU 1.
     assert busy_gpu_seconds(times, gpus, layers) == (6 + 4) + (9 + 2)
+
+
+def test_the_gpu_with_the_longest_update_ends_the_iteration():
+    """0 forks into 1 on GPU 0, 1 and 2 on GPU 2, 3; 3 joins on GPU 0. Both passes until 12, as above without updates.
+
+    GPU 0 updates 0, 1 and 3 in 2 + 5 + 1 s, GPU 1 0 and 1 in 7 s, GPUs 2 and 3 0 and 2 in 5 s.
+    """
+    layers = [Seconds(1, 2, 1, 0, 2), Seconds(1, 2, 3, 0, 5), Seconds(1, 2, 4, 0, 3), Seconds(1, 2, 1, 0, 1)]
+    gpus = [range(4), range(2), range(2, 4), range(1)]
+    times = run([(), (0,), (0,), (1, 2)], gpus, layers)
+    assert (times.update, times.iteration_time) == (12, 12 + 8)
+    without = [layer._replace(update=0) for layer in layers]
+    same = run([(), (0,), (0,), (1, 2)], gpus, without)
+    assert busy_gpu_seconds(times, gpus, layers) == busy_gpu_seconds(same, gpus, without) + 8 + 7 + 5 + 5
 
 
 def test_nothing_is_hidden_without_overlap():

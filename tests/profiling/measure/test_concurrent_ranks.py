@@ -54,8 +54,9 @@ def test_a_concurrent_rank_runs_the_same_iterations(model):
 @pytest.mark.processes
 def test_a_profile_with_concurrent_ranks_records_them_and_leaves_no_process(model, tmp_path, monkeypatch):
     monkeypatch.setattr("deeppool.profiling.measure.sampling.MAXIMUM_RUNS", 2)
-    begun = []
-    iteration = ConcurrentRanks.iteration
+    begun, updates = [], []
+    iteration, update = ConcurrentRanks.iteration, ConcurrentRanks.update
+    monkeypatch.setattr(ConcurrentRanks, "update", lambda self: updates.append(1) or update(self))
     monkeypatch.setattr(
         ConcurrentRanks, "iteration", lambda self, batch: begun.append((self, batch)) or iteration(self, batch)
     )
@@ -63,8 +64,9 @@ def test_a_profile_with_concurrent_ranks_records_them_and_leaves_no_process(mode
     assert found.ranks == 2
     assert "one of 2 ranks" in str(found)
     assert files.load(tmp_path / "small.json") == found
-    # Two layered ones, two whole ones, and one that warms up, each beside the other core's.
-    assert [batch for _, batch in begun] == [1] * 5 + [2] * 5
+    # Two layered ones, two whole ones, and one that warms up, each beside the other core's; one before the update.
+    assert [batch for _, batch in begun] == [1] * 5 + [2] * 5 + [1]
+    assert len(updates) >= 5
     assert all(child.exit_code() is not None for concurrent_ranks, _ in begun for child in concurrent_ranks._others)
 
 

@@ -16,6 +16,7 @@ from deeppool.profiling.measure import bench, sampling
 from deeppool.profiling.measure import profile as profile_module
 from deeppool.profiling.measure.iteration import Iteration
 from deeppool.profiling.measure.profile import profile, resumable
+from deeppool.profiling.measure.update import UpdateBench
 from deeppool.profiling.store import MeasurementLog
 from deeppool.profiling.table import Profile
 
@@ -108,6 +109,23 @@ def test_a_cpu_profile_records_how_it_was_measured(model):
             assert made.time(index, batch).backward > 0
 
 
+def test_the_update_of_all_parameters_is_measured(model, monkeypatch):
+    """Steps of 3, 3 (warm-up), 1, 2, 9 … seconds: the mean of the faster half of five, over 26 parameters of 4 bytes."""
+    seconds = iter([3.0, 3.0, 1.0, 2.0, 9.0, 3.0, 9.0])
+    original, updated = UpdateBench.step, []
+
+    def step(self):
+        updated.append([parameter.grad is not None for parameter in self._parameters])
+        original(self)
+        return next(seconds)
+
+    monkeypatch.setattr(UpdateBench, "step", step)
+    made = profile(model, device="cpu", batch_sizes=(1,))
+    assert made.update_per_byte == pytest.approx(2.0 / model.graph.parameter_bytes)
+    assert updated == [[True] * len(list(model.source.parameters()))] * 7
+    assert "update of all parameters: 2 s, measured" in made.explain()
+
+
 def test_equal_layers_share_a_measurement_that_preserves_the_sum(monkeypatch):
     alike = capture(
         nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(4)], nn.Linear(8, 2)), (8,)
@@ -149,7 +167,8 @@ def test_a_short_iteration_has_a_warm_up_that_is_not_recorded(model, measured, m
     monkeypatch.setattr(Iteration, "run", lambda *given: runs.append(1) or original(*given))
     profile(model, device="cpu", batch_sizes=SIZES)
     assert len(measured) == 2 * RUNS * len(SIZES)
-    assert len(runs) == len(measured) + warm_ups
+    # And one whose gradients the update takes.
+    assert len(runs) == len(measured) + warm_ups + 1
 
 
 def test_few_seconds_are_few_iterations(model, measured):
