@@ -92,7 +92,7 @@ class EmulatedCommunicator:
         return [_PendingWait(self.await_transfers)] * len(receiving) + [_PendingWait(lambda: None)] * len(sending)
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        """Returns completed work: other ranks contribute zeros, and the plan does not price updates."""
+        """Returns completed work: other ranks contribute zeros, and the plan prices none in an update."""
         return CompletedWork()
 
     def barrier(self) -> None:

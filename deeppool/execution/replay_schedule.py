@@ -47,7 +47,7 @@ class ReplaySchedule:
     all_reduces: Mapping[int, TransferTimes]
     """Start and end of each all-reduce in which this rank takes part, by stage."""
     end: EventTime
-    """End of the iteration, for all ranks."""
+    """End of the iteration, for all ranks: of the longest update, if updates take the predicted time."""
 
 
 def replay_schedule(plan: Plan, stages: Sequence[Stage], rank: int) -> ReplaySchedule:
@@ -76,7 +76,8 @@ class _ScheduleBuilder:
         order = order_of(self._plan.tree, self._plan.gpu_sets)
         forward = self._forward(order, {START: 0.0})
         last = self._backward(order, TransferTimes(forward, forward))
-        return ReplaySchedule(self._computations, self._all_reduces, latest([last.end, *self._channels.values()]))
+        passes = latest([last.end, *self._channels.values()])
+        return ReplaySchedule(self._computations, self._all_reduces, after(passes, self._plan.update_time))
 
     def _forward(self, order: Order, now: EventTime) -> EventTime:
         for step in self._steps(order):

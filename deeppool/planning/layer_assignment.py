@@ -86,8 +86,8 @@ class LayerAssignment:
     all-reduces overlap the backward pass, else of its own gradients. Unless given it is ``sync``."""
 
     update: float = 0.0
-    """Seconds of the update of its parameters on each of its GPUs, which ``time`` does not count; 0 in the paper's model,
-    and in plans of earlier versions."""
+    """Seconds of the update of its parameters on each of its GPUs, not part of ``time``; 0 in the paper's model and in
+    plans of earlier versions."""
 
     def __post_init__(self) -> None:
         if self.all_reduce < 0:

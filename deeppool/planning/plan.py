@@ -163,7 +163,8 @@ class Plan:
             )
         for layer in self.layers:
             parts = (layer.reshard, layer.forward, layer.backward, layer.sync)
-            if min(*parts, layer.update) < 0 or not math.isclose(layer.time, sum(parts), rel_tol=TOLERANCE, abs_tol=ROUNDING):
+            adds_up = math.isclose(layer.time, sum(parts), rel_tol=TOLERANCE, abs_tol=ROUNDING)
+            if min(*parts, layer.update) < 0 or not adds_up:
                 raise InvalidValueError(
                     f"layer '{layer.name}' has time {layer.time:g}, expected the sum of reshard, forward, backward and "
                     f"sync, {' + '.join(f'{part:g}' for part in parts)} (make the plan again)"

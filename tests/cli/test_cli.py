@@ -314,7 +314,7 @@ def test_plan_json_has_the_fields_of_the_contract(deeppool: Command, tiny: Path,
     assert (plan["gpus"], plan["global_batch"], plan["amplification_limit"]) == (2, 4, 1.5)
     for layer in plan["layers"]:
         assert {"name", "gpu_count", "gpus", "time", "amplification"} <= set(layer)
-    assert plan["iteration_time"] == pytest.approx(sum(layer["time"] for layer in plan["layers"]))
+    assert plan["iteration_time"] == pytest.approx(sum(layer["time"] + layer["update"] for layer in plan["layers"]))
 
 
 def test_plan_without_json_says_why_each_layer_got_its_gpus(deeppool: Command, tiny: Path) -> None:

@@ -279,7 +279,8 @@ def _runs(gpus: GpuSet) -> Iterator[tuple[int, int]]:
 
 def busy_gpu_seconds(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """Returns the GPU-seconds of computing, transfers, all-reduces and updates; what overlaps counts once."""
-    total = sum((x.reshard + x.forward + x.backward + x.update) * len(used) for x, used in zip(layers, gpus, strict=True))
+    own = (x.reshard + x.forward + x.backward + x.update for x in layers)
+    total = sum(seconds * len(used) for seconds, used in zip(own, gpus, strict=True))
     for computed, same in group_identical_gpus(gpus).items():
         total += len(same) * sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))
     return total

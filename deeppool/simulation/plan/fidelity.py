@@ -46,8 +46,8 @@ class Fidelity:
     interference: str
     """Interference that the simulation modelled."""
     update_time: float
-    """Seconds per iteration of the update on the run's slowest rank, where the plan does not predict it: subtracted from
-    measured iteration times; fractions of time refer to simulated iterations including it. Else 0."""
+    """Seconds per iteration of the update on the run's slowest rank where the plan does not predict it, else 0. It is
+    subtracted from measured iteration times; fractions of time refer to simulated iterations including it."""
     quantities: tuple[Quantity, ...]
     conditions: Conditions | None = None
     """Conditions that the simulation modelled; None: all as planned."""

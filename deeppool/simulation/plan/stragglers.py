@@ -84,8 +84,8 @@ def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> 
     run = _IterationSimulation(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
     passes = run.iterate(order_of(plan.tree, plan.gpu_sets))
     whole = passes + (_updates(plan) * run.slow).max(axis=1)
-    starts = (tuple(times) for times in (run.inputs, run.backward, run.gradients, run.sync))
-    return StragglingIterations(whole, run.slow, run.network, *starts, passes)
+    inputs, backward, gradients, sync = map(tuple, (run.inputs, run.backward, run.gradients, run.sync))
+    return StragglingIterations(whole, run.slow, run.network, inputs, backward, gradients, sync, passes)
 
 
 def _updates(plan: Plan) -> NDArray[np.float64]:

@@ -110,7 +110,7 @@ def test_a_cpu_profile_records_how_it_was_measured(model):
 
 
 def test_the_update_of_all_parameters_is_measured(model, monkeypatch):
-    """Steps of 3, 3 (warm-up), 1, 2, 9 … seconds: the mean of the faster half of five, over 26 parameters of 4 bytes."""
+    """Steps of 3, 3 (warm-up), 1, 2, 9, 3 and 9 seconds: the mean of the faster half of five, a byte of parameters."""
     seconds = iter([3.0, 3.0, 1.0, 2.0, 9.0, 3.0, 9.0])
     original, updated = UpdateBench.step, []
 
