@@ -104,3 +104,17 @@ def test_a_batch_below_the_profile_is_refused_by_name():
     profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b] * 2, batch_sizes=(4, 8))
     with pytest.raises(MissingProfileError, match="'layer0' at per-GPU batch 2"):
         price(profile, Network(Cluster(4)), 8, (1, 2, 4))
+
+
+def test_updates_count_tied_parameters_once_and_nothing_in_the_papers_model():
+    """Four layers of 8, 8, 0 and 4 bytes, of which the first two have the same 8; 2 s a byte."""
+    graph = make_graph([(), (0,), (1,), (2,)], parameter_bytes=[8, 8, 0, 4])
+    tied = [replace(graph.layers[1], parameters=graph.layers[0].parameters)]
+    graph = replace(graph, layers=(graph.layers[0], *tied, *graph.layers[2:]))
+    profile = replace(profile_from_times(graph, [lambda b: 1.0] * 4), update_per_byte=2.0)
+    costs = price(profile, Network(Cluster(2)), 4, (1, 2))
+    assert costs.update.tolist() == [16, 0, 0, 8]
+    assert costs.single_gpu_time == 4 + 24
+    paper = price(profile, Network(Cluster(2), "paper"), 4, (1, 2))
+    assert paper.update.tolist() == [0, 0, 0, 0]
+    assert paper.single_gpu_time == 4

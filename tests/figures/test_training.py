@@ -1,5 +1,7 @@
 """A training's losses and times, as its record has them."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool import figures
@@ -23,6 +25,12 @@ def test_what_was_planned_counts_every_global_batch_of_an_update():
     planned = traces["planned, without the optimizer (predicted)"]
     assert list(planned.x) == [5, 7]
     assert list(planned.y) == pytest.approx([120, 120])
+
+
+def test_the_optimizer_counts_once_for_all_global_batches_of_an_update():
+    record = replace(training_of(planned=0.040, accumulation=3), plan_update_time=0.010)
+    assert list(by_name(figures.training(record))["planned (predicted)"].y) == pytest.approx([100, 100])
+    assert "; planned 100 ms\n" in str(record)
 
 
 def test_an_update_that_was_left_out_is_a_gap_in_the_losses():

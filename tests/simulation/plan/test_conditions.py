@@ -121,6 +121,16 @@ def test_a_fast_gpu_waits_for_a_slow_one_in_their_all_reduce():
     ]
 
 
+def test_a_slow_gpu_updates_slowly_once_both_passes_have_ended():
+    shared = replace(layer("conv", 2, forward=1.0, backward=2.0, sync=0.5), update=1.0)
+    made = plan_of(shared, replace(layer("fc", 1, forward=1.0), update=0.5), gpus=2)
+    found = simulate(made, conditions=Conditions(speeds=(1.0, 0.5)))
+    updates = [(x.gpu, x.start, x.end) for x in found.timeline.spans if x.kind == "update"]
+    # GPU 1 computes the convolution for 2 and 4 s; GPU 0 updates both layers, as fast as planned.
+    assert updates == [(0, 7.5, 9.0), (1, 7.5, 9.5)]
+    assert found.iteration_time == 9.5
+
+
 def test_samples_that_move_between_the_same_gpus_are_waited_for_too():
     made = plan_of(layer("a", 2, forward=1.0), layer("b", 2, forward=1.0, reshard=1.0), gpus=2)
     found = simulate(made, conditions=Conditions(speeds=(1.0, 0.5)))

@@ -84,6 +84,17 @@ def test_with_interference_it_agrees_with_the_collocated_plan():
         compare_with_run(PLAN, run(), interference=measured)
 
 
+def test_a_plan_that_predicts_the_update_is_compared_with_it():
+    """The plan: 0.5 s, then 0.1 s of updates on GPU 0, 0.04 s of which are of the layer that GPU 1 has too."""
+    conv, fc = PLAN.layers
+    plan = replace(PLAN, layers=(replace(conv, update=0.04), replace(fc, update=0.06)), iteration_time=0.6)
+    found = compare_with_run(plan, replace(run(alone=0.6), plan_iteration_time=0.6, background=None))
+    assert by_name(found)["iteration alone"].simulated == pytest.approx(0.6)
+    assert by_name(found)["iteration alone"].measured == 0.6
+    assert by_name(found)["idle time alone"].simulated == pytest.approx((0.2 + 0.06) / 2 / 0.6)
+    assert found.update_time == 0
+
+
 def test_a_run_without_background_is_compared_alone():
     found = compare_with_run(PLAN, replace(run(), background=None))
     assert set(by_name(found)) == {"iteration alone", "idle time alone"}
