@@ -189,7 +189,7 @@ class Plan:
         """Returns a table of the layers with the cost of the next smaller and next larger GPU count of each."""
         text = layers_text(str(self), self.layers, self.gpu_counts)
         if self.update_time:
-            text += f"\n\nThe optimizer's update, after both passes, takes {format_seconds(self.update_time)} of them"
+            text += f"\n\nThe iteration ends with the optimizer's update, {format_seconds(self.update_time)}"
         measured = self.cluster.measured
         widest = max(layer.gpu_count for layer in self.layers)
         if self.network_model == "measured" and measured is not None and widest > measured.largest_group:

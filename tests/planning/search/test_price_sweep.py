@@ -1,6 +1,7 @@
 """Efficient plans whose all-reduces overlap, against every assignment of GPUs timed event by event."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -108,3 +109,19 @@ def test_one_layer_that_scales_badly_has_a_point_for_each_gpu_count():
     found = frontier(profile, Cluster(4), 16)
     assert [point.gpu_counts for point in found.points] == [(4,), (2,), (1,)]
     assert found.optimality == "exact"
+
+
+def test_branches_side_by_side_share_the_update():
+    """Two branches of 2 s that no GPU count makes faster, and of 1 GB each, which a GPU updates in 1 s.
+
+    Side by side the pass takes 1 + 2 + 1 s and the update 1 s; one after the other 1 + 4 + 1 s and 2 s.
+    """
+    graph = make_graph([(), (0,), (0,), (1, 2)], parameter_bytes=[0, 10**9, 10**9, 0])
+    profile = profile_from_times(graph, [lambda b: 1.0, lambda b: 2.0, lambda b: 2.0, lambda b: 1.0])
+    problem = replace(profile, update_per_byte=1e-9), Cluster(2), 2
+    found = plan(*problem)
+    totals = found.iteration_time, found.update_time, found.gpu_seconds
+    assert totals == pytest.approx((5, 1, 1 + 2 + 2 + 1 + 2), abs=1e-3)
+    check_frontier(problem)
+    sweep = PriceSweep(costs_of(*problem))
+    assert all(sweep.bound(work) <= time for time, work in every_plan(problem))
