@@ -206,6 +206,12 @@ class MeasuredNetwork:
         curves = [self.inside, self.between] if kind == "transfer" else [group.curve for group in self.all_reduce]
         return statistics.fmean(curve.computing_share for curve in curves if curve is not None)
 
+    @property
+    def sync_computing(self) -> float:
+        """Share of an all-reduce for which a core computes, and so cannot do anything else; 0 where not measured."""
+        known = [group.curve.computing_share for group in self.all_reduce if group.curve.computing is not None]
+        return statistics.fmean(known) if known else 0.0
+
     def table(self) -> str:
         """Formats a line per pattern: some of its medians, their spread, and the line through all of them."""
         rows = [("transfer inside a node", self.inside), ("transfer between nodes", self.between)]

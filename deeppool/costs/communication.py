@@ -111,6 +111,12 @@ class Network:
         near, far = self.cluster.inside, self.cluster.between
         return near.latency <= far.latency and near.bandwidth >= far.bandwidth
 
+    @property
+    def sync_computing(self) -> float:
+        """Share of an all-reduce that its cores compute; see :attr:`MeasuredNetwork.sync_computing`."""
+        measured = self.cluster.measured
+        return measured.sync_computing if self.model == "measured" and measured is not None else 0.0
+
     def reshard_time(self, source: Layout, destination: Layout, sample_bytes: int) -> float:
         """Returns the seconds to move activations of ``sample_bytes`` per sample one way, as for the gradients back."""
         latency, per_byte = self.reshard_terms(source, destination)

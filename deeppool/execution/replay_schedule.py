@@ -5,6 +5,8 @@ number of seconds after it (max-plus algebra: Baccelli, Cohen, Olsder, Quadrat, 
 Here the earlier ones are what happens on one rank: the start of the iteration, and the ends of what it computed.
 They are found once; in an iteration each costs a handful of additions.
 
+What all-reduces beside a backward take of its core counts as planned, on this rank as a wait after its stage.
+
 Ranks that compute a stage together with this one take as long: their shards are as large. So if this rank's own
 stages take exactly the predicted time, so does the iteration; and what slows them slows it by the plan's schedule.
 """
@@ -17,7 +19,6 @@ from typing import NamedTuple
 from deeppool.base.timeline import SpanKind
 from deeppool.execution.stages import Stage
 from deeppool.planning.evaluate.schedule import Order, order_of
-from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 
@@ -66,6 +67,10 @@ class _ScheduleBuilder:
 
     def __init__(self, plan: Plan, stages: Sequence[Stage], rank: int) -> None:
         self._plan, self._rank = plan, rank
+        times = plan.schedule
+        self._backwards = [end - start for start, end in zip(times.backward, times.computed, strict=True)]
+        """Planned seconds of each layer's backward, with what all-reduces beside it take of its core."""
+        self._sent = [end - start for start, end in zip(times.gradients, times.sent, strict=True)]
         self._stage = {layer: index for index, stage in enumerate(stages) for layer in stage.layers}
         self._computations: dict[Event, TransferTimes] = {}
         self._all_reduces: dict[int, TransferTimes] = {}
@@ -100,23 +105,25 @@ class _ScheduleBuilder:
                 lanes = [self._backward(lane, turn) for lane in step]
                 turn = TransferTimes(latest([lane.start for lane in lanes]), latest([lane.end for lane in lanes]))
                 continue
-            layers = [self._plan.layers[layer] for layer in reversed(step)]
-            total = sum(layer.backward for layer in layers)
+            layers = step[::-1]
+            total = sum(self._backwards[layer] for layer in layers)
             computed = after(turn.end, total)
-            if self._rank in layers[0].gpus:
+            if self._rank in self._plan.layers[step[0]].gpus:
                 event: Event = ("backward", self._stage[step[0]])
                 self._computations[event] = turn
-                computed = {event: 0.0}
-            summed = self._all_reduce(self._stage[step[0]], layers, after(computed, -total))
+                # No all-reduce runs here that could slow the rank down: it waits instead.
+                computed = {event: total - sum(self._plan.layers[layer].backward for layer in layers)}
+            summed = self._all_reduce(layers, after(computed, -total))
             done = computed if self._plan.overlap_sync else summed
-            turn = TransferTimes(done, after(done, sum(layer.reshard for layer in layers) / 2))
+            turn = TransferTimes(done, after(done, sum(self._sent[layer] for layer in layers)))
         return turn
 
-    def _all_reduce(self, stage: int, layers: Sequence[LayerAssignment], began: EventTime) -> EventTime:
+    def _all_reduce(self, indices: Sequence[int], began: EventTime) -> EventTime:
         """Adds the all-reduces of a stage's layers, in the order of their backwards; returns the last end."""
+        stage, layers = self._stage[indices[0]], [self._plan.layers[index] for index in indices]
         gpus, overlap = layers[0].gpus, self._plan.overlap_sync
-        done = list(accumulate(layer.backward for layer in layers))
-        moved = list(accumulate((layer.reshard / 2 for layer in layers), initial=0.0))
+        done = list(accumulate(self._backwards[index] for index in indices))
+        moved = list(accumulate((self._sent[index] for index in indices), initial=0.0))
         free, transfer_start = after(began, done[-1]), None
         for layer, computed, before in zip(layers, done, moved, strict=False):
             if layer.all_reduce > 0:

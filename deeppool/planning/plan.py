@@ -98,6 +98,9 @@ class Plan:
     overlap_sync: bool = False
     """Whether all-reduces overlap the backward pass: the iteration time counts their exposed part, and GPU-seconds the
     part that neither computing nor transfers hide. False: everything waits for all-reduces."""
+    sync_computing: float = 0.0
+    """Share of an all-reduce that the cores of its GPUs compute, as the network was measured: what runs beside one
+    advances at the rate of 1 - share. 0 on GPUs, and where not measured."""
     inputs: tuple[Input, ...] = ()
     """All inputs of the model; one of float32 and ``input_shape`` unless given."""
     granularity: Granularity = "module"
@@ -141,7 +144,13 @@ class Plan:
     @property
     def schedule(self) -> Schedule:
         """Start times of one iteration."""
-        return schedule(order_of(self.tree, self.gpu_sets), self.gpu_sets, self.layers, overlap_sync=self.overlap_sync)
+        return schedule(
+            order_of(self.tree, self.gpu_sets),
+            self.gpu_sets,
+            self.layers,
+            overlap_sync=self.overlap_sync,
+            sync_computing=self.sync_computing,
+        )
 
     @property
     def update_time(self) -> float:

@@ -115,7 +115,8 @@ class Placement:
     @cached_property
     def schedule(self) -> Schedule:
         """Start times of all layers."""
-        return schedule(self.order, self.gpus, self.layer_times, overlap_sync=self.costs.overlap)
+        overlap, computing = self.costs.overlap, self.costs.network.sync_computing
+        return schedule(self.order, self.gpus, self.layer_times, overlap_sync=overlap, sync_computing=computing)
 
     def with_option(self, layer: int, option: int) -> "Placement":
         """Returns the same placement with another GPU count for one layer."""

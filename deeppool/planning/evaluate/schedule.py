@@ -20,7 +20,14 @@ backward pass, and both passes end when the last layer and the last all-reduce h
 Then every GPU updates the parameters of its own layers, and the iteration ends when the last of them has. In the
 paper's model updates take no time.
 
-Layers, transfers and all-reduces are assumed not to slow one another. That is optimistic: on real GPUs they share
+Where the core that computes a backward pass also computes a share of an all-reduce, as gloo on a CPU does, what runs
+beside the all-reduce on the same GPUs advances at the rate of 1 - share. A backward pass of b seconds beside an
+all-reduce of s seconds, both at full length, takes b + share x s:
+
+    backward 2 | backward 1 . . . . . |
+               | all-reduce 2     | all-reduce 1
+
+Else layers, transfers and all-reduces are assumed not to slow one another. That is optimistic: on real GPUs they share
 memory bandwidth, links and multiprocessors.
 """
 
@@ -70,8 +77,12 @@ class Schedule:
     """Start of the transfers of inputs; the forward follows."""
     backward: tuple[float, ...]
     """Start of the backward."""
+    computed: tuple[float, ...]
+    """End of the backward."""
     gradients: tuple[float, ...]
     """Start of the transfers of the inputs' gradients."""
+    sent: tuple[float, ...]
+    """End of these transfers."""
     all_reduce: tuple[float, ...]
     """Start of the all-reduce that follows its backward."""
     update: float
@@ -152,7 +163,9 @@ def layers_in_order(order: Order) -> Iterator[int]:
                 yield from layers_in_order(side)
 
 
-def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overlap_sync: bool) -> Schedule:
+def schedule(
+    order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overlap_sync: bool, sync_computing: float = 0.0
+) -> Schedule:
     """Returns the schedule of one iteration; complexity O(layers x different sets of GPUs).
 
     Args:
@@ -160,9 +173,11 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
         gpus: per layer its GPUs.
         layers: seconds of each.
         overlap_sync: whether all-reduces overlap the backward pass.
+        sync_computing: share of an all-reduce that the cores of its GPUs compute.
     """
-    inputs, backward, gradients, all_reduce = ([0.0] * len(layers) for _ in range(4))
+    inputs, backward, computed, gradients, sent, all_reduce = ([0.0] * len(layers) for _ in range(6))
     channels: dict[GpuSet, float] = {}
+    running: list[tuple[GpuSet, float, float]] = []
 
     def run_forward(steps: Order, now: float) -> float:
         for step in steps:
@@ -178,13 +193,15 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
             if isinstance(step, int):
                 layer = layers[step]
                 backward[step] = now
-                now += layer.backward
+                now = _slowed(running, gpus[step], now, layer.backward, sync_computing)
+                computed[step] = now
                 all_reduce[step] = start = _free(channels, gpus[step], now) if layer.all_reduce > 0 else now
                 if layer.all_reduce > 0:
                     channels[gpus[step]] = start + layer.all_reduce
+                    running.append((gpus[step], start, start + layer.all_reduce))
                     now = now if overlap_sync else start + layer.all_reduce
                 gradients[step] = now
-                now += layer.reshard / 2
+                now = sent[step] = _slowed(running, gpus[step], now, layer.reshard / 2, sync_computing)
             else:
                 now = max([run_backward(side, now) for side in step])
         return now
@@ -192,7 +209,16 @@ def schedule(order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overla
     end = run_backward(order, run_forward(order, 0.0))
     passes = max(end, max(channels.values(), default=0.0))
     whole = passes + update_time(gpus, layers)
-    return Schedule(whole, tuple(inputs), tuple(backward), tuple(gradients), tuple(all_reduce), passes)
+    return Schedule(
+        whole,
+        tuple(inputs),
+        tuple(backward),
+        tuple(computed),
+        tuple(gradients),
+        tuple(sent),
+        tuple(all_reduce),
+        passes,
+    )
 
 
 def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
@@ -200,6 +226,25 @@ def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     if not any(layer.update for layer in layers):
         return 0.0
     return max(sum(layers[index].update for index in computed) for computed in group_identical_gpus(gpus))
+
+
+def _slowed(
+    running: Sequence[tuple[GpuSet, float, float]], gpus: GpuSet, now: float, seconds: float, sync_computing: float
+) -> float:
+    """Returns the end of what takes some seconds from ``now`` on, beside all-reduces that have started and ended so."""
+    if not sync_computing or not seconds:
+        return now + seconds
+    beside = [(start, end) for others, start, end in running if end > now and share_gpus(others, gpus)]
+    for start, end in sorted(beside):
+        alone = max(0.0, start - now)
+        if seconds <= alone:
+            break
+        now, seconds = now + alone, seconds - alone
+        done = max(0.0, end - now) * (1 - sync_computing)
+        if seconds < done:
+            return now + seconds / (1 - sync_computing)
+        now, seconds = max(now, end), seconds - done
+    return now + seconds
 
 
 def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
@@ -228,8 +273,8 @@ def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Seq
         layers: seconds of each.
         computed: the layers that the GPU computes.
     """
-    intervals = [(times.backward[layer], times.backward[layer] + layers[layer].backward) for layer in computed]
-    intervals += [(times.gradients[layer], times.gradients[layer] + layers[layer].reshard / 2) for layer in computed]
+    intervals = [(times.backward[layer], times.computed[layer]) for layer in computed]
+    intervals += [(times.gradients[layer], times.sent[layer]) for layer in computed]
     busy = sorted((start, end) for start, end in intervals if end > start)
     position = 0
     # All-reduces of one GPU follow one another, so what is busy before one is past for the next.
@@ -279,7 +324,9 @@ def _runs(gpus: GpuSet) -> Iterator[tuple[int, int]]:
 
 def busy_gpu_seconds(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """Returns the GPU-seconds of computing, transfers, all-reduces and updates; what overlaps counts once."""
-    own = (x.reshard + x.forward + x.backward + x.update for x in layers)
+    passes = zip(times.backward, times.computed, times.gradients, times.sent, strict=True)
+    backward = (computed - start + sent - gradients for start, computed, gradients, sent in passes)
+    own = (x.reshard / 2 + x.forward + seconds + x.update for x, seconds in zip(layers, backward, strict=True))
     total = sum(seconds * len(used) for seconds, used in zip(own, gpus, strict=True))
     for computed, same in group_identical_gpus(gpus).items():
         total += len(same) * sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))

@@ -219,7 +219,8 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
     shared = [time_of(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
     updates = costs.update.tolist()
     layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, updates, strict=True))
-    times = replace(plan, layers=layers).schedule
+    plan = replace(plan, layers=layers, sync_computing=costs.network.sync_computing)
+    times = plan.schedule
     iteration_time, gpu_seconds = times.iteration_time, sum(layer.time * layer.gpu_count for layer in layers)
     if plan.overlap_sync:
         gpu_seconds = busy_gpu_seconds(times, plan.gpu_sets, layers)
@@ -229,7 +230,6 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
         plan,
         profile_fingerprint=best.profile_fingerprint,
         extrapolated_layers=tuple(layer.name for layer, beyond in zip(layers, far, strict=True) if beyond),
-        layers=layers,
         iteration_time=iteration_time,
         data_parallel_iteration_time=data_parallel_time(costs),
         single_gpu_iteration_time=costs.single_gpu_time,

@@ -9,6 +9,9 @@ so far matter: the seconds that its layers and transfers take, in both passes, a
     a layer        seconds + forward + backward      lag = max(lag - backward, 0) + sync
     its transfers  seconds + reshard                 lag = max(lag - reshard / 2, 0)
 
+Where cores compute a share of an all-reduce, a layer or a transfer of x seconds hides y = min(lag, x / (1 - share)) of
+the lag, which is then lag - y, and takes share x y longer.
+
 The iteration takes seconds + lag. Both steps keep the order of two lags, so of two ways with equal GPU
 counts where they go on, one with more seconds and no less lag can be dropped: labels of Pareto fronts, as
 for shortest paths with two costs. Exact; without a bound on how many labels there are, but few in practice.
@@ -88,7 +91,8 @@ def _rests(costs: CostTable, sync: Floats, order: Sequence[int], prices: Limited
     take at most half of what they add. And the iteration takes seconds + lag, so seconds + share x lag or more.
     """
     shares = np.array(SHARES)[:, None, None]
-    added = costs.forward + (1 - shares) * costs.backward + shares * sync
+    weights = _weights(costs)[:, None, None]
+    added = costs.forward + (1 - shares) * costs.backward + weights * sync
     least = np.where(prices.room >= 0, added, np.inf).min(axis=2)[:, list(order)]
     rests: Floats = (np.cumsum(least, axis=1) - least).T[::-1]
     return rests
@@ -111,16 +115,33 @@ def _before(
     moved = np.zeros(len(parent))
     for source in sources:
         moved = moved + prices.move(source, layer)[options[:, pending.index(source)], here]
-    backward = costs.backward[layer, here]
-    seconds = labels.seconds[parent] + costs.forward[layer, here] + backward + moved
-    lag = np.maximum(labels.lag[parent] - backward, 0) + sync[layer, here]
-    lag = np.maximum(lag - moved / 2, 0)
-    least = np.max(seconds + np.multiply.outer(SHARES, lag) + rest[:, None], axis=0)
+    backward, computing = costs.backward[layer, here], costs.network.sync_computing
+    computed = _beside(labels.lag[parent], backward, computing)
+    lag = labels.lag[parent] - computed + sync[layer, here]
+    sent = _beside(lag, moved / 2, computing)
+    lag = lag - sent
+    seconds = labels.seconds[parent] + costs.forward[layer, here] + backward + moved + computing * (computed + sent)
+    least = np.max(seconds + np.multiply.outer(_weights(costs), lag) + rest[:, None], axis=0)
     kept = np.nonzero((moved <= prices.room[layer, here]) & (least < at_most))[0]
     left = [index for index, other in enumerate(pending) if other != layer]
     options = options[:, left]
     kept = kept[_undominated(options[kept], seconds[kept], lag[kept], count)]
     return _Labels(tuple(pending[index] for index in left), options[kept], seconds[kept], lag[kept], parent[kept])
+
+
+def _beside(lag: Floats, seconds: Floats, computing: float) -> Floats:
+    """Returns the seconds of the lag that pass beside what takes ``seconds`` by itself."""
+    if computing == 1:
+        return np.where(seconds > 0, lag, 0.0)
+    passed: Floats = np.minimum(lag, seconds / (1 - computing))
+    return passed
+
+
+def _weights(costs: CostTable) -> Floats:
+    """Returns per share the weight of the lag: of what is left to all-reduce, cores compute at least their share."""
+    shares, computing = np.array(SHARES), costs.network.sync_computing
+    weights: Floats = shares + (1 - shares) * computing
+    return weights
 
 
 def _undominated(options: Integers, seconds: Floats, lag: Floats, count: int) -> Integers:

@@ -22,6 +22,14 @@ for which the sum is least, and no plan takes less than that: the largest of the
 does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
 where they dominate.
 
+Where cores compute a share of an all-reduce (``sync_computing``), what runs beside one takes longer by that share of
+it, and what is left at the end counts in full. On GPU 0, which is in every set, an iteration of layers in sequence
+takes F + B + sync_computing x S or longer, so the sum is
+
+    F + (1 - share) B + (share + (1 - share) sync_computing) S.
+
+With branches side by side GPU 0 may wait for others meanwhile, and the share does not enter the bound.
+
 The update comes on top. In sequence every layer computes on GPU 0, which updates all parameters in any plan: a
 constant. With branches side by side it takes as long as the mean over all GPUs or longer, and the search counts that:
 each layer's update on g of N GPUs adds g / N of its seconds.
@@ -104,12 +112,13 @@ def relaxed_costs(
     *,
     updates: bool = True,
 ) -> LimitedCosts:
-    """Returns costs whose sum is F + (1 - share) B + share S + update + work_price x GPU-seconds, as above.
+    """Returns costs whose sum is F + (1 - share) B + share S + update + work_price x GPU-seconds, or more, as above.
 
     The GPU-seconds are those of layers, transfers and updates, and a plan's own are no fewer.
     """
     side_by_side = sorted(_side_by_side(tree))
-    counted = np.full((len(costs.graph.layers), 1), share)
+    computing = 0.0 if side_by_side else costs.network.sync_computing
+    counted = np.full((len(costs.graph.layers), 1), share + (1 - share) * computing)
     counted[side_by_side] = 0
     if tree.blocks[0] is None:
         counted[tree.layers[0]] = 1

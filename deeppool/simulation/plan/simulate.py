@@ -4,7 +4,7 @@ Layers start by the plan's schedule (``deeppool.planning.evaluate.schedule``), s
 the plan's iteration time. A GPU has one span at a time: of an all-reduce that overlaps the backward pass only the
 intervals in which its GPU would otherwise wait are spans. They belong to the foreground, whose kernels run there. A
 CPU core waits during part of a transfer; where a measured network gives that part, it counts as idle although it lies
-within the transfer's span.
+within the transfer's span. What it computes of an all-reduce beside the backward pass lengthens the backward's span.
 
 Under other conditions than planned (slow GPUs, stragglers, slow links) many iterations are drawn, and the one of median
 length is shown.
@@ -272,16 +272,17 @@ def _spans(
     """Returns the spans of the layers that a GPU computes, and of its update."""
     spans: list[Span] = []
 
-    def run(layer: int, kind: SpanKind, start: float, seconds: float) -> None:
-        if seconds > 0:
-            spans.append(Span(gpu, kind, names[layer], start, start + seconds))
+    def run(layer: int, kind: SpanKind, start: float, end: float) -> None:
+        if end > start:
+            spans.append(Span(gpu, kind, names[layer], start, end))
 
     for index in computed:
-        layer, inputs, gradients = layers[index], times.inputs[index], times.gradients[index]
-        run(index, "reshard", inputs, layer.reshard / 2)
-        run(index, "forward", inputs + layer.reshard / 2, layer.forward)
-        run(index, "backward", times.backward[index], layer.backward)
-        run(index, "reshard", gradients, layer.reshard / 2)
+        layer, inputs = layers[index], times.inputs[index]
+        arrived = inputs + layer.reshard / 2
+        run(index, "reshard", inputs, arrived)
+        run(index, "forward", arrived, arrived + layer.forward)
+        run(index, "backward", times.backward[index], times.computed[index])
+        run(index, "reshard", times.gradients[index], times.sent[index])
     spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed_syncs(times, layers, computed))
     update = sum(layers[index].update for index in computed)
     if update > 0:

@@ -39,9 +39,11 @@ class StragglingIterations:
     network: tuple[float, ...]
     """Factor by which the transfers and the all-reduce of each layer took longer."""
     inputs: tuple[Times, ...]
-    """Start times as in :class:`deeppool.planning.evaluate.schedule.Schedule`; the GPUs in each layer's order."""
+    """Times as in :class:`deeppool.planning.evaluate.schedule.Schedule`; the GPUs in each layer's order."""
     backward: tuple[Times, ...]
+    computed: tuple[Times, ...]
     gradients: tuple[Times, ...]
+    sent: tuple[Times, ...]
     all_reduce: tuple[Times, ...]
     update: NDArray[np.float64]
     """Start of the updates per iteration."""
@@ -52,16 +54,8 @@ class StragglingIterations:
         Times of layers that it does not compute are meaningless.
         """
         slow = float(self.slowness[iteration, gpu])
-        starts: list[list[float]] = [[], [], [], []]
         seconds = []
         for index, layer in enumerate(plan.layers):
-            column = bisect_left(layer.gpus, gpu)
-            for into, times in zip(
-                starts,
-                (self.inputs[index], self.backward[index], self.gradients[index], self.all_reduce[index]),
-                strict=True,
-            ):
-                into.append(float(times[iteration, min(column, times.shape[1] - 1)]))
             net = self.network[index]
             seconds.append(
                 LayerTimes(
@@ -74,9 +68,23 @@ class StragglingIterations:
                 )
             )
         whole = float(self.iteration_times[iteration])
-        inputs, backward, gradients, all_reduce = (tuple(times) for times in starts)
-        start = float(self.update[iteration])
-        return Schedule(whole, inputs, backward, gradients, all_reduce, start), tuple(seconds)
+        columns = [bisect_left(layer.gpus, gpu) for layer in plan.layers]
+
+        def own(times: tuple[Times, ...]) -> tuple[float, ...]:
+            pairs = zip(times, columns, strict=True)
+            return tuple(float(one[iteration, min(column, one.shape[1] - 1)]) for one, column in pairs)
+
+        times = Schedule(
+            whole,
+            own(self.inputs),
+            own(self.backward),
+            own(self.computed),
+            own(self.gradients),
+            own(self.sent),
+            own(self.all_reduce),
+            float(self.update[iteration]),
+        )
+        return times, tuple(seconds)
 
 
 def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
@@ -84,8 +92,18 @@ def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> 
     run = _IterationSimulation(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
     passes = run.iterate(order_of(plan.tree, plan.gpu_sets))
     whole = passes + (_updates(plan) * run.slow).max(axis=1)
-    inputs, backward, gradients, sync = map(tuple, (run.inputs, run.backward, run.gradients, run.sync))
-    return StragglingIterations(whole, run.slow, run.network, inputs, backward, gradients, sync, passes)
+    return StragglingIterations(
+        whole,
+        run.slow,
+        run.network,
+        tuple(run.inputs),
+        tuple(run.backward),
+        tuple(run.computed),
+        tuple(run.gradients),
+        tuple(run.sent),
+        tuple(run.sync),
+        passes,
+    )
 
 
 def _updates(plan: Plan) -> NDArray[np.float64]:
@@ -127,8 +145,11 @@ class _IterationSimulation:
         self.free = np.zeros_like(slow)
         """When each GPU finished its last computation or transfer."""
         self.channels: dict[GpuSet, Times] = {}
+        self.running: list[tuple[GpuSet, Times, Times]] = []
+        """GPUs, start and end of each all-reduce."""
         nothing: Sequence[Times] = [np.zeros((len(slow), 1))] * len(plan.layers)
-        self.inputs, self.backward, self.gradients, self.sync = (list(nothing) for _ in range(4))
+        self.inputs, self.backward, self.computed = list(nothing), list(nothing), list(nothing)
+        self.gradients, self.sent, self.sync = list(nothing), list(nothing), list(nothing)
         self.columns = {gpus: list(gpus) for gpus in set(plan.gpu_sets)}
 
     def iterate(self, order: Order) -> NDArray[np.float64]:
@@ -168,16 +189,36 @@ class _IterationSimulation:
                 layer = self.plan.layers[step]
                 begin = self._begin(step, state, moves=False)
                 self.backward[step] = begin
-                now = begin + layer.backward * self.slow[:, self.columns[layer.gpus]]
+                now = self._beside(layer.gpus, begin, layer.backward * self.slow[:, self.columns[layer.gpus]])
+                self.computed[step] = now
                 now = self._all_reduce(step, now)
                 self.gradients[step] = now
-                state = self._ended(step, now + layer.reshard / 2 * self.network[step])
+                moving = np.full((1, 1), layer.reshard / 2 * self.network[step])
+                now = self.sent[step] = self._beside(layer.gpus, now, moving)
+                state = self._ended(step, now)
                 if layer.reshard > 0:
                     # The preceding layer needs the gradients of all GPUs.
                     state = _PassState(None, state.ends)
             else:
                 state = _join([self._backward(lane, state) for lane in step])
         return state
+
+    def _beside(self, gpus: GpuSet, begin: Times, seconds: Times) -> Times:
+        """Returns the ends of what takes some seconds from ``begin`` on, beside the all-reduces of a layer's GPUs."""
+        computing = self.plan.sync_computing
+        if not computing:
+            return begin + seconds
+        now, left = np.broadcast_arrays(begin, seconds)
+        found = [(start, end) for others, start, end in self.running if (end > now).any() and share_gpus(others, gpus)]
+        for start, end in sorted(found, key=lambda times: float(times[0].mean())):
+            alone = np.clip(start - now, 0, left)
+            now, left = now + alone, left - alone
+            beside = np.maximum(end - now, 0)
+            done = np.minimum(left, beside * (1 - computing))
+            took = np.where(left > done, beside, done / (1 - computing) if computing < 1 else 0.0)
+            now, left = now + took, left - done
+        ended: Times = now + left
+        return ended
 
     def _all_reduce(self, index: int, computed: Times) -> Times:
         """Starts the all-reduce of a layer; returns when each GPU can continue."""
@@ -192,6 +233,7 @@ class _IterationSimulation:
         self.sync[index] = start
         end = start + layer.all_reduce * self.network[index]
         self.channels[layer.gpus] = end
+        self.running.append((layer.gpus, start, end))
         return computed if self.plan.overlap_sync else np.broadcast_to(end, computed.shape)
 
 
