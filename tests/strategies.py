@@ -185,6 +185,19 @@ def contested_problems(draw, graphs=None, gpus=(2, 4)):
     return make_profile(replace(graph, layers=tuple(layers)), measurements, (1, 2, 4, 8), update), cluster, 8
 
 
+@st.composite
+def computing_problems(draw, graphs=None, gpus=(2, 4)):
+    """Contested problems whose cores compute a share of all-reduces, which take a second per 2 GB, or more."""
+    profile, cluster, batch = draw(contested_problems(graphs, gpus))
+    share, slower = draw(st.sampled_from([0.25, 0.5, 0.9, 1.0])), draw(st.sampled_from([1, 2]))
+    network = measured_network({count: [size * slower / 2**30 for size in CURVE_SIZES] for count in (2, 4)})
+    groups = tuple(
+        replace(group, curve=replace(group.curve, computing=(share,) * len(CURVE_SIZES)))
+        for group in network.all_reduce
+    )
+    return profile, replace(cluster, measured=replace(network, all_reduce=groups)), batch
+
+
 def make_graph(predecessors, input_bytes=None, parameter_bytes=None, activation_bytes=None):
     """A layer graph from its edges; by default it moves and synchronises nothing, and nobody knows what it keeps."""
     layers = [

@@ -2,13 +2,16 @@
 
 Lanes are processes that wake one another; each GPU keeps a queue of all-reduces, and one starts when it is
 first in the queues of all its GPUs. A gradient of 4 MiB or more has an all-reduce of its own; smaller ones share them,
-25 MiB or more in each, and none waits for a gradient on other GPUs. Prices come from ``Definition``, nothing from
+25 MiB or more in each, and none waits for a gradient on other GPUs. What is computed or moved beside an all-reduce on
+one of its GPUs advances at a lower rate. Prices come from ``Definition``, nothing from
 ``deeppool.planning``.
 """
 
 import heapq
 import math
 from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock
 
@@ -16,6 +19,15 @@ from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock
 def iteration_with_overlap(definition, places):
     """Seconds of the iteration; and (start, end) of each all-reduce, by the layer whose backward it follows."""
     return _Iteration(definition, places).run()
+
+
+@dataclass
+class _Task:
+    """A backward, or a transfer of gradients, that all-reduces slow down."""
+
+    left: float
+    gpus: range
+    done: Callable[[], None]
 
 
 class _Iteration:
@@ -26,6 +38,7 @@ class _Iteration:
         self.issued = 0
         self.queues = defaultdict(deque)
         self.all_reduces = {}
+        self.tasks, self.flying = [], {}
         self.buckets = self.fill_buckets()
 
     def fill_buckets(self):
@@ -74,10 +87,9 @@ class _Iteration:
     def run(self):
         tree = self.definition.tree
         self.walk(tree, 1, lambda: self.walk(tree, -1, lambda: None))
-        while self.events:
-            self.now, _, happen = heapq.heappop(self.events)
+        while self.events or self.tasks:
+            self.advance()
             self.end = max(self.end, self.now)
-            happen()
         assert not any(self.queues.values()), "an all-reduce never started"
         return self.end + max(self.updates().values(), default=0.0), self.all_reduces
 
@@ -88,6 +100,30 @@ class _Iteration:
             for gpu in range(start, start + count):
                 seconds[gpu] += self.bytes_of(layer) * self.definition.profile.update_per_byte
         return seconds
+
+    def advance(self):
+        """Goes to the next event, or to the end of the next task."""
+        first = min(self.tasks, key=self.ends, default=None)
+        until = math.inf if first is None else self.ends(first)
+        event = self.events[0][0] if self.events else math.inf
+        for task in self.tasks:
+            task.left -= self.rate(task) * (min(until, event) - self.now)
+        self.now = min(until, event)
+        if until <= event:
+            self.tasks.remove(first)
+            first.done()
+        else:
+            heapq.heappop(self.events)[2]()
+
+    def rate(self, task):
+        slow = any({*gpus} & {*task.gpus} for gpus in self.flying.values())
+        return 1 - self.definition.computing if slow else 1.0
+
+    def ends(self, task):
+        rate = self.rate(task)
+        if task.left <= 1e-15:
+            return self.now
+        return self.now + task.left / rate if rate else math.inf
 
     def after(self, seconds, happen):
         self.issued += 1
@@ -131,9 +167,11 @@ class _Iteration:
     def backward(self, layer, done):
         def computed():
             self.request(layer)
-            self.after(self.moves(layer) / 2, done)
+            self.tasks.append(_Task(self.moves(layer) / 2, gpus, done))
 
-        self.after(self.times(layer).backward, computed)
+        count, start = self.places[layer]
+        gpus = range(start, start + count)
+        self.tasks.append(_Task(self.times(layer).backward, gpus, computed))
 
     def request(self, layer):
         """An all-reduce joins the queues of its GPUs."""
@@ -150,9 +188,11 @@ class _Iteration:
             queues = [self.queues[gpu] for gpu in range(start, start + count)]
             if layer not in self.all_reduces and all(queue[0][0] == layer for queue in queues):
                 self.all_reduces[layer] = self.now, self.now + seconds
-                self.after(seconds, lambda queues=queues: self.finish(queues))
+                self.flying[layer] = range(start, start + count)
+                self.after(seconds, lambda layer=layer, queues=queues: self.finish(layer, queues))
 
-    def finish(self, queues):
+    def finish(self, layer, queues):
+        del self.flying[layer]
         for queue in queues:
             queue.popleft()
         self.start_what_can()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.costs.communication import Network
+from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
@@ -15,7 +15,7 @@ from deeppool.planning.request import gpu_counts_to_search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples
-from tests.strategies import contested_problems, series_parallel_graphs, tangled_graphs
+from tests.strategies import computing_problems, contested_problems, series_parallel_graphs, tangled_graphs
 
 
 class Seconds(NamedTuple):
@@ -29,13 +29,13 @@ class Seconds(NamedTuple):
 CHAIN = [(), (0,), (1,)]
 
 
-def run(predecessors, gpus, layers, *, overlap_sync=True):
+def run(predecessors, gpus, layers, **how):
     gpus = [tuple(used) for used in gpus]
-    return schedule(order_of(decompose(predecessors), gpus), gpus, layers, overlap_sync=overlap_sync)
+    return schedule(order_of(decompose(predecessors), gpus), gpus, layers, **{"overlap_sync": True, **how})
 
 
-def chain(*layers, gpus=None, overlap_sync=True):
-    return run(CHAIN[: len(layers)], gpus or [range(2)] * len(layers), layers, overlap_sync=overlap_sync)
+def chain(*layers, gpus=None, **how):
+    return run(CHAIN[: len(layers)], gpus or [range(2)] * len(layers), layers, **how)
 
 
 def test_all_reduces_that_fit_under_later_layers_cost_nothing_but_the_last_one():
@@ -117,6 +117,32 @@ def test_the_gpu_with_the_longest_update_ends_the_iteration():
     assert busy_gpu_seconds(times, gpus, layers) == busy_gpu_seconds(same, gpus, without) + 8 + 7 + 5 + 5
 
 
+def test_a_core_that_computes_half_of_an_all_reduce_does_half_of_a_backward_beside_it():
+    """forward until 3; backward 2: 3–5; all-reduce 2: 5–7; backward 1: 1 s of it beside until 7, the rest 7–8.
+
+    all-reduce 1: 8–14; backward 0: 8–12, all of it beside; all-reduce 0: 14–15.
+    """
+    layers = Seconds(1, 2, 1), Seconds(1, 2, 6), Seconds(1, 2, 2)
+    times = chain(*layers, sync_computing=0.5)
+    assert (times.backward, times.computed, times.all_reduce) == ((8, 5, 3), (12, 8, 5), (14, 8, 5))
+    assert times.iteration_time == 15
+    # On each GPU 3 s forward, 2 + 3 + 4 backward, and 3 at the end.
+    assert busy_gpu_seconds(times, [range(2)] * 3, layers) == 2 * 15
+
+
+def test_a_core_that_computes_all_of_an_all_reduce_does_nothing_beside_it():
+    layers = Seconds(1, 2, 1, reshard=2), Seconds(1, 2, 6), Seconds(1, 2, 2, reshard=1)
+    alone = chain(*layers, overlap_sync=False)
+    assert chain(*layers, sync_computing=1.0).iteration_time == alone.iteration_time
+
+
+def test_all_reduces_of_other_gpus_slow_nothing():
+    """Layers 1 on GPU 1 and 2 on GPU 0, 2: all-reduce 2, 5–11, leaves layer 1 alone and slows layer 0 from 7 to 9."""
+    layers = Seconds(1, 2, 0), Seconds(1, 2, 0), Seconds(1, 2, 6)
+    times = chain(*layers, gpus=[(0, 1), (1,), (0, 2)], sync_computing=0.5)
+    assert times.computed == (11, 7, 5)
+
+
 def test_nothing_is_hidden_without_overlap():
     layers = Seconds(1, 2, 1, reshard=1), Seconds(1, 2, 3, reshard=1)
     gpus = [range(2)] * 2
@@ -127,14 +153,18 @@ def test_nothing_is_hidden_without_overlap():
 
 @examples(150)
 @given(
-    contested_problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5))),
+    st.one_of(
+        contested_problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5))),
+        computing_problems(series_parallel_graphs(max_layers=6)),
+    ),
     st.randoms(use_true_random=False),
 )
 def test_any_assignment_is_timed_as_its_events_are(problem, random):
     definition = Definition(*problem)
     assignments = sorted(map(sorted, definition.assignments(definition.tree, 0, definition.cluster.gpus)))
     profile, cluster, batch = problem
-    costs = price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
+    network = Network(cluster, default_model(cluster))
+    costs = price(profile, network, batch, gpu_counts_to_search(cluster.gpus, batch))
     for assignment in random.sample(assignments, min(5, len(assignments))):
         places = [place for _, place in assignment]
         options = tuple(costs.gpu_counts.index(count) for count, _ in places)

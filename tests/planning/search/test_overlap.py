@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.costs.communication import Network
+from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
@@ -27,6 +27,7 @@ from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, coun
 from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.strategies import (
+    computing_problems,
     contested_problems,
     make_graph,
     make_profile,
@@ -38,8 +39,10 @@ from tests.strategies import (
 SHARES = (0.0, *BOUND_SHARES)
 ANY_GRAPH = st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))
 LARGER = st.one_of(series_parallel_graphs(max_layers=20), tangled_graphs(max_layers=10))
-SMALL_PROBLEMS = st.one_of(problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), contested_problems(ANY_GRAPH))
-LARGER_PROBLEMS = st.one_of(problems(LARGER), contested_problems(LARGER, gpus=(2, 4, 8)))
+SMALL_PROBLEMS = st.one_of(
+    problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), contested_problems(ANY_GRAPH), computing_problems(ANY_GRAPH)
+)
+LARGER_PROBLEMS = st.one_of(problems(LARGER), contested_problems(LARGER, gpus=(2, 4, 8)), computing_problems(LARGER))
 
 
 def optimum(definition, limit):
@@ -53,7 +56,7 @@ def optimum(definition, limit):
 
 
 def costs_of(profile, cluster, batch):
-    return price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
+    return price(profile, Network(cluster, default_model(cluster)), batch, gpu_counts_to_search(cluster.gpus, batch))
 
 
 def is_sequence(definition):
@@ -113,7 +116,7 @@ def test_data_parallelism_and_one_gpu_are_no_faster_even_with_a_minimal_search(p
 
 
 @examples(200)
-@given(contested_problems(ANY_GRAPH), st.sampled_from(LIMITS))
+@given(st.one_of(contested_problems(ANY_GRAPH), computing_problems(ANY_GRAPH)), st.sampled_from(LIMITS))
 def test_no_assignment_is_below_a_bound(problem, limit):
     definition, costs = Definition(*problem), costs_of(*problem)
     least = optimum(definition, limit)
@@ -140,7 +143,11 @@ def test_replay_is_the_plan(problem, limit):
     result = simulate(made)
     assert result.iteration_time == pytest.approx(made.iteration_time, rel=1e-12)
     assert result.timeline.duration == pytest.approx(made.iteration_time, rel=1e-12)
-    assert result.gpu_seconds == pytest.approx(made.gpu_seconds, rel=1e-9)
+    if made.sync_computing:
+        # While a core only waits for an all-reduce, a background can use it.
+        assert result.gpu_seconds <= made.gpu_seconds * (1 + 1e-9)
+    else:
+        assert result.gpu_seconds == pytest.approx(made.gpu_seconds, rel=1e-9)
     assert result.gpu_seconds + result.idle_gpu_seconds == pytest.approx(made.gpus * made.iteration_time, rel=1e-9)
     in_full = sum((layer.time + layer.update) * layer.gpu_count for layer in made.layers)
     assert made.gpu_seconds <= in_full * (1 + 1e-9)

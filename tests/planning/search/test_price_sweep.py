@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster
-from deeppool.costs.communication import Network
+from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.planner import frontier, plan
@@ -21,6 +21,7 @@ from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_search import ROUNDING, Definition
 from tests.sampling import examples
 from tests.strategies import (
+    computing_problems,
     contested_problems,
     make_graph,
     problems,
@@ -30,12 +31,14 @@ from tests.strategies import (
 )
 
 GRAPHS = st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))
-PROBLEMS = st.one_of(problems(GRAPHS, gpus=(1, 2, 3, 4)), contested_problems(GRAPHS))
+PROBLEMS = st.one_of(
+    problems(GRAPHS, gpus=(1, 2, 3, 4)), contested_problems(GRAPHS), computing_problems(GRAPHS, gpus=(2, 3, 4))
+)
 BUDGETS = (1.0, 1.3, 2.0)
 
 
 def costs_of(profile, cluster, batch):
-    return price(profile, Network(cluster), batch, gpu_counts_to_search(cluster.gpus, batch))
+    return price(profile, Network(cluster, default_model(cluster)), batch, gpu_counts_to_search(cluster.gpus, batch))
 
 
 def every_plan(problem):

@@ -56,6 +56,7 @@ class Definition:
             shards = [math.ceil(batch / count) for count in range(1, cluster.gpus + 1)]
             self.gpu_counts = [count for count, shard in enumerate(shards, 1) if shard not in shards[: count - 1]]
         self._known = {}
+        self.computing = cluster.measured.sync_computing if cluster.measured else 0.0
 
     def compute(self, layer, count):
         return self.profile.time(layer, math.ceil(self.batch / count)).total
@@ -79,8 +80,10 @@ class Definition:
         return self.all_reduce(self.layers[layer].parameter_bytes, place)
 
     def all_reduce(self, size, place):
-        """A ring: 2 (g - 1) steps, each of a g-th of the bytes."""
+        """As measured, or a ring: 2 (g - 1) steps, each of a g-th of the bytes."""
         count, start = place
+        if self.cluster.measured is not None:
+            return self.cluster.measured.all_reduce_time(count, size) if size and count > 1 else 0.0
         link = self._link(range(start, start + count))
         return sum(link.latency + size / count / link.bandwidth for _ in range(2 * (count - 1))) if size else 0.0
 

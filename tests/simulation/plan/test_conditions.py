@@ -19,7 +19,14 @@ from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.simulation.cluster.reference_chain import iteration_time
-from tests.strategies import chain_graphs, contested_problems, make_graph, problems, profile_from_times
+from tests.strategies import (
+    chain_graphs,
+    computing_problems,
+    contested_problems,
+    make_graph,
+    problems,
+    profile_from_times,
+)
 
 
 def noisy_profile(*spreads, runs=9):
@@ -57,7 +64,7 @@ def spans_of(simulation):
 
 
 @examples(60)
-@given(contested_problems(), st.booleans())
+@given(st.one_of(contested_problems(), computing_problems()), st.booleans())
 def test_default_conditions_leave_the_simulation_unchanged(problem, overlap):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)
@@ -82,7 +89,7 @@ def test_a_chain_takes_the_time_of_the_reference_calculation(problem, data):
 
 
 @examples(40)
-@given(contested_problems(), st.booleans(), st.integers(0, 3))
+@given(st.one_of(contested_problems(), computing_problems()), st.booleans(), st.integers(0, 3))
 def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)
@@ -93,7 +100,7 @@ def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
 
 
 @examples(40)
-@given(contested_problems(), st.booleans(), st.data())
+@given(st.one_of(contested_problems(), computing_problems()), st.booleans(), st.data())
 def test_no_iteration_is_faster_where_a_gpu_is_slower(problem, overlap, data):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)
