@@ -199,6 +199,11 @@ class Plan:
         text = layers_text(str(self), self.layers, self.gpu_counts)
         if self.update_time:
             text += f"\n\nThe iteration ends with the optimizer's update, {format_seconds(self.update_time)}"
+        if self.sync_computing:
+            text += (
+                f"\n\nCores compute {self.sync_computing:.0%} of an all-reduce's time, by which it slows down the backward "
+                "pass beside it"
+            )
         measured = self.cluster.measured
         widest = max(layer.gpu_count for layer in self.layers)
         if self.network_model == "measured" and measured is not None and widest > measured.largest_group:

@@ -8,7 +8,8 @@ hand (section 3). A run here measures *stages*, consecutive layers on the same G
 - At other per-GPU batches of the profile a layer keeps its ratio. Where equal layers ran at several batches the
   ratio is interpolated between them.
 - Layers of equal signature compute the same, and share one measurement: it gets the mean of their ratios.
-- Only computing is corrected; transfers and all-reduces keep the costs of the cluster's links.
+- Only computing is corrected; transfers and all-reduces keep the costs of the cluster's links. What all-reduces beside
+  a stage's backward add to it, as the plan predicts that, is not computing.
 """
 
 import math
@@ -177,13 +178,20 @@ def _stage_times(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTi
             )
         remaining = [index for index in remaining if index not in layers]
         _check_times(f"stage '{stage.name}'", stage.forward, stage.backward)
-        found.append(MeasuredTime(layers, -(-plan.global_batch // len(stage.gpus)), stage.forward, stage.backward))
+        backward = stage.backward / _slowdown(plan, layers)
+        found.append(MeasuredTime(layers, -(-plan.global_batch // len(stage.gpus)), stage.forward, backward))
     if remaining:
         raise PlanError(
             f"the run measured {len(plan.layers) - len(remaining)} of the plan's {len(plan.layers)} layers, not "
             f"'{plan.layers[remaining[0]].name}' (give the plan that was run)"
         )
     return found
+
+
+def _slowdown(plan: Plan, layers: tuple[int, ...]) -> float:
+    """Returns the factor by which the plan's all-reduces lengthen the backward of some layers."""
+    times, alone = plan.schedule, sum(plan.layers[layer].backward for layer in layers)
+    return sum(times.computed[layer] - times.backward[layer] for layer in layers) / alone if alone else 1.0
 
 
 def _layer_times(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[MeasuredTime]:

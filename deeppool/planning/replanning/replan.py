@@ -3,7 +3,7 @@
 The measured times correct the profile (see ``profile_correction``), the old plan is costed again with the corrected
 times, and the search runs again with the options of the old plan. With the costs of the old profile, only
 layers whose times changed are costed again. Where all-reduces overlap the backward pass, measured times of it include
-what they slow it down by.
+what they slow it down by beyond what the plan predicts.
 """
 
 import time

@@ -64,6 +64,19 @@ def test_a_run_as_planned_leaves_the_profile_unchanged(problem):
     assert (corrected.corrections, corrected.layers) == ((), ())
 
 
+def test_what_all_reduces_add_to_a_backward_is_not_computing():
+    """Layer 1 has a 12 ms all-reduce, of which a core computes half, beside the 8 ms backward of layer 0: 14 ms."""
+    profile, made = two_stages()
+    first, second, _ = made.layers
+    layers = (first, dataclasses.replace(second, all_reduce=12e-3, time=second.time), made.layers[2])
+    made = dataclasses.replace(made, layers=layers, overlap_sync=True, sync_computing=0.5)
+    # Both layers of the first stage: 16 ms by themselves.
+    corrected = correct_profile(
+        profile, made, run_with(made, lambda stage: (1.0, (16 + 6) / 16 if stage == 0 else 1.0))
+    )
+    assert corrected.profile is profile
+
+
 @examples(100)
 @given(st.data(), problems(), st.integers(1, 64))
 def test_a_stage_that_took_twice_as_long_doubles_the_times_of_its_layers_and_of_no_others(data, problem, batch):
