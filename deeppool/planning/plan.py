@@ -201,8 +201,8 @@ class Plan:
             text += f"\n\nThe iteration ends with the optimizer's update, {format_seconds(self.update_time)}"
         if self.sync_computing:
             text += (
-                f"\n\nCores compute for {self.sync_computing:.0%} of an all-reduce's time, which the backward pass beside "
-                "it lacks"
+                f"\n\nCores compute for {self.sync_computing:.0%} of an all-reduce's time, which the backward pass "
+                "beside it lacks"
             )
         measured = self.cluster.measured
         widest = max(layer.gpu_count for layer in self.layers)

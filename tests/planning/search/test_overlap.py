@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -31,6 +32,7 @@ from tests.strategies import (
     contested_problems,
     make_graph,
     make_profile,
+    measured_network,
     problems,
     series_parallel_graphs,
     tangled_graphs,
@@ -192,7 +194,10 @@ def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, lim
 
 
 @examples(60)
-@given(contested_problems(tangled_graphs(max_layers=5)), st.sampled_from(LIMITS))
+@given(
+    st.one_of(contested_problems(tangled_graphs(max_layers=5)), computing_problems(tangled_graphs(max_layers=5))),
+    st.sampled_from(LIMITS),
+)
 def test_labels_find_exactly_the_best_sequence(problem, limit):
     definition, costs = Definition(*problem), costs_of(*problem)
     order = range(len(definition.layers))
@@ -210,7 +215,7 @@ def test_labels_find_exactly_the_best_sequence(problem, limit):
 
 
 def sequence_time(definition, places):
-    """Layers in their order, whatever branches there are: one clock, one channel."""
+    """Layers in their order, whatever branches there are: one clock, one channel, which may slow it down."""
     events = [definition.profile.time(i, math.ceil(definition.batch / g)) for i, (g, _) in enumerate(places)]
     moves = [
         sum(
@@ -221,10 +226,13 @@ def sequence_time(definition, places):
     ]
     clock = sum(time.forward for time in events) + sum(moves) / 2
     channel = 0.0
+    rate = 1 - definition.computing
     for index in reversed(range(len(places))):
-        clock += events[index].backward
-        channel = max(channel, clock) + definition.synchronisation(index, places[index])
-        clock += moves[index] / 2
+        for first, seconds in ((True, events[index].backward), (False, moves[index] / 2)):
+            busy = max(channel - clock, 0.0)
+            clock += seconds / rate if seconds < busy * rate else (busy + seconds - busy * rate) * (seconds > 0)
+            if first:
+                channel = max(channel, clock) + definition.synchronisation(index, places[index])
     return max(clock, channel)
 
 
@@ -348,3 +356,25 @@ def test_plan_of_a_file_without_the_field_has_no_overlap(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(document))
     assert serialization.read(path, Plan).overlap_sync is False
+
+
+def test_a_core_that_waits_for_a_longer_branch_computes_all_reduces_for_nothing():
+    """0 forks into 1 on GPU 0 and 1, 1 s backward, and 2 on GPU 2, 8 s; 3 joins on GPU 0 and 1, 1 s; all forward 1 s.
+
+    forward until 3; backward 3: 3–4, 1: 4–6, beside the all-reduce of 3, 4–8, half of which its core computes, 2: 4–12,
+    0: 12–13.
+    """
+    times = [(1, 1, 1), (1, 1, 1), (8, 8, 8), (1, 1, 50)]
+    measurements = [
+        Measurement(f"signature{i}", (1.0,) * 3, tuple(map(float, x)), (0.0,) * 3) for i, x in enumerate(times)
+    ]
+    graph = make_graph([(), (0,), (0,), (1, 2)], parameter_bytes=[0, 0, 0, 2**28])
+    network = measured_network({2: (4.0, 4.0, 4.0), 4: (100.0, 100.0, 100.0)})
+    groups = tuple(replace(x, curve=replace(x.curve, computing=(0.5,) * 3)) for x in network.all_reduce)
+    free = Link(1e15, 0.0, "made by hand")
+    cluster = Cluster(4, "made by hand", 4, free, free, measured=replace(network, all_reduce=groups))
+    problem = make_profile(graph, measurements, (1, 2, 4)), cluster, 4
+    made, definition = check(problem, None)
+    assert made.iteration_time == pytest.approx(13)
+    _, bound = bounding_plan(costs_of(*problem), definition.tree, None, 0.0)
+    assert bound <= made.iteration_time * (1 + ROUNDING)
