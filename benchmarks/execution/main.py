@@ -1,9 +1,10 @@
-"""How fast does a plan run beside PyTorch's DistributedDataParallel, and how long was it predicted to take?
+"""How fast does a plan run beside PyTorch's DistributedDataParallel, and how long were both predicted to take?
 
-    python benchmarks/execution/main.py loopback -o loopback.json    two ranks, a core each, plain data parallelism
+    python benchmarks/execution/main.py loopback -o loopback.json    two ranks of this machine, a core each
     python benchmarks/execution/main.py slow -o slow.json            four machines at 1 Gbit/s; needs root, ip and tc
 
-Both ways train the same batches in the same processes, interleaved.
+Layers, the optimizer's update and the network are measured on the same ranks first, and the plan is the fastest one for
+that. Both ways train the same batches in the same processes, interleaved.
 """
 
 import argparse
@@ -23,15 +24,17 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.execution.measurements import iteration_spans
-from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.profiling.table import Profile
+from deeppool.records.confidence_interval import confidence_half_width
 
 HERE = Path(__file__).parent
-LOOPBACK = (("vgg16", (3, 64, 64), 16), ("resnet50", (3, 64, 64), 16))
-SLOW = ("vgg16", (3, 32, 32), 64)
-RANKS, BITS_PER_SECOND, CORES = 4, 1e9, 0.5
+LOOPBACK = {"vgg16": ((3, 64, 64), 16), "resnet50": ((3, 64, 64), 16), "resnet18": ((3, 64, 64), 16)}
+SLOW = {"vgg16": ((3, 32, 32), 64), "resnet50": ((3, 32, 32), 64)}
+RANKS, CORES = 4, 0.5
+NETWORK_SECONDS = 20.0
 
 
 def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dict[str, object]:
@@ -46,11 +49,11 @@ def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dic
         group.collect("done", 300, "while it warmed up")
         group.send("compare", rounds=rounds, iterations=iterations)
         answers = group.collect("done", 600, "while it trained")
-    return row(plan, answers)
+    return row(plan, answers, rounds)
 
 
-def row(plan: Plan, answers: list[dict]) -> dict[str, object]:
-    """Medians over iterations, each as long as its slowest rank."""
+def row(plan: Plan, answers: list[dict], rounds: int) -> dict[str, object]:
+    """Quartiles over iterations, each as long as its slowest rank and with its update; and what was predicted."""
     seconds = {
         way: [max(times) for times in zip(*(answer[way]["seconds"] for answer in answers), strict=True)]
         for way in answers[0]
@@ -58,14 +61,11 @@ def row(plan: Plan, answers: list[dict]) -> dict[str, object]:
     }
     losses = {way: sum(answer[way]["losses"][-1] for answer in answers) for way in seconds}
     spans = [{"spans": answer["plan"]["spans"]} for answer in answers]
-    passes, idle = [], []
-    for iteration in range(len(seconds["plan"])):
+    idle = []
+    for iteration, duration in enumerate(seconds["plan"]):
         found = iteration_spans(spans, iteration)
         started = min(start for *_, start, _ in found)
-        ended = max(end for _, kind, _, _, _, end in found if kind != "update")
-        passes.append(ended - started)
-        busy = sum(end - max(start, started) for _, kind, *_, start, end in found if kind != "update")
-        idle.append(1 - busy / (plan.gpus * (ended - started)))
+        idle.append(1 - sum(end - max(start, started) for *_, start, end in found) / (plan.gpus * duration))
     return {
         "model": plan.model,
         "input_shape": plan.input_shape,
@@ -73,10 +73,13 @@ def row(plan: Plan, answers: list[dict]) -> dict[str, object]:
         "ranks": plan.gpus,
         "gpus_of_layers": [layer.gpu_count for layer in plan.layers],
         "ddp": quartiles(seconds["ddp"]),
+        "ddp_predicted": plan.data_parallel_iteration_time,
         "plan": quartiles(seconds["plan"]),
-        "passes": quartiles(passes),
-        "predicted": plan.iteration_time,
-        "data_parallel_predicted": plan.data_parallel_iteration_time,
+        "plan_predicted": plan.iteration_time,
+        "gain": measured_gain(seconds["ddp"], seconds["plan"], rounds),
+        "gain_predicted": plan.data_parallel_iteration_time / plan.iteration_time,
+        "update_predicted": plan.update_time,
+        "sync_computing": plan.sync_computing,
         "idle": quartiles(idle),
         "idle_predicted": 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time),
         "unmonitored": quartiles(seconds["unmonitored"]),
@@ -88,26 +91,40 @@ def quartiles(values: list[float]) -> list[float]:
     return statistics.quantiles(values, n=4)
 
 
-def loopback(rounds: int, iterations: int) -> list[dict[str, object]]:
-    """Plain data parallelism, all-reduces beside the backward in both."""
-    rows = []
-    for model, shape, batch in LOOPBACK:
-        profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch])
-        plan = data_parallel_plan(profile, find_cluster("loopback", 2), batch)
-        rows.append(compare(plan, LocalLauncher("cpu", 2), rounds, iterations))
-        print(json.dumps(rows[-1]), file=sys.stderr)
-    return rows
+def measured_gain(ddp: list[float], plan: list[float], rounds: int) -> tuple[float, float | None]:
+    """DDP's mean time over the plan's, and half of its 95 % confidence interval, by rounds."""
+    size = len(plan) // rounds
+
+    def gain(without: range) -> float:
+        kept = [i for i in range(size * rounds) if i // size not in without]
+        return statistics.fmean(ddp[i] for i in kept) / statistics.fmean(plan[i] for i in kept)
+
+    return gain(range(0)), confidence_half_width(gain, rounds)
 
 
-def slow(rounds: int, iterations: int) -> list[dict[str, object]]:
-    """A plan of what was measured on the machines: layers at one machine's speed, transfers over its link."""
-    model, shape, batch = SLOW
-    with machines(RANKS, BITS_PER_SECOND, CORES) as launcher, private_folder() as folder:
-        profile = measured_profile(model, shape, batch, folder)
+def loopback(models: list[str], rounds: int, iterations: int, _: float) -> Iterator[dict[str, object]]:
+    """Two ranks of this machine, each profiled while the other one trains."""
+    cluster = dp.measure_network(2, backend="gloo", seconds=NETWORK_SECONDS)
+    for model in models:
+        shape, batch = LOOPBACK[model]
+        profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch], ranks=2)
+        yield compare(planned(profile, cluster, batch), LocalLauncher("cpu", 2), rounds, iterations)
+
+
+def slow(models: list[str], rounds: int, iterations: int, bits_per_second: float) -> Iterator[dict[str, object]]:
+    """Machines of their own: layers at one machine's speed, transfers over its link."""
+    with machines(RANKS, bits_per_second, CORES) as launcher, private_folder() as folder:
         cluster = measured_cluster(folder)
-        plan = dp.plan(profile, cluster, batch, gpu_counts="all")
-        print(cluster.measured.table(), plan, plan.explain(), sep="\n", file=sys.stderr)
-        return [compare(plan, launcher, rounds, iterations)]
+        for model in models:
+            shape, batch = SLOW[model]
+            profile = measured_profile(model, shape, batch, folder)
+            yield compare(planned(profile, cluster, batch), launcher, rounds, iterations)
+
+
+def planned(profile: Profile, cluster: Cluster, batch: int) -> Plan:
+    plan = dp.plan(profile, cluster, batch, gpu_counts="all")
+    print(profile.explain(), cluster.measured.table(), plan.explain(), sep="\n\n", file=sys.stderr)
+    return plan
 
 
 def measured_profile(model: str, shape: tuple[int, ...], batch: int, folder: Path):
@@ -140,7 +157,7 @@ def busy_machines() -> Iterator[None]:
 def measured_cluster(folder: Path) -> Cluster:
     """By all machines together, as torchrun would start them."""
     file = folder / "cluster.json"
-    command = [sys.executable, "-m", "deeppool.cli", "network", "--seconds", "20", "-o", str(file)]
+    command = [sys.executable, "-m", "deeppool.cli", "network", "--seconds", f"{NETWORK_SECONDS:g}", "-o", str(file)]
     started = [
         subprocess.Popen(
             [*launcher(rank), *command],
@@ -167,6 +184,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("network", choices=("loopback", "slow"))
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for the table")
+    parser.add_argument("--models", nargs="+", help="some of those with a size here; default: all")
+    parser.add_argument("--gigabits", type=float, default=1.0, help="per second, between the slow machines")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=5, help="in a row by each way")
     arguments = parser.parse_args()
@@ -174,33 +193,51 @@ def main() -> None:
     # The ranks import the script beside this one.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     print(dp.environment(), file=sys.stderr)
-    rows = {"loopback": loopback, "slow": slow}[arguments.network](arguments.rounds, arguments.iterations)
-    serialization.write_text(json.dumps(rows, indent=1), arguments.output)
+    run, sizes = {"loopback": (loopback, LOOPBACK), "slow": (slow, SLOW)}[arguments.network]
+    models = arguments.models or list(sizes)
+    rows = []
+    for found in run(models, arguments.rounds, arguments.iterations, 1e9 * arguments.gigabits):
+        rows.append(found)
+        serialization.write_text(json.dumps(rows, indent=1), arguments.output)
     print(table(rows))
 
 
 def table(rows: list[dict]) -> str:
-    """Medians (quartiles) in milliseconds."""
+    """Medians (quartiles) in milliseconds, and how far predictions are from them."""
     columns = (
-        *("model", "batch on ranks", "DDP, ms", "plan, ms", "DDP / plan", "cost of the spans"),
-        *("passes, ms", "predicted", "idle", "predicted"),
+        *("model", "batch on ranks", "DDP, ms", "predicted", "plan, ms", "predicted"),
+        *("DDP / plan", "predicted", "sign", "cost of the spans", "idle", "predicted"),
     )
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for found in rows:
-        ddp, plan, passes = ([1e3 * value for value in found[key]] for key in ("ddp", "plan", "passes"))
+        gain, half_width = found["gain"]
         cells = (
             found["model"],
             f"{found['global_batch']} on {found['ranks']}",
-            *(f"{median:.0f} ({low:.0f} … {high:.0f})" for low, median, high in (ddp, plan)),
-            f"{ddp[1] / plan[1]:.2f}",
+            *(cell for way in ("ddp", "plan") for cell in against(found[way], found[f"{way}_predicted"])),
+            f"{gain:.2f}{'' if half_width is None else f' ± {half_width:.2f}'}",
+            f"{found['gain_predicted']:.2f}",
+            sign(gain, half_width, found["gain_predicted"]),
             f"{100 * (found['plan'][1] / found['unmonitored'][1] - 1):+.1f} %",
-            f"{passes[1]:.0f}",
-            f"{1e3 * found['predicted']:.0f}",
             f"{100 * found['idle'][1]:.0f} %",
             f"{100 * found['idle_predicted']:.0f} %",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def against(measured: list[float], predicted: float) -> tuple[str, str]:
+    """Measured quartiles, and the prediction with its error."""
+    low, median, high = (1e3 * value for value in measured)
+    error = 1e3 * predicted / median - 1
+    return f"{median:.0f} ({low:.0f} … {high:.0f})", f"{1e3 * predicted:.0f} ({100 * error:+.0f} %)"
+
+
+def sign(gain: float, half_width: float | None, predicted: float) -> str:
+    """Whether the prediction says rightly which way is faster; unknown where the interval of the gain includes 1."""
+    if half_width is None or abs(gain - 1) <= half_width:
+        return "within noise"
+    return "right" if (gain > 1) == (predicted > 1) else "wrong"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ takes F + B + sync_computing x S or longer, so the sum is
 
     F + (1 - share) B + (share + (1 - share) sync_computing) S.
 
-With branches side by side GPU 0 may wait for others meanwhile, and the share does not enter the bound.
+With branches side by side GPU 0 may wait for others meanwhile. But an all-reduce over all GPUs slows down whatever
+runs, in a branch too: of these the share counts.
 
 The update comes on top. In sequence every layer computes on GPU 0, which updates all parameters in any plan: a
 constant. With branches side by side it takes as long as the mean over all GPUs or longer, and the search counts that:
@@ -117,9 +118,10 @@ def relaxed_costs(
     The GPU-seconds are those of layers, transfers and updates, and a plan's own are no fewer.
     """
     side_by_side = sorted(_side_by_side(tree))
-    computing = 0.0 if side_by_side else costs.network.sync_computing
-    counted = np.full((len(costs.graph.layers), 1), share + (1 - share) * computing)
+    counted = np.full(costs.sync.shape, share)
     counted[side_by_side] = 0
+    wide = np.array(costs.gpu_counts) == costs.network.cluster.gpus if side_by_side else True
+    counted += (1 - share) * costs.network.sync_computing * wide
     if tree.blocks[0] is None:
         counted[tree.layers[0]] = 1
     extra = counted * least_sync(costs) - costs.sync - share * costs.backward
