@@ -170,6 +170,8 @@ class Plan:
                 f"a plan needs layers, a global batch and gpu_counts within 1…{MAXIMUM_GPUS}, got {len(self.layers)} "
                 f"layers, {self.global_batch} and {list(self.gpu_counts)[:9]}"
             )
+        if not 0 <= self.sync_computing <= 1:
+            raise InvalidValueError(f"sync_computing must be a share from 0 to 1, got {self.sync_computing:g}")
         for layer in self.layers:
             parts = (layer.reshard, layer.forward, layer.backward, layer.sync)
             adds_up = math.isclose(layer.time, sum(parts), rel_tol=TOLERANCE, abs_tol=ROUNDING)
