@@ -3,6 +3,7 @@
 placement      cost of each layer on its GPUs
 alternatives   cost of other GPU counts for one layer
 timing         duration of a pass on given GPUs
+channels       start times of all-reduces, and what they slow down
 schedule       start times of layers and all-reduces, overlapping or not
 memory         memory of each GPU
 baselines      iteration times of data parallelism in the same cost model

@@ -38,7 +38,8 @@ from typing import Protocol
 
 from deeppool.collectives.buckets import group_into_buckets
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
-from deeppool.planning.search.gpu_partition import Gpus, GpuSet, concurrent_branches, share_gpus
+from deeppool.planning.evaluate.channels import Channels
+from deeppool.planning.search.gpu_partition import Gpus, GpuSet, concurrent_branches
 
 Order = tuple["int | tuple[Order, ...]", ...]
 """Layers one after another; a tuple among them holds orders that run side by side."""
@@ -73,6 +74,8 @@ class Schedule:
     """Start times of one iteration, per layer, in seconds from its start."""
 
     iteration_time: float
+    update: float
+    """Start of all updates: the end of both passes."""
     inputs: tuple[float, ...]
     """Start of the transfers of inputs; the forward follows."""
     backward: tuple[float, ...]
@@ -85,8 +88,6 @@ class Schedule:
     """End of these transfers."""
     all_reduce: tuple[float, ...]
     """Start of the all-reduce that follows its backward."""
-    update: float
-    """Start of all updates: the end of both passes."""
 
 
 def order_of(part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus) -> Order:
@@ -176,8 +177,7 @@ def schedule(
         sync_computing: share of an all-reduce that the cores of its GPUs compute.
     """
     inputs, backward, computed, gradients, sent, all_reduce = ([0.0] * len(layers) for _ in range(6))
-    channels: dict[GpuSet, float] = {}
-    running: list[tuple[GpuSet, float, float]] = []
+    channels = Channels(sync_computing)
 
     def run_forward(steps: Order, now: float) -> float:
         for step in steps:
@@ -191,34 +191,22 @@ def schedule(
     def run_backward(steps: Order, now: float) -> float:
         for step in reversed(steps):
             if isinstance(step, int):
-                layer = layers[step]
+                layer, used = layers[step], gpus[step]
                 backward[step] = now
-                now = _slowed(running, gpus[step], now, layer.backward, sync_computing)
-                computed[step] = now
-                all_reduce[step] = start = _free(channels, gpus[step], now) if layer.all_reduce > 0 else now
+                now = computed[step] = all_reduce[step] = channels.beside(used, now, layer.backward)
                 if layer.all_reduce > 0:
-                    channels[gpus[step]] = start + layer.all_reduce
-                    running.append((gpus[step], start, start + layer.all_reduce))
-                    now = now if overlap_sync else start + layer.all_reduce
+                    all_reduce[step] = channels.start(used, now, layer.all_reduce)
+                    now = now if overlap_sync else all_reduce[step] + layer.all_reduce
                 gradients[step] = now
-                now = sent[step] = _slowed(running, gpus[step], now, layer.reshard / 2, sync_computing)
+                now = sent[step] = channels.beside(used, now, layer.reshard / 2)
             else:
                 now = max([run_backward(side, now) for side in step])
         return now
 
     end = run_backward(order, run_forward(order, 0.0))
-    passes = max(end, max(channels.values(), default=0.0))
+    passes = max(end, channels.end)
     whole = passes + update_time(gpus, layers)
-    return Schedule(
-        whole,
-        tuple(inputs),
-        tuple(backward),
-        tuple(computed),
-        tuple(gradients),
-        tuple(sent),
-        tuple(all_reduce),
-        passes,
-    )
+    return Schedule(whole, passes, *map(tuple, (inputs, backward, computed, gradients, sent, all_reduce)))
 
 
 def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
@@ -226,34 +214,6 @@ def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     if not any(layer.update for layer in layers):
         return 0.0
     return max(sum(layers[index].update for index in computed) for computed in group_identical_gpus(gpus))
-
-
-def _slowed(
-    running: Sequence[tuple[GpuSet, float, float]], gpus: GpuSet, now: float, seconds: float, sync_computing: float
-) -> float:
-    """Returns the end of what takes some seconds from ``now`` on, beside all-reduces that have started and ended so."""
-    if not sync_computing or not seconds:
-        return now + seconds
-    beside = [(start, end) for others, start, end in running if end > now and share_gpus(others, gpus)]
-    for start, end in sorted(beside):
-        alone = max(0.0, start - now)
-        if seconds <= alone:
-            break
-        now, seconds = now + alone, seconds - alone
-        done = max(0.0, end - now) * (1 - sync_computing)
-        if seconds < done:
-            return now + seconds / (1 - sync_computing)
-        now, seconds = max(now, end), seconds - done
-    return now + seconds
-
-
-def _free(channels: dict[GpuSet, float], gpus: GpuSet, ready: float) -> float:
-    """Returns the end of all all-reduces that share a GPU with ``gpus``, but not before ``ready``."""
-    start = ready
-    for others, end in channels.items():
-        if end > start and share_gpus(others, gpus):
-            start = end
-    return start
 
 
 @dataclass(frozen=True, slots=True)

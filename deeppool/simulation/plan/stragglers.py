@@ -34,6 +34,8 @@ class StragglingIterations:
 
     iteration_times: NDArray[np.float64]
     """Seconds per iteration."""
+    update: NDArray[np.float64]
+    """Start of the updates per iteration."""
     slowness: NDArray[np.float64]
     """Factor by which each GPU computed slower than planned, of shape (iterations, gpus)."""
     network: tuple[float, ...]
@@ -45,8 +47,6 @@ class StragglingIterations:
     gradients: tuple[Times, ...]
     sent: tuple[Times, ...]
     all_reduce: tuple[Times, ...]
-    update: NDArray[np.float64]
-    """Start of the updates per iteration."""
 
     def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[Schedule, tuple[LayerTimes, ...]]:
         """Returns the schedule of one GPU in one iteration, and the times of its layers.
@@ -74,17 +74,8 @@ class StragglingIterations:
             pairs = zip(times, columns, strict=True)
             return tuple(float(one[iteration, min(column, one.shape[1] - 1)]) for one, column in pairs)
 
-        times = Schedule(
-            whole,
-            own(self.inputs),
-            own(self.backward),
-            own(self.computed),
-            own(self.gradients),
-            own(self.sent),
-            own(self.all_reduce),
-            float(self.update[iteration]),
-        )
-        return times, tuple(seconds)
+        moments = (self.inputs, self.backward, self.computed, self.gradients, self.sent, self.all_reduce)
+        return Schedule(whole, float(self.update[iteration]), *map(own, moments)), tuple(seconds)
 
 
 def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
@@ -92,18 +83,8 @@ def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> 
     run = _IterationSimulation(plan, conditions.slowness(iterations, plan.gpus), network_slowness(plan, conditions))
     passes = run.iterate(order_of(plan.tree, plan.gpu_sets))
     whole = passes + (_updates(plan) * run.slow).max(axis=1)
-    return StragglingIterations(
-        whole,
-        run.slow,
-        run.network,
-        tuple(run.inputs),
-        tuple(run.backward),
-        tuple(run.computed),
-        tuple(run.gradients),
-        tuple(run.sent),
-        tuple(run.sync),
-        passes,
-    )
+    moments = (run.inputs, run.backward, run.computed, run.gradients, run.sent, run.sync)
+    return StragglingIterations(whole, passes, run.slow, run.network, *map(tuple, moments))
 
 
 def _updates(plan: Plan) -> NDArray[np.float64]:
