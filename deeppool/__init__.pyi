@@ -13,6 +13,7 @@ from .coordinator.client import Coordinator as Coordinator
 from .device.environment import environment as environment
 from .execution.checkpoint import load_weights as load_weights
 from .graph.capture.capture import capture as capture
+from .planning.check import check as check
 from .planning.planner import frontier as frontier
 from .planning.planner import plan as plan
 from .planning.replanning.replan import replan as replan

@@ -3,9 +3,9 @@
 With ``--json``, a command prints exactly one JSON object to standard output; progress and messages go to
 standard error. Exit codes: 0 for success, 1 for an error or interrupt, reported in one line, 2 for bad usage.
 
-A module per command, or per group of commands: cluster, diff, estimate, explain, interference, network, nightly,
-notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile), replan, running, run, scaling, simulate,
-train; and what they share:
+A module per command, or per group of commands: check, cluster, diff, estimate, explain, interference, network,
+nightly, notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile), replan, running, run, scaling,
+simulate, train; and what they share:
 
 inputs      reads profiles and plans
 options     options of several commands
@@ -21,6 +21,7 @@ import sys
 
 import typer
 
+from deeppool.cli.check import check
 from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
 from deeppool.cli.estimate import estimate
@@ -63,6 +64,7 @@ for command in (
     interference,
     plan,
     explain,
+    check,
     diff,
     frontier,
     scaling,

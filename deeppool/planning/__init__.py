@@ -6,6 +6,7 @@ assembly          the GPUs that a search chose → Plan
 plan              Plan, the record
 goal              goals other than the least iteration time, and the background job that one of them counts
 layer_assignment  LayerAssignment and AlternativeCost, the records of one layer
+check             dp.check: times, limits and claim of a plan, without the search
 renumber_gpus     a plan without the GPUs that it does not use
 
 search       the searches: exact, published, by memory, whole frontiers

@@ -1,4 +1,4 @@
-"""Costs of a plan: placement, schedule, memory and baselines.
+"""Costs of a plan: placement, schedule, memory, baselines and a lower bound.
 
 placement      cost of each layer on its GPUs
 alternatives   cost of other GPU counts for one layer
@@ -8,4 +8,5 @@ schedule       start times of layers and all-reduces, overlapping or not
 memory         memory of each GPU
 baselines      iteration times of data parallelism in the same cost model
 data_parallel  data parallelism as a plan
+lower_bound    lower bound of all plans, by potentials along a path
 """

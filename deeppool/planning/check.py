@@ -1,0 +1,176 @@
+"""``dp.check``: a plan timed again from a profile, and how far from the optimum it is, proved without the search."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deeppool.costs.amplification import TOLERANCE, amplification
+from deeppool.costs.communication import Network
+from deeppool.costs.table import CostTable, price
+from deeppool.errors import PlanError
+from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.plan import Plan
+from deeppool.profiling.table import Profile
+from deeppool.units import format_seconds
+
+SAME_TIME = 1e-6
+"""Relative difference between two times that count as equal."""
+AGAIN = "plan again; was the file edited, or made by another version?"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCheck:
+    """A plan whose times and limits hold, and the factor within which it is proved to be optimal."""
+
+    KIND: ClassVar[str] = "plan-check"
+
+    model: str
+    gpus: int
+    iteration_time: float
+    """Seconds, from the profile."""
+    gpu_seconds: float
+    lower_bound: float
+    """Seconds that no plan over the same GPU counts and within the same limit can beat."""
+    proved_factor: float
+    """Iteration time over that bound: no plan is faster by more."""
+    optimality: str
+    """Claim of the plan; of its goal if that is not ``fastest``."""
+    goal: str
+    decided: bool
+    """Whether the bound is the optimum, so that the claim was compared with it: chains in the paper's model with a
+    limit on each layer or none."""
+
+    def __str__(self) -> str:
+        if self.decided:
+            verdict = f"the optimum is {format_seconds(self.lower_bound)}: the claim '{self.optimality}' holds"
+        else:
+            verdict = (
+                f"no plan is faster than {format_seconds(self.lower_bound)}, a factor of "
+                f"{math.ceil(1000 * self.proved_factor) / 1000:.3f}; the search claims '{self.optimality}'"
+            )
+            if self.goal != "fastest":
+                verdict += f" of its goal {self.goal}, which is not checked"
+        return (
+            f"{self.model} on {self.gpus} GPUs: {format_seconds(self.iteration_time)} an iteration and "
+            f"{format_seconds(self.gpu_seconds)} of GPU time, as planned; limits kept; {verdict}"
+        )
+
+
+def check(plan: Plan, profile: Profile) -> PlanCheck:
+    """Times a plan again from its profile, and proves how far it is at most from the fastest one.
+
+    Costs come from the profile and the plan's cluster, start times from the schedule of a run, and the bound from
+    :mod:`deeppool.planning.evaluate.lower_bound`, which shares no code with the search.
+
+    Args:
+        plan: as made by :func:`deeppool.plan`.
+        profile: the profile that it was made of.
+
+    Raises:
+        PlanError: the profile is another one, a time or limit is not as the plan says, or a claim is disproved.
+    """
+    if plan.profile_fingerprint != profile.fingerprint:
+        raise PlanError(
+            f"the plan was made of another profile of {plan.model}: fingerprint {plan.profile_fingerprint[:12]}, not "
+            f"{profile.fingerprint[:12]} (pass the one it was made of, or plan again)"
+        )
+    costs = price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, _counts(plan))
+    placement = _placement(plan, costs)
+    _check_times(plan, placement)
+    _check_limits(plan, placement)
+    by_layer = plan.amplification_limit if plan.limit_scope == "layer" and not plan.over_limit else None
+    by_iteration = plan.amplification_limit if plan.limit_scope == "iteration" else None
+    sources = [layer.predecessors for layer in plan.layers]
+    path = longest_path(sources, [layer.time for layer in plan.layers])
+    bound = LowerBound(costs, path, by_layer).seconds(by_iteration)
+    chain = all(set(before) <= {index - 1} for index, before in enumerate(sources)) and len(path) == len(sources)
+    decided = chain and not costs.overlap and by_iteration is None and plan.search == "exact"
+    factor = max(1.0, placement.iteration_time / bound)
+    # A plan that had to fit into memory may be slower than the fastest one.
+    constrained = plan.cluster.memory is not None and bool(plan.memory)
+    decided = decided and plan.goal == "fastest" and (not constrained or factor <= 1 + SAME_TIME)
+    made = PlanCheck(
+        model=plan.model,
+        gpus=plan.gpus,
+        iteration_time=placement.iteration_time,
+        gpu_seconds=placement.gpu_seconds,
+        lower_bound=bound,
+        proved_factor=factor,
+        optimality=plan.optimality,
+        goal=plan.goal,
+        decided=decided,
+    )
+    if decided and made.proved_factor > _claimed(plan) * (1 + SAME_TIME):
+        raise PlanError(
+            f"the plan claims '{plan.optimality}' and takes {format_seconds(made.iteration_time)}, but the optimum is "
+            f"{format_seconds(bound)} ({AGAIN})"
+        )
+    return made
+
+
+def _claimed(plan: Plan) -> float:
+    """Returns the factor of a claim: 1 for ``exact``, infinity for ``heuristic``."""
+    if plan.optimality == "exact":
+        return 1.0
+    claim, _, factor = plan.optimality.partition(" ")
+    if claim == "heuristic":
+        return math.inf
+    try:
+        return float(factor) if claim == "bound" else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _counts(plan: Plan) -> tuple[int, ...]:
+    """Returns the counts that were searched, and one GPU, with which layers are compared."""
+    return tuple(sorted({1, *plan.gpu_counts}))
+
+
+def _placement(plan: Plan, costs: CostTable) -> Placement:
+    """Returns the plan's GPUs as a placement."""
+    if not _claimed(plan) >= 1:
+        raise PlanError(f"optimality is '{plan.optimality}', expected exact, 'bound x' or heuristic ({AGAIN})")
+    for layer in plan.layers:
+        first = layer.gpus[0]
+        if layer.gpu_count not in plan.gpu_counts or layer.gpus != tuple(range(first, first + layer.gpu_count)):
+            raise PlanError(
+                f"layer '{layer.name}' has GPUs {list(layer.gpus)[:9]}, expected neighbouring ones, as many as one of "
+                f"gpu_counts {list(plan.gpu_counts)} (check the plan before its GPUs are renumbered)"
+            )
+    options = tuple(costs.gpu_counts.index(layer.gpu_count) for layer in plan.layers)
+    return Placement(costs, options, tuple(layer.gpus[0] for layer in plan.layers))
+
+
+def _check_times(plan: Plan, placement: Placement) -> None:
+    """Compares the plan's times with those of its profile."""
+    times = [
+        ("iteration_time", plan.iteration_time, placement.iteration_time),
+        ("gpu_seconds", plan.gpu_seconds, placement.gpu_seconds),
+        ("single_gpu_iteration_time", plan.single_gpu_iteration_time, placement.costs.single_gpu_time),
+        *((f"time of layer '{x.name}'", x.time, placement.time(index)) for index, x in enumerate(plan.layers)),
+    ]
+    for name, stated, found in times:
+        if not math.isclose(stated, found, rel_tol=SAME_TIME, abs_tol=1e-12):
+            raise PlanError(f"{name} is {stated:g} in the plan, and {found:g} by its profile ({AGAIN})")
+
+
+def _check_limits(plan: Plan, placement: Placement) -> None:
+    """Checks every layer's amplification, or the iteration's; layers that the plan says are over the limit may be."""
+    limit, costs = plan.amplification_limit, placement.costs
+    if limit is None:
+        return
+    if plan.limit_scope == "iteration":
+        found = [("the iteration", placement.gpu_seconds / costs.single_gpu_time)]
+    else:
+        found = [
+            (
+                f"layer '{layer.name}'",
+                amplification(placement.time(index), layer.gpu_count, float(costs.compute[index, 0])),
+            )
+            for index, layer in enumerate(plan.layers)
+            if layer.name not in plan.over_limit
+        ]
+    for what, value in found:
+        if value > limit * (1 + 2 * TOLERANCE):
+            raise PlanError(f"{what} has amplification {value:.4g}, over the limit of {limit:g} ({AGAIN})")

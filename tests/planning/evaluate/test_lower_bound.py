@@ -1,0 +1,93 @@
+"""The lower bound by a path against every assignment of GPUs, and on a chain small enough to add up by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
+from tests.planning.search.test_price_sweep import costs_of, every_plan
+from tests.planning.search.test_search import Definition
+from tests.sampling import examples
+from tests.strategies import (
+    computing_problems,
+    contested_problems,
+    make_graph,
+    problems,
+    profile_from_times,
+    series_parallel_graphs,
+    tangled_graphs,
+)
+
+GRAPHS = st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))
+GENERAL = problems(GRAPHS, gpus=(1, 2, 3, 4))
+LIMITS = (1.0, 1.5, 3.0, math.inf)
+ROUNDING = 1e-9
+
+
+def paths(costs):
+    """The longest path of one GPU, and that of all GPUs."""
+    sources = [layer.predecessors for layer in costs.graph.layers]
+    return {longest_path(sources, costs.compute[:, option].tolist()) for option in (0, -1)}
+
+
+@given(GENERAL)
+@examples(150)
+def test_no_assignment_within_a_limit_beats_the_bound_without_overlap(problem):
+    definition, costs = Definition(*problem), replace(costs_of(*problem), overlap=False)
+    optima = definition.optima(LIMITS)
+    for path in paths(costs):
+        for limit, optimum in optima.items():
+            bound = LowerBound(costs, path, None if math.isinf(limit) else limit).seconds()
+            assert 0 < bound <= optimum * (1 + ROUNDING)
+
+
+@given(
+    problems(
+        st.integers(1, 5).map(lambda size: make_graph([(i - 1,) if i else () for i in range(size)])), gpus=(1, 2, 3, 4)
+    )
+)
+@examples(100)
+def test_the_bound_of_a_chain_without_overlap_is_the_optimum(problem):
+    definition, costs = Definition(*problem), replace(costs_of(*problem), overlap=False)
+    for limit, optimum in definition.optima(LIMITS).items():
+        bound = LowerBound(costs, range(len(costs.graph.layers)), None if math.isinf(limit) else limit).seconds()
+        assert bound == pytest.approx(optimum)
+
+
+@given(st.one_of(GENERAL, contested_problems(GRAPHS), computing_problems(GRAPHS, gpus=(2, 3, 4))))
+@examples(150)
+def test_no_assignment_within_a_budget_beats_the_bound_with_overlap(problem):
+    costs, every = costs_of(*problem), every_plan(problem)
+    for path in paths(costs):
+        assert LowerBound(costs, path, None).seconds() <= every[:, 0].min() * (1 + ROUNDING)
+        for limit in (1.0, 1.3, 2.0):
+            within = every[every[:, 1] <= limit * costs.single_gpu_time, 0]
+            if len(within):
+                assert LowerBound(costs, path, None).seconds(limit) <= within.min() * (1 + ROUNDING)
+
+
+def test_two_layers_by_hand():
+    # 4 s and 4 s on one GPU, 2 s and 3 s on two; nothing to synchronise, no transfers on equal GPUs.
+    graph = make_graph([(), (0,)], parameter_bytes=0)
+    profile = profile_from_times(
+        graph, [{1: 2.0, 2: 4.0}.__getitem__, {1: 3.0, 2: 4.0}.__getitem__], batch_sizes=(1, 2)
+    )
+    costs = replace(
+        costs_of(profile, Cluster(2, "two", 2, Link(1e9, 1.0, "by hand"), Link(1e9, 1.0, "by hand")), 2), overlap=False
+    )
+    assert LowerBound(costs, (0, 1), None).seconds() == pytest.approx(5.0)
+    # Amplification 2 x 3 / 4 = 1.5 is over 1.4: the second layer stays on one GPU, and moving there takes long.
+    assert LowerBound(costs, (0, 1), 1.4).seconds() > 7.0
+    # 2 x (2 + 3) = 10 GPU-seconds are over a budget of 1 x 8: a price p lifts the bound to 5 + p (10 - 8), until the
+    # plan on one GPU costs as little, 8 + p (8 - 8): 8 s at p = 1.5.
+    assert LowerBound(costs, (0, 1), None).seconds(1.0) == pytest.approx(8.0, rel=0.05)
+
+
+def test_the_longest_path_is_the_one_of_most_seconds():
+    assert longest_path([(), (0,), (0,), (1, 2)], [1.0, 5.0, 2.0, 1.0]) == (0, 1, 3)
+    assert longest_path([(), (0,), (0,), (1, 2)], [1.0, 2.0, 5.0, 1.0]) == (0, 2, 3)
+    assert longest_path([(), (), (0, 1)], [1.0, 2.0, 1.0]) == (1, 2)

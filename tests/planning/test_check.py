@@ -1,0 +1,102 @@
+"""``dp.check``: what holds is confirmed, and every kind of edit of a plan is found."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import deeppool as dp
+from deeppool.cli import main
+from deeppool.errors import PlanError
+from deeppool.planning.search.optimality import optimality_factor
+from tests.planning.test_planner import small_plan, small_profile
+from tests.sampling import examples
+from tests.strategies import make_graph, problems, series_parallel_graphs, tangled_graphs
+
+CHAINS = st.integers(1, 8).map(lambda size: make_graph([(i - 1,) if i else () for i in range(size)]))
+GRAPHS = st.one_of(series_parallel_graphs(max_layers=9), tangled_graphs(max_layers=7))
+
+
+@given(problems(CHAINS), st.sampled_from([None, 1.0, 1.5, 3.0]))
+@examples(100)
+def test_plans_of_chains_in_the_papers_model_are_decided(problem, limit):
+    found = dp.check(dp.plan(*problem, limit, network_model="paper"), problem[0])
+    assert found.decided
+    assert found.proved_factor == pytest.approx(1.0)
+
+
+@given(problems(GRAPHS), st.sampled_from([None, 1.0, 1.5, 3.0]), st.sampled_from(["layer", "iteration"]))
+@examples(150)
+def test_every_plan_of_the_search_passes(problem, limit, scope):
+    for model in ("paper", None):
+        plan = dp.plan(*problem, limit, limit_scope=scope, network_model=model)
+        found = dp.check(plan, problem[0])
+        assert found.iteration_time == pytest.approx(plan.iteration_time)
+        assert found.lower_bound <= found.iteration_time * (1 + 1e-9)
+        if plan.optimality != "exact" and found.decided:
+            assert found.proved_factor <= optimality_factor(plan.optimality) * (1 + 1e-9)
+
+
+def slower(plan):
+    """Every layer on one GPU, timed rightly, with the claim of the fastest plan."""
+    one = dp.plan(small_profile(), plan.cluster, plan.global_batch, 1.0, network_model="paper")
+    return replace(one, amplification_limit=None, optimality="exact")
+
+
+def paper_plan(limit=None):
+    return dp.plan(small_profile(), dp.Cluster(4), 16, limit, network_model="paper")
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda plan: replace(plan, iteration_time=plan.iteration_time * 0.9), "iteration_time is"),
+        (lambda plan: replace(plan, gpu_seconds=plan.gpu_seconds * 0.9), "gpu_seconds is"),
+        (lambda plan: replace(plan, profile_fingerprint="0" * 64), "another profile"),
+        (lambda plan: replace(plan, optimality="certain"), "optimality is 'certain'"),
+        (lambda plan: replace(plan, optimality="bound x"), "optimality is 'bound x'"),
+        (lambda plan: replace(plan, amplification_limit=1.0), "over the limit of 1"),
+        (
+            lambda plan: replace(plan, amplification_limit=1.0, limit_scope="iteration"),
+            "the iteration has amplification",
+        ),
+        (slower, "but the optimum is"),
+    ],
+)
+def test_what_does_not_hold_is_named(edit, message):
+    plan = paper_plan()
+    assert max(layer.gpu_count for layer in plan.layers) > 1
+    dp.check(plan, small_profile())
+    with pytest.raises(PlanError, match=message):
+        dp.check(edit(plan), small_profile())
+
+
+def test_a_layer_on_other_gpus_than_its_times_say_is_named():
+    plan = paper_plan()
+    first = plan.layers[0]
+    moved = replace(first, gpu_count=1, gpus=(0,))
+    with pytest.raises(PlanError, match="by its profile"):
+        dp.check(replace(plan, layers=(moved, *plan.layers[1:])), small_profile())
+
+
+def test_the_command_line_prints_the_check_and_exits_with_1(capsys, monkeypatch, tmp_path):
+    plan, profile = tmp_path / "plan.json", tmp_path / "profile.json"
+    dp.save(small_plan(), plan)
+    dp.save(small_profile(), profile)
+
+    def command(*options):
+        monkeypatch.setattr("sys.argv", ["deeppool", "check", str(plan), str(profile), *options])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, capsys.readouterr()
+
+    code, printed = command()
+    assert code == 0
+    assert "no plan is faster than" in printed.out
+    assert json.loads(command("--json")[1].out)["proved_factor"] >= 1
+    dp.save(replace(small_plan(), amplification_limit=1.0), plan)
+    code, printed = command()
+    assert code == 1
+    assert "over the limit of 1" in printed.err
