@@ -10,11 +10,11 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.units import format_seconds
 
-_COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE}
+_COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE, "as run": theme.GREEN}
 
 
 def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figure:
-    """Draws a pair of bars for every model and GPU count: the paper's published algorithm, and the exact search.
+    """Draws bars for every model and GPU count: the published algorithm, and the exact search in both cost models.
 
     Args:
         times: results of :func:`deeppool.evaluation.experiments.search_times.search_times`.
@@ -29,7 +29,7 @@ def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figur
     for search in SEARCHES:
         own = [found for found in times if found.search == search]
         figure.add_bar(
-            name=search,
+            name=search if search == "as run" else f"{search}, paper's model",
             x=[[escape(found.model) for found in own], [f"{found.gpus:,} GPUs" for found in own]],
             y=[found.median for found in own],
             error_y={"type": "data", "array": [found.spread for found in own], "thickness": 1.2, "width": 3},

@@ -4,7 +4,9 @@ import pytest
 
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.evaluation import figures
-from deeppool.evaluation.experiments.search_times import search_times
+from deeppool.evaluation.experiments.search_times import SEARCHES, capture_times, search_times
+from deeppool.planning.planner import plan
+from deeppool.profiling.shipped import find_profile
 from tests.strategies import make_graph, profile_from_times
 
 LAUNCH = 2e-3
@@ -65,15 +67,25 @@ def test_workloads_are_the_graphs_parameters_and_layers(profile):
     assert totals["x2"] == len(layers)
 
 
-def test_search_times_are_of_both_searches_at_every_size(profile):
+def test_search_times_are_of_all_searches_at_every_size(profile):
     found = search_times({"mine": profile}, (2, 4), 1, 2.0, 2)
     assert [(x.model, x.gpus, x.search) for x in found] == [
-        ("mine", gpus, search) for gpus in (2, 4) for search in ("published", "exact")
+        ("mine", gpus, search) for gpus in (2, 4) for search in SEARCHES
     ]
-    assert all(x.median > 0 and x.spread >= 0 for x in found)
+    assert all(x.pricing > 0 and x.median > 0 and x.spread >= 0 and x.explanation > 0 for x in found)
+    for here in found:
+        model, search = ("paper", here.search) if here.search != "as run" else (None, "exact")
+        made = plan(profile, here.gpus, here.gpus, 2.0, network_model=model, search=search)
+        assert here.iteration_time == made.iteration_time
     drawn = figures.search_times(found)
-    assert {bar.name: list(bar.y) for bar in drawn.data} == {
-        search: [x.median for x in found if x.search == search] for search in ("published", "exact")
-    }
+    assert [list(bar.y) for bar in drawn.data] == [
+        [x.median for x in found if x.search == search] for search in SEARCHES
+    ]
     with pytest.raises(InvalidValueError, match="repeats must be at least 2"):
         search_times({"mine": profile}, (2,), 1, 2.0, 1)
+
+
+def test_capture_times_are_of_the_model_and_its_tree():
+    (found,) = capture_times({"vgg16": find_profile("vgg16-cpu")}, 1)
+    assert found.model == "vgg16"
+    assert found.capture > found.tree > 0
