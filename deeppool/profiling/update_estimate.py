@@ -9,7 +9,7 @@ from deeppool.device.datasheet import GPUS
 ACCESSES = 5
 """Bytes moved per byte of parameters."""
 CPU_BANDWIDTH = 12.5e9
-"""Bytes per second that one core moves, typical of servers."""
+"""Bytes per second, assumed for a core of a server and not measured: `deeppool profile` measures the update itself."""
 
 
 def estimated_update_per_byte(device: str, device_name: str) -> float:

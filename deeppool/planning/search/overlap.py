@@ -84,11 +84,7 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
     if not proven and _time(best) > bound * (1 + ROUNDING):
         for share in BOUND_SHARES:
             other, least = bounding_plan(costs, tree, limit, share)
-            best = min(best, other, key=_time)
-            if least < bound:
-                # As the least of sums that are linear in the share, it only falls from here on.
-                break
-            bound = least
+            best, bound = min(best, other, key=_time), max(bound, least)
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import random
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -14,15 +15,17 @@ from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import ParallelBlock, parts_of
+from deeppool.graph.series_parallel import ParallelBlock, decompose, parts_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search import flow_shop, overlap
 from deeppool.planning.search.flow_shop import fastest_in_sequence
+from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.overlap import BOUND_SHARES, bounding_plan
 from deeppool.profiling.table import Measurement
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
+from tests.planning.random_problems import random_problem
 from tests.planning.search.test_frontier import factor
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, few_partitions, places_of
 from tests.planning.searched import plan
@@ -378,3 +381,17 @@ def test_a_core_that_waits_for_a_longer_branch_computes_all_reduces_for_nothing(
     assert made.iteration_time == pytest.approx(13)
     _, bound = bounding_plan(costs_of(*problem), definition.tree, None, 0.0)
     assert bound <= made.iteration_time * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(40, 50))
+def test_the_claim_is_by_the_best_bound_of_all_shares(seed):
+    """Where not all partitions are tried, a bound may rise again after it fell from one share to the next."""
+    rng = random.Random(seed)
+    drawn = random_problem(rng, rng.randint(4, 14), 16)
+    costs, limit = costs_of(drawn.profile, drawn.cluster, drawn.global_batch), rng.choice([None, 1.5, 3.0])
+    found = overlap.search_overlapping(costs, limit)
+    tree = decompose([layer.predecessors for layer in costs.graph.layers])
+    for share in SHARES:
+        candidate, bound = bounding_plan(costs, tree, limit, share)
+        assert found.iteration_time <= candidate.iteration_time * (1 + ROUNDING)
+        assert optimality_factor(found.optimality) <= found.iteration_time / bound + 1e-3
