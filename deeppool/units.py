@@ -13,7 +13,8 @@ _SIZES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 def format_seconds(seconds: float) -> str:
     """Formats seconds: ``0.00132`` becomes ``1.32 ms``."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(seconds) >= scale:
+        # What rounds to 1,000 of a unit is one of the next.
+        if abs(seconds) >= 0.9995 * scale:
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
     return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
 

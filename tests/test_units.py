@@ -17,6 +17,8 @@ from deeppool.units import format_bit_rate, format_bytes, format_percent, format
         (0.00132, "1.32 ms"),
         (-0.00132, "-1.32 ms"),
         (1.0, "1 s"),
+        (0.9998, "1 s"),
+        (0.9994, "999 ms"),
         (90.0, "90 s"),
         (86400.0, "86400 s"),
     ],
