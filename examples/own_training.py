@@ -6,6 +6,8 @@
 Interrupt it, and the same command goes on; plan for another number of ranks, and it goes on there too.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
@@ -46,6 +48,15 @@ def job() -> dp.TrainingJob:
         clip_norm=1.0,
         synchronise_batch_norm=True,
     )
+
+
+def trials() -> dp.Trials:
+    """What ``deeppool train … --background`` takes by name: learning rates, tried in the gaps of another training."""
+
+    def with_rate(rate: float) -> dp.TrainingJob:
+        return replace(job(), optimizer=lambda named: torch.optim.SGD([x for _, x in named], lr=rate), schedule=None)
+
+    return dp.Trials(with_rate, [{"rate": 0.1}, {"rate": 0.01}], steps=100, batch=16, folder="trials")
 
 
 if __name__ == "__main__":

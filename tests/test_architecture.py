@@ -55,6 +55,27 @@ def unit_of(module: str) -> str:
 parsed = cache(ast.parse)
 
 
+def test_no_assertion_has_an_effect() -> None:
+    """``python -O`` removes assertions: those of the package narrow types, and call nothing but ``isinstance``."""
+    calls = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert) and not _narrows(node.test)
+    ]
+    assert calls == []
+
+
+def _narrows(test: ast.expr) -> bool:
+    """Whether an expression is ``isinstance(x, T)``, ``x is not None``, or several of these joined by ``and``."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return all(map(_narrows, test.values))
+    if isinstance(test, ast.Call):
+        return ast.unparse(test.func) == "isinstance"
+    none = isinstance(test, ast.Compare) and [type(x) for x in test.ops] == [ast.IsNot]
+    return none and not any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(test))
+
+
 def imported_modules(source: str, *, type_checking: bool = False) -> Iterator[tuple[int, str]]:
     """Line and name of each import of deeppool that runs, inside functions too; those of type checkers if asked for."""
     waiting: list[ast.AST] = [parsed(source)]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from benchmarks.capture.architectures import Architecture, architectures
 from benchmarks.capture.comparison import SAMPLES, build, capture, difference, eager_loss, freeze, gradients_of
 from deeppool.collectives.layout import Layout
+from deeppool.device.cpu import CpuDevice
 from deeppool.errors import CaptureError
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
@@ -44,7 +45,7 @@ def run_rank(rank: int, name: str, folder: str) -> None:
     sets = [draw.choice([(0,), (1,), (0, 1)]) for _ in captured.graph.layers]
     stages = [Stage(str(index), (index,), Layout(ranks, SAMPLES - 1)) for index, ranks in enumerate(sets)]
     training = Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    trainer = Trainer(captured, stages, ProcessGroup(), training)
+    trainer = Trainer(captured, stages, ProcessGroup(CpuDevice()), training)
     task = SyntheticTask(captured, SAMPLES - 1, 0)
     loss = trainer.gradients([lambda shard: task.shard(0, shard.start, shard.stop)])
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

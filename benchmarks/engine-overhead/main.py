@@ -28,11 +28,11 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import POLICIES
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.foreground_control import ForegroundControl
+from deeppool.execution.foreground_phases import ForegroundPhases
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training_task import TrainingTask, synthetic_task

@@ -26,7 +26,7 @@ import torch.multiprocessing as mp
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import find_cluster
-from deeppool.device.cpu import pin_to_core
+from deeppool.device.cpu import CpuDevice, pin_to_core
 from deeppool.evaluation.experiments.half_and_half_plan import half_and_half_plan
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.foreground_control import ForegroundControl
@@ -97,7 +97,7 @@ def rank(number: int, folder: Path, pairs: int) -> None:
 
 def blocks(plan: Plan, number: int, folder: Path) -> Callable[[bool], float]:
     """A training that runs a block with the engine or without, and tells the seconds of an iteration."""
-    communicator = ProcessGroup()
+    communicator = ProcessGroup(CpuDevice())
     work = synthetic_task(Job(MODEL, SHAPE, plan.global_batch), torch.device("cpu"), folder, plan)
     trainer = Trainer(work.captured, stages_of(plan), communicator, work.training)
     foreground_control = ForegroundControl(EVERYTHING, folder, number, communicator)

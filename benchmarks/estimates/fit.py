@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from benchmarks.estimates.a100_layers import Sample
 from deeppool.device.datasheet import GpuSheet, find_gpu
-from deeppool.profiling.estimate.roofline import Columns, Efficiency, naive_seconds, peaks
+from deeppool.device.roofline import Columns, Efficiency, naive_seconds, peaks
 
 Array = NDArray[np.float64]
 A100 = find_gpu("a100-40")
@@ -57,7 +57,7 @@ Model = Callable[[Table, GpuSheet], Array]
 
 
 def tiled(efficiency: Efficiency) -> Model:
-    """The model of deeppool.profiling.estimate.roofline."""
+    """The model of deeppool.device.roofline."""
     return lambda table, gpu: table.total(efficiency.seconds(table.columns, gpu))
 
 

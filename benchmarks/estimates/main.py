@@ -1,6 +1,6 @@
 """How far off are layer times estimated from a data sheet?
 
-Fits the coefficients of deeppool.profiling.estimate.roofline to DeepPool's A100 layer times without one model, and
+Fits the coefficients of deeppool.device.roofline to DeepPool's A100 layer times without one model, and
 estimates that model: beside the naive roofline and launch + FLOPs + bytes, fitted to the same layers.
 
     python -m benchmarks.estimates.main --profiles FOLDER
@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.estimates.a100_layers import BLOCKS, MODELS, Sample, read_layers
 from benchmarks.estimates.fit import A100, Model, Table, fit_three_parameters, fit_tiled, naive, tiled
 from benchmarks.planner.a100 import FOLDER_VARIABLE
-from deeppool.profiling.estimate.kernels import Kernel
-from deeppool.profiling.estimate.roofline import FITTED, Efficiency
+from deeppool.device.kernels import Kernel
+from deeppool.device.roofline import FITTED, Efficiency
 from deeppool.units import format_seconds
 
 LONG = 100e-6

@@ -56,6 +56,8 @@ def machines(count: int, bits_per_second: float, cores: float) -> Iterator[Machi
             _run(f"ip netns add {name}")
             stack.callback(_run, f"ip netns del {name}")
             _run(f"ip link add {port} type veth peer name {INTERFACE} netns {name}")
+            # A namespace's own links end some time after it, and the next machines want their names.
+            stack.callback(_run, f"ip link del {port}")
             _run(f"ip link set {port} master {BRIDGE} up")
             inside = f"ip -n {name}"
             _run(f"{inside} addr add {SUBNET}.{machine + 1}/24 dev {INTERFACE}")

@@ -6,6 +6,7 @@ Commands: ``setup`` (once), ``compare`` with rounds and iterations, ``exit``.
 import contextlib
 import os
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deeppool.base import serialization
 from deeppool.collectives.layout import Layout
+from deeppool.device.cpu import CpuDevice
 from deeppool.device.find import find_device
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import stages_of
@@ -33,7 +35,10 @@ def sgd(parameters):
 
 
 class Comparison:
-    """Ways of training: by DDP; by a plan; by the same plan, whose spans nobody notes."""
+    """Ways of training: by DDP; by a plan; by the same plan, whose spans nobody notes.
+
+    A way may add where its rank runs: ``pinned`` to its core, as by default, or on ``any core``.
+    """
 
     WAYS = ("ddp", "plan", "unmonitored")
 
@@ -52,16 +57,17 @@ class Comparison:
             self.trainer = Trainer(
                 captured,
                 stages_of(plan),
-                ProcessGroup(),
+                ProcessGroup(CpuDevice()),
                 Training(optimizer=sgd, synchronise_batch_norm=False),
                 overlap_sync=plan.overlap_sync,
             )
             # As in Trainer, each rank's BatchNorm keeps statistics of its own.
             self.ddp = DistributedDataParallel(load_model(plan.model, 0).train(), broadcast_buffers=False)
-        self.noted = self.trainer._span
+        self.noted = self.trainer.span
         self.optimizer = sgd(self.ddp.parameters())
         self.shard = Layout(tuple(range(setup["ranks"])), plan.global_batch).shard(self.rank)
-        self.done = dict.fromkeys(self.WAYS, 0)
+        self.cores = {"pinned": os.sched_getaffinity(0), "any core": range(os.cpu_count())}
+        self.done = defaultdict(int)
 
     def unnoted(self, *_):
         return contextlib.nullcontext()
@@ -77,16 +83,18 @@ class Comparison:
         self.optimizer.zero_grad(set_to_none=True)
         return float(loss.detach()) * len(self.shard) / self.task.batch
 
-    def compare(self, rounds, iterations):
+    def compare(self, rounds, iterations, ways):
         """Per way: seconds of every iteration, of every update, losses, and idle time."""
-        found = {way: {"seconds": [], "losses": [], "spans": []} for way in self.WAYS}
+        found = {way: {"seconds": [], "losses": [], "spans": []} for way in ways}
         for _ in range(rounds):
-            for way in self.WAYS:
+            for way in ways:
+                training, _, where = way.partition(", ")
+                os.sched_setaffinity(0, self.cores[where or "pinned"])
                 dist.barrier()
-                self.trainer._span = self.unnoted if way == "unmonitored" else self.noted
+                self.trainer.span = self.unnoted if way == "unmonitored" else self.noted
                 for _ in range(iterations):
                     started = time.perf_counter()
-                    loss = (self.by_ddp if way == "ddp" else self.by_plan)(self.done[way])
+                    loss = (self.by_ddp if training == "ddp" else self.by_plan)(self.done[way])
                     found[way]["seconds"].append(time.perf_counter() - started)
                     found[way]["losses"].append(loss)
                     found[way]["spans"].append(self.trainer.spans if way == "plan" else [])
@@ -99,7 +107,9 @@ def main():
     comparison = Comparison(commands.next())
     commands.answer("ready")
     while (message := commands.next())["command"] != "exit":
-        commands.answer("done", **comparison.compare(message["rounds"], message["iterations"]))
+        commands.answer(
+            "done", **comparison.compare(message["rounds"], message["iterations"], message.get("ways", comparison.WAYS))
+        )
     dist.destroy_process_group()
 
 

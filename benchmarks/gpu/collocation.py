@@ -1,12 +1,13 @@
 """Two jobs on one device, a mechanism more at a time, as in figure 11 of DeepPool's paper.
 
 The foreground's iteration is some graphs of high priority, launched by this thread; the background's is many small ones
-behind a gate, launched by a lane. Each round runs the foreground alone and beside each rung, so that a device that
-grows slower does so for all of them. Times are the device's.
+behind a gate, launched by another: the same trainer and the same background as in a run. Each round runs the foreground
+alone and beside each rung, so that a device that grows slower does so for all of them. Times are the device's.
 """
 
 import itertools
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,17 +19,23 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.base.sharing import POLICIES, Sharing
-from deeppool.collocation.captured_step import CapturedStep
-from deeppool.collocation.piece_launcher import LaunchedPiece, PieceLauncher, time_pieces
-from deeppool.device.protocol import Device, Launch, Precision, Stream
-from deeppool.device.sm_share import sm_share
+from deeppool.collocation.background_training import BackgroundTraining
+from deeppool.collocation.in_process_background import InProcessBackground
+from deeppool.collocation.pieces import stage_of
+from deeppool.device.protocol import Device, Precision
 from deeppool.errors import DeeppoolError, RunError
+from deeppool.execution.communicator import SingleRank
+from deeppool.execution.foreground_control import IterationTimes
+from deeppool.execution.foreground_phases import ForegroundPhases
+from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.placement import place_model
 from deeppool.graph.models.workloads import find_workload
+from deeppool.job import Job
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
-from deeppool.scheduling.gate import Gate
 from deeppool.scheduling.governor import Governor
 from deeppool.training.synthetic_task import SyntheticTask
+from deeppool.training.training_job import Training
 
 # Each adds a mechanism to those above it; the last two are not in the paper. True: a smaller background batch.
 LADDER: dict[str, tuple[Sharing, bool]] = {
@@ -59,8 +66,6 @@ class Setting:
     background_batches: tuple[int, int] = (32, 8)
     """Ordinary and smaller."""
     precision: Precision = "bf16"
-    pieces: int = 32
-    """Into which forward and backward of the background are cut, each."""
     gaps: tuple[float, ...] = (0.0, 0.01)
     """Seconds without foreground after each iteration: what a burst-parallel plan leaves."""
     iterations: int = 256
@@ -71,110 +76,123 @@ class Setting:
 
 
 SETTINGS = tuple(Setting(model) for model in ("vgg16", "wide_resnet101_2", "inception_v3"))
-QUICK = (Setting("tiny", "tiny", 2, (2, 1), "fp32", 2, (0.0,), 20, 1, 0.05),)
-
-
-class Job:
-    """A training whose step is captured in pieces on a stream."""
-
-    def __init__(
-        self,
-        name: str,
-        batch: int,
-        stages: int,
-        precision: Precision,
-        device: Device,
-        stream: Stream,
-        kept: object = None,
-    ) -> None:
-        """Captures it; the stream lives no longer than what is ``kept``."""
-        self._kept = kept
-        place = device.torch_device()
-        captured = capture(name, place)
-        count = len(captured.graph.layers)
-        edges = sorted({round(edge) for edge in np.linspace(0, count, stages + 1)})
-        cuts = [range(first, last) for first, last in itertools.pairwise(edges)]
-        data = [tensor.to(place) for tensor in SyntheticTask(captured, batch, 0).shard(0, 0, batch)]
-        optimizer = torch.optim.SGD(captured.program.parameters(), lr=1e-3, momentum=0.9)
-        self.batch, self.stream, order = batch, stream, range(len(cuts))
-        with stream.current(), device.arithmetic(precision):
-            self.step = CapturedStep(captured, cuts, data, optimizer, precision)
-            self.works = self.step.capture(device)
-        device.synchronize()
-        self.operators: tuple[Operator, ...] = (
-            *(("forward", stage) for stage in order),
-            *(("backward", stage) for stage in reversed(order)),
-            ("update", len(cuts) - 1),
-        )
+QUICK = (
+    Setting(
+        "benchmarks.gpu.collocation:tiny", "benchmarks.gpu.collocation:tiny", 2, (2, 1), "fp32", (0.0,), 20, 1, 0.05
+    ),
+)
 
 
 def capture(name: str, place: torch.device) -> CapturedModel:
     torch.manual_seed(0)
-    if name == "tiny":
-        return dp.capture(nn.Sequential(nn.Flatten(), *(nn.Linear(64, 64) for _ in range(6))).to(place), (64,))
     workload = find_workload(name)
-    return dp.capture(workload.build().to(place), workload.inputs[0].shape)
+    return place_model(dp.capture(workload.build(), workload.inputs[0].shape), place)
+
+
+def tiny() -> nn.Module:
+    """A model for a dry run."""
+    return nn.Sequential(nn.Flatten(), *(nn.Linear(64, 64) for _ in range(6)))
+
+
+tiny.input_shape = (64,)
 
 
 class Foreground:
-    """A job whose iterations are timed."""
+    """A training in stages whose iterations are timed."""
 
-    def __init__(self, job: Job) -> None:
-        self._job, self.orders, self.gap = job, FREE, 0.0
-        self._launches: tuple[tuple[Operator, Launch], ...] = ()
+    def __init__(self, setting: Setting, device: Device) -> None:
+        """Captures it on a stream of high priority."""
+        place = device.torch_device()
+        captured = capture(setting.foreground, place)
+        edges = sorted({round(edge) for edge in np.linspace(0, len(captured.graph.layers), STAGES + 1)})
+        stages = [stage_of(captured, range(first, last), setting.batch) for first, last in itertools.pairwise(edges)]
+        self._data = [
+            tensor.to(place) for tensor in SyntheticTask(captured, setting.batch, 0).shard(0, 0, setting.batch)
+        ]
+        self._device, self._stream, self._precision = device, device.stream("high"), setting.precision
+        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=1e-3, momentum=0.9))
+        with self._stream.current(), device.arithmetic(setting.precision):
+            self._trainer = Trainer(captured, stages, SingleRank(), rule, setting.precision)
+        self._trainer.watcher = self._phases = ForegroundPhases(device)
+        self.orders, self.gap = FREE, 0.0
 
-    def iterate(self) -> tuple[float, dict[Operator, float]]:
-        """Seconds of an iteration, and of each operator."""
-        self._launches = ()
-        for operator, work in zip(self._job.operators, self._job.works, strict=True):
-            self._launches = (*self._launches, (operator, self._job.stream.launch(work)))
-        first, last = self._launches[0][1], self._launches[-1][1]
-        while not last.done():
-            time.sleep(POLL_SECONDS)
-        if self.gap:
-            time.sleep(self.gap)
-        operators = {operator: launch.seconds() for operator, launch in self._launches}
-        return last.device.seconds(first.start, last.end), operators
+    def start(self) -> None:
+        """Begins the first of some iterations."""
+        with self._stream.current():
+            self._phases.start()
+
+    def iterate(self) -> IterationTimes | None:
+        """Launches an iteration; returns the times of the one before, or with gaps its own.
+
+        Without gaps the device always has the next iteration: launching, waiting and launching again would leave it
+        idle in between, and a background harmless there.
+        """
+        with self._stream.current(), self._device.arithmetic(self._precision):
+            self._trainer.iterate([lambda samples: tuple(self._data)])
+            measured = self._phases.lap()
+            if self.gap:
+                measured = self._phases.finish()
+                time.sleep(self.gap)
+                self._phases.start()
+        return measured
+
+    def finish(self) -> IterationTimes | None:
+        """Times of the last iteration, unless :meth:`iterate` has returned them."""
+        return self._phases.finish()
+
+    def repeat(self, iterations: int) -> list[float]:
+        """Seconds of some iterations in a row."""
+        self.start()
+        found = [self.iterate() for _ in range(iterations)]
+        return [times[0] for times in (*found, self.finish()) if times is not None]
 
     def look(self) -> tuple[BackgroundLimits, Operator | None]:
-        """For a lane: the orders, and the first operator that the device has not done."""
-        return self.orders, next((operator for operator, launch in self._launches if not launch.done()), None)
+        """For a background: the orders, and the operator that the device runs."""
+        return self.orders, self._phases.doing
 
 
 @dataclass
 class Background:
     """A rung's."""
 
-    pieces: tuple[LaunchedPiece, ...]
-    lane: PieceLauncher
+    job: InProcessBackground
     governor: Governor
-    batch: int
     samples_alone: float
     problem: str | None
     times: list[float] = field(default_factory=list)
     """Of the foreground beside it."""
     seconds: float = 0.0
-    finished: int = 0
-    """Pieces in those seconds; what is in flight at their end runs alone, and does not count."""
+    steps: float = 0.0
+    """Steps in those seconds; what is in flight at their end runs alone, and does not count."""
 
     @property
     def samples(self) -> float:
-        return self.finished / len(self.pieces) * self.batch
+        return self.steps * self.job.training.batch
+
+    def learn(self, times: IterationTimes | None) -> None:
+        """From the earliest iteration that it has not learned from."""
+        if times is not None:
+            self.governor.end(*times)
+            self.times.append(times[0])
 
     def run(self, foreground: Foreground, iterations: int) -> None:
         """Beside the foreground."""
-        started, before = time.perf_counter(), self.lane.finished
-        with self.lane.running(self.pieces):
-            for _ in range(iterations):
-                foreground.orders = self.governor.begin(len(self.times))
-                seconds, operators = foreground.iterate()
-                self.governor.end(seconds, operators)
-                self.times.append(seconds)
-            self.seconds += time.perf_counter() - started
-            self.finished += self.lane.finished - before
-            foreground.orders = FREE
-        if self.lane.error is not None:
-            raise RunError(f"beside the foreground: {self.lane.error}") from self.lane.error
+        first = len(self.times)
+        started = time.perf_counter()
+        self.job.begin()
+        foreground.start()
+        for number in range(first, first + iterations):
+            foreground.orders = self.governor.begin(number)
+            self.learn(foreground.iterate())
+        seconds = time.perf_counter() - started
+        done = self.job.rest()
+        self.learn(foreground.finish())
+        foreground.orders = FREE
+        if "why" in done:
+            raise RunError(f"beside the foreground: {done['why']}")
+        ((steps, _),) = done["parts"]
+        self.seconds += seconds
+        self.steps += steps
 
 
 class Climb:
@@ -184,21 +202,18 @@ class Climb:
         """Nothing starts after ``ends`` on the monotonic clock."""
         self.setting, self.device, self.ends = setting, device, ends
         self.failed: dict[str, str] = {}
-        self.jobs: dict[tuple[Any, ...], tuple[Job, str | None]] = {}
-        """By batch, priority and share; and what could not be had."""
+        self.made: dict[str, Background] = {}
 
     def measure(self) -> Iterator[dict[str, Any]]:
         """The entry of the summary, again after each gap. A rung that fails is named, and does not end the others."""
         setting, gaps = self.setting, list[dict[str, Any]]()
         result = {"setting": asdict(setting), "gaps": gaps, "failed": self.failed}
         yield result
-        job = Job(setting.foreground, setting.batch, STAGES, setting.precision, self.device, self.device.stream("high"))
-        foreground = Foreground(job)
+        foreground = Foreground(setting, self.device)
         # All captures before anything runs beside anything.
         for name, rung in LADDER.items():
-            self.attempt(name, lambda rung=rung: self.job(*rung))
-        for _ in range(COLD):
-            foreground.iterate()
+            self.attempt(name, lambda name=name, rung=rung: self.make(name, *rung, foreground))
+        foreground.repeat(COLD)
         for gap in setting.gaps:
             if time.monotonic() < self.ends:
                 foreground.gap = gap
@@ -208,16 +223,13 @@ class Climb:
     def climb(self, foreground: Foreground) -> dict[str, Any]:
         """All rungs interleaved."""
         alone: list[float] = []
-        made = {
-            name: self.attempt(name, lambda rung=rung: self.background(*rung, foreground))
-            for name, rung in LADDER.items()
-            if name not in self.failed
-        }
-        rungs = {name: rung for name, rung in made.items() if rung is not None}
+        rungs = {name: rung for name, rung in self.made.items() if name not in self.failed}
+        for rung in rungs.values():
+            rung.times, rung.seconds, rung.steps, rung.governor = [], 0.0, 0.0, Governor(rung.job.training.sharing)
         for number in range(self.setting.rounds):
             if number and time.monotonic() >= self.ends:
                 break
-            alone += [foreground.iterate()[0] for _ in range(self.setting.iterations)]
+            alone += foreground.repeat(self.setting.iterations)
             for name, rung in rungs.items():
                 if name not in self.failed:
                     self.attempt(name, lambda rung=rung: rung.run(foreground, self.setting.iterations))
@@ -236,34 +248,25 @@ class Climb:
             self.failed[name] = str(error).splitlines()[0]
             return None
 
-    def job(self, sharing: Sharing, smaller: bool) -> tuple[Job, str | None]:
-        """Made once for all rungs that can use it."""
-        setting, batch = self.setting, self.setting.background_batches[smaller]
-        key = batch, sharing.priority, sharing.share
-        if key not in self.jobs:
-            part, problem = None, None
-            if sharing.share is not None:
-                part = sm_share(self.device, sharing.share)
-                stream, problem = part.stream, part.problem
-            else:
-                stream = self.device.stream("high" if sharing.priority == "normal" else "low")
-            made = Job(setting.background, batch, setting.pieces, setting.precision, self.device, stream, part)
-            self.jobs[key] = made, problem
-        return self.jobs[key]
-
-    def background(self, sharing: Sharing, smaller: bool, foreground: Foreground) -> Background:
-        """A rung's, measured alone first."""
-        job, problem = self.job(sharing, smaller)
-        pieces = time_pieces(job.works, job.stream, self.device)
-        alone = PieceLauncher(job.stream, Gate(Sharing(pieces=2)), lambda: (FREE, None))
-        started = time.perf_counter()
-        with alone.running(pieces):
-            time.sleep(self.setting.alone_seconds)
-        if alone.error is not None:
-            raise RunError(f"alone: {alone.error}") from alone.error
-        samples = alone.finished / len(pieces) * job.batch / (time.perf_counter() - started)
-        lane = PieceLauncher(job.stream, Gate(sharing), foreground.look)
-        return Background(pieces, lane, Governor(sharing), job.batch, samples, problem)
+    def make(self, name: str, sharing: Sharing, smaller: bool, foreground: Foreground) -> None:
+        """Makes the background of a rung, and measures it alone: as fast as it can, on the whole device."""
+        setting, place = self.setting, self.device.torch_device()
+        batch = setting.background_batches[smaller]
+        shape = find_workload(setting.background).inputs[0].shape
+        with tempfile.TemporaryDirectory() as folder, self.device.arithmetic(setting.precision):
+            setup = {
+                "job": asdict(Job(setting.background, shape, batch)),
+                "folder": folder,
+                "sharing": asdict(sharing),
+            }
+            training = BackgroundTraining(setup, self.device, place, paced=True, precision=setting.precision)
+            training.step()
+            started, before = time.perf_counter(), training.samples
+            while time.perf_counter() < started + setting.alone_seconds:
+                training.step()
+            alone = (training.samples - before) / (time.perf_counter() - started)
+            job = InProcessBackground(training, self.device, foreground.look)
+        self.made[name] = Background(job, Governor(sharing), alone, training.shared.problem)
 
 
 def entry(name: str, rung: Background, alone: dict[str, float]) -> dict[str, Any]:
@@ -271,14 +274,15 @@ def entry(name: str, rung: Background, alone: dict[str, float]) -> dict[str, Any
     return {
         "rung": name,
         "problem": rung.problem,
+        "granted": rung.job.priority,
         "foreground": beside,
         "slowdown": beside["mean"] / alone["mean"] - 1,
         "p99_inflation": beside["p99"] / alone["p99"] - 1,
-        "background_batch": rung.batch,
+        "background_batch": rung.job.training.batch,
         "background_samples_per_second": harvested,
         "background_samples_per_second_alone": rung.samples_alone,
         "harvest": harvested / rung.samples_alone if rung.samples_alone else None,
-        "median_piece_seconds": statistics.median(piece.expected for piece in rung.pieces),
+        "pieces": rung.job.training.pieces,
     }
 
 

@@ -1,16 +1,15 @@
 """Single kernels beside each other: who disturbs whom (figure 12 of DeepPool's paper), and which priority counts."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from deeppool.base.sharing import Sharing
-from deeppool.collocation.piece_launcher import PieceLauncher, time_pieces
 from deeppool.device.protocol import Device, Stream
-from deeppool.scheduling.background_limits import FREE
-from deeppool.scheduling.gate import Gate
 
 SIZES = {"matmul, short": 512, "matmul, long": 4096, "copy, short": 1 << 20, "copy, long": 1 << 27}
 """Edge of the matrices; floats that are copied."""
@@ -30,9 +29,7 @@ def interference(device: Device, *, quick: bool) -> list[dict[str, Any]]:
     for name, foreground in fronts.items():
         alone = rate(foreground, front, seconds)
         for other, background in backs.items():
-            # Two in flight: the device always has the next.
-            lane = PieceLauncher(back, Gate(Sharing(pieces=2)), lambda: (FREE, None))
-            with lane.running(time_pieces([background], back, device)):
+            with repeating(background, back):
                 beside = rate(foreground, front, seconds)
             found.append({"foreground": name, "background": other, "share_of_alone": beside / alone})
     return found
@@ -81,7 +78,13 @@ def captured(work: Callable[[], None], stream: Stream, device: Device) -> Callab
     with stream.current():
         (graph,) = device.repeatable(work)
     device.synchronize()
-    return graph
+
+    def replay(graph: Callable[[], None] = graph, owner: Callable[[], None] = work) -> None:
+        # A graph does not keep the memory that it reads and writes; its work does.
+        assert owner
+        graph()
+
+    return replay
 
 
 def rate(graph: Callable[[], None], stream: Stream, seconds: float) -> float:
@@ -93,3 +96,25 @@ def rate(graph: Callable[[], None], stream: Stream, seconds: float) -> float:
             time.sleep(POLL_SECONDS)
         count += 1
     return count / (time.perf_counter() - started)
+
+
+@contextmanager
+def repeating(graph: Callable[[], None], stream: Stream) -> Iterator[None]:
+    """Repeats a graph in a thread during the block; two are in flight, so that the device always has the next."""
+    stopping = threading.Event()
+
+    def repeat() -> None:
+        in_flight = deque([stream.launch(graph)])
+        while not stopping.is_set():
+            in_flight.append(stream.launch(graph))
+            launch = in_flight.popleft()
+            while not launch.done():
+                time.sleep(POLL_SECONDS)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()

@@ -6,7 +6,8 @@ a background, one mechanism more at a time. ``pairs``: which kernel disturbs whi
 
 Writes small JSON files: ``summary.json`` (environment, and per part what was measured) and one profile per model.
 Starts no measurement after ``--minutes``; what was left out is named in the summary. Nothing here is a result until it
-ran on a GPU: ``--device cpu --quick`` only tries the script.
+ran on a GPU: ``--device cpu --quick`` only tries the script. ``--device emulated`` runs all of it on any machine, with
+launches, streams, graphs and priorities as on a GPU; its numbers are emulated, and say nothing about a GPU's speed.
 """
 
 import argparse
@@ -57,13 +58,15 @@ ON_CUDA = (
     Mode("fp16", True),
 )
 ON_CPU = (Mode("fp32", False),)
+MODES = {"cuda": ON_CUDA, "cpu": ON_CPU, "emulated": (Mode("fp32", True),)}
+"""By kind of device."""
 
 
 @all_hardware_queues()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the JSON files")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--device", choices=tuple(MODES), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["profiles"], help="each fills a call")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="to be profiled")
     parser.add_argument("--minutes", type=float, default=8.0, help="after which no measurement starts")
@@ -85,7 +88,7 @@ def main() -> None:
 
 def profiles(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
     """What is known so far, again and again; so do all parts."""
-    modes = ON_CUDA if arguments.device == "cuda" else ON_CPU
+    modes = MODES[arguments.device]
     found: dict[str, Any] = {"measurements": [], "left_out": []}
     yield found
     for name in ["resnet18"] if arguments.quick else arguments.models:

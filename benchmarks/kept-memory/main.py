@@ -88,7 +88,7 @@ def train(model: str, seconds: float, *, kept: bool) -> dict[str, float]:
 
     def iterate() -> tuple[float, int]:
         started, before = time.perf_counter(), pages()
-        trainer.iterate([lambda samples: work.samples(trainer.iterations, samples)])
+        trainer.iterate([lambda samples: work.samples(trainer.step.iterations, samples)])
         return time.perf_counter() - started, pages() - before
 
     for _ in range(COLD):

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.collectives.layout import Layout
+from deeppool.device.cpu import CpuDevice
 from deeppool.device.find import find_device
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.exchange import Exchange, SampleCopy
@@ -31,7 +32,7 @@ def main():
         dist.init_process_group(
             "gloo", init_method=Path(setup["rendezvous"]).as_uri(), rank=rank, world_size=setup["ranks"]
         )
-    exchange = Exchange(ProcessGroup(), torch.device("cpu"))
+    exchange = Exchange(ProcessGroup(CpuDevice()), torch.device("cpu"))
     times = [[] for _ in setup["cases"]]
     # Round after round through all cases: a second in which the machine is busy does not fall on one of them.
     for _ in range(setup["rounds"]):

@@ -29,7 +29,7 @@ from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
 from deeppool.graph import series_parallel
 from deeppool.graph.layer import Layer, LayerGraph
-from deeppool.planning.search.frontier import efficient_plans
+from deeppool.planning.search.efficient_plans import efficient_plans
 from deeppool.planning.search.overlap import search_overlapping
 from deeppool.planning.search.published import search_published
 from deeppool.planning.search.search import search

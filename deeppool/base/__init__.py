@@ -2,6 +2,7 @@
 
 serialization  versioned JSON records, written atomically and validated when read
 file_lock      lets one process at a time write to a folder
+private_files  files that only this user may read
 timeline       Span, Timeline
 sharing        Sharing: how a background job shares a device with the foreground
 cancellation   cancelling work from another thread

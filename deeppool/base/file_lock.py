@@ -21,7 +21,7 @@ def file_lock(path: Path, refusal: str) -> Iterator[None]:
         RunError: another process, or another thread, holds it.
         DocumentError: the folder cannot be written.
     """
-    lock = filelock.FileLock(path)
+    lock = filelock.FileLock(path, mode=0o600)
     try:
         lock.acquire(blocking=False)
     except filelock.Timeout:

@@ -3,10 +3,11 @@
 With ``--json``, a command prints exactly one JSON object to standard output; progress and messages go to
 standard error. Exit codes: 0 for success, 1 for an error or interrupt, reported in one line, 2 for bad usage.
 
-A module per command, or per group of commands: check, cluster, diff, estimate, explain, interference, network,
-nightly, notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile), replan, running, run, scaling,
-simulate, train; and what they share:
+A module per command, or per group of commands: check, cluster, diff, estimate, explain, import_trace (cluster
+import), interference, network, nightly, notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile),
+replan, running, run, scaling, show, simulate, simulate_cluster (cluster simulate), train; and what they share:
 
+conditions  options of simulations that deviate from the plan
 inputs      reads profiles and plans
 options     options of several commands
 output      prints records and progress
@@ -18,6 +19,7 @@ torchrun    a command under torchrun: rank 0 prints, the others serve it
 import atexit
 import errno
 import sys
+from typing import Annotated
 
 import typer
 
@@ -26,6 +28,7 @@ from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
 from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
+from deeppool.cli.import_trace import import_trace
 from deeppool.cli.interference import interference
 from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
 from deeppool.cli.network import network
@@ -37,18 +40,22 @@ from deeppool.cli.replan import replan
 from deeppool.cli.run import run
 from deeppool.cli.running import running
 from deeppool.cli.scaling import scaling
+from deeppool.cli.show import show_files
 from deeppool.cli.simulate import simulate
+from deeppool.cli.simulate_cluster import simulate_cluster
 from deeppool.cli.train import train
 from deeppool.errors import DeeppoolError
 
 INTERRUPTED = 130
 """Exit code of typer for an interrupt that a command did not handle."""
 
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings=HELP_NAMES,
     help="See where GPU time is lost when training is strong-scaled, plan a better use of the GPUs, and run that plan "
     "with a background job in the gaps.\n\n"
     "From a model to a live run:\n\n"
@@ -56,29 +63,37 @@ app = typer.Typer(
     "`deeppool plan vgg16.json --gpus 2 --global-batch 16 --amplification-limit 1.5 -o plan.json`\n\n"
     "`deeppool run plan.json --background resnet18 --seconds 30`",
 )
-for command in (
-    env,
-    profile,
-    estimate,
-    network,
-    interference,
-    plan,
-    explain,
-    check,
-    diff,
-    frontier,
-    scaling,
-    simulate,
-    run,
-    train,
-    running,
-    replan,
-    evaluate,
-    nightly,
-    lab,
-):
-    app.command()(command)
-app.add_typer(cluster, name="cluster")
+GROUPS = {
+    "Facts": (env, profile, estimate, network, interference),
+    "Plans": (plan, explain, check, frontier, scaling, simulate),
+    "Runs": (run, train, running, replan),
+    "Records": (show_files, diff),
+    "Notebooks": (evaluate, nightly, lab),
+}
+for group, commands in GROUPS.items():
+    for command in commands:
+        name = command.__name__.removesuffix("_files")
+        app.command(name, rich_help_panel=group)(command)
+cluster.command("simulate")(simulate_cluster)
+cluster.command("import")(import_trace)
+app.add_typer(cluster, name="cluster", rich_help_panel="Runs")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from deeppool import __version__
+
+        print(f"deeppool {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Takes the options that stand before a command."""
 
 
 def main() -> None:

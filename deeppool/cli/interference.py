@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from deeppool.cli.options import AsJson, Device
+from deeppool.cli.options import AsJson, DeviceOption
 from deeppool.cli.output import progress, show
 
 
 def interference(
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the measurements (JSON).")],
-    device: Annotated[Device, typer.Option(help="auto selects CUDA if there is a GPU.")] = "auto",
+    device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure how two jobs on one device slow each other down, for simulations with a background job.

@@ -32,6 +32,10 @@ def network(
     seconds: Annotated[
         float, typer.Option(help="Duration of the measurement; every size is measured at least 9 times.")
     ] = 30.0,
+    schedules: Annotated[
+        bool,
+        typer.Option("--schedules", help="Measure all-reduces by every schedule, too, for trainings to choose from."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure transfers and all-reduces between ranks, and save them as a cluster file for the planner.
@@ -61,11 +65,22 @@ def network(
     with progress("interrupted; every process was ended, nothing was saved") as report:
         if joining:
             found = join_measurement(
-                backend=backend, sizes=wanted, seconds=seconds, name=output.stem, on_progress=report
+                backend=backend,
+                sizes=wanted,
+                seconds=seconds,
+                schedules=schedules,
+                name=output.stem,
+                on_progress=report,
             )
         else:
             found = measure_network(
-                ranks, backend=backend, sizes=wanted, seconds=seconds, name=output.stem, on_progress=report
+                ranks,
+                backend=backend,
+                sizes=wanted,
+                seconds=seconds,
+                schedules=schedules,
+                name=output.stem,
+                on_progress=report,
             )
     if found is None:
         return  # only rank 0 prints and saves

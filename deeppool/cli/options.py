@@ -5,11 +5,32 @@ from typing import Annotated, Literal
 
 import typer
 
+from deeppool.device.kinds import find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.units import parse_bytes
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object to standard output.")]
-Device = Literal["auto", "cpu", "cuda"]
+
+
+def device_name(text: str) -> str:
+    """Checks the name of a device."""
+    try:
+        if text != "auto":
+            find_kind(text, also="auto")
+    except InvalidValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DEVICE",
+        callback=device_name,
+        help="auto, cpu, cuda, emulated, or emulated:GPU, an emulated a100-40, a100-80, h100 or h200 in virtual time; "
+        "auto selects CUDA if there is a GPU.",
+    ),
+]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
 PolicyOption = Annotated[
@@ -135,6 +156,6 @@ def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | No
 
 def default_cluster(device: str, device_name: str) -> str:
     """Name of the default cluster for profiles of a device."""
-    if device == "cpu":
+    if find_kind(device).on_cores:
         return "loopback"
     return next((f"dgx-{name.lower()}" for name in ("H100", "H200") if name in device_name), "dgx-a100")

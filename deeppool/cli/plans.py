@@ -44,7 +44,7 @@ def plan(
     goal: Annotated[
         Literal["fastest", "ddp_speed", "cluster_throughput"],
         typer.Option(
-            help="ddp_speed: as fast as data parallelism with the fewest GPU-seconds. cluster_throughput: as fast, "
+            help="ddp_speed: as fast as DDP with the fewest GPU-seconds. cluster_throughput: as fast, "
             "with the most samples/s of this job and of --background in its idle time."
         ),
     ] = "fastest",

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from deeppool.cli.inputs import read_profile
-from deeppool.cli.options import AsJson, Device, Granularity, Precision, ShapeOption, numbers, shape
+from deeppool.cli.options import AsJson, DeviceOption, Granularity, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import DocumentError
 
@@ -28,7 +28,7 @@ def profile(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File for the profile (JSON); required with MODEL.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="auto selects CUDA if there is a GPU.")] = "auto",
+    device: DeviceOption = "auto",
     input_shape: ShapeOption = None,
     batch_sizes: Annotated[str, typer.Option(help="Per-GPU batch sizes to measure; plans interpolate.")] = "1,2,4,8",
     precision: Annotated[

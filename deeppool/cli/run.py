@@ -45,11 +45,20 @@ def run(
     max_slowdown: SlowdownOption = None,
     background_batch: BatchOption = None,
     emulate_rank: EmulateOption = None,
+    gpu_price: Annotated[
+        float | None,
+        typer.Option(
+            help="Price of a GPU-hour (on a CPU: of a core); prints what the background saves, and its share."
+        ),
+    ] = None,
     input_shape: ShapeOption = None,
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, for a MODEL.")] = 16,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the record (JSON).")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="File for a Chrome/Perfetto trace of the planned and measured timelines.")
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            "--perfetto", "--trace", help="File for the planned and measured timelines, to open in ui.perfetto.dev."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +67,7 @@ def run(
     Ctrl-C ends every process. On several nodes, run the command under torchrun on each node, as in `deeppool train
     --help`.
 
-    Example: `deeppool run plan.json --background resnet18 --seconds 60 -o run.json --trace trace.json`
+    Example: `deeppool run plan.json --background resnet18 --seconds 60 -o run.json --perfetto timeline.json`
 
     With a slowdown bound: `deeppool run plan.json --background resnet18 --policy feedback --max-slowdown 0.01`
 
@@ -72,7 +81,7 @@ def run(
     with torchrun_workers() as started:
         if started and emulate_rank is not None:
             raise RunError("--emulate-rank runs one process on one machine (start it without torchrun)")
-        for path in (output, trace):
+        for path in (output, perfetto):
             if path is not None:
                 serialization.check_writable(path)
         with progress("interrupted; every process of the run was ended, nothing was saved") as report:
@@ -88,14 +97,15 @@ def run(
                 steps=steps,
                 seconds=seconds,
                 emulate_rank=emulate_rank,
+                gpu_price=gpu_price,
                 launcher=started.launcher(chosen.device, chosen.gpus) if started else None,
                 on_progress=report,
             )
         try:
             show(record, as_json, output=output)
         finally:
-            if trace is not None:
-                write_trace(trace, record.plan_timeline, record.timeline)
+            if perfetto is not None:
+                write_trace(perfetto, record.plan_timeline, record.timeline)
 
 
 def _plan_for(

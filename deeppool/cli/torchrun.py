@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from deeppool.cli.inputs import warn
 from deeppool.processes.fork_server_client import fork_server
 
 if TYPE_CHECKING:
@@ -24,4 +25,5 @@ def torchrun_workers() -> Iterator["WorkerGroup | None"]:
     from deeppool.processes.torchrun.rendezvous import rendezvous
 
     with rendezvous() as found:
+        warn([found.exposure] if found.exposure else [])
         yield found

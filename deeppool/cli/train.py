@@ -18,6 +18,7 @@ from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from deeppool.collocation.job_queue import BackgroundJob
+    from deeppool.collocation.trials import Trials
     from deeppool.planning.plan import Plan
     from deeppool.training.training_job import TrainingJob
 
@@ -37,7 +38,7 @@ def train(
         typer.Option(
             metavar="JOB|MODEL",
             help="Background job for the idle time of one rank: package.module:callable that returns a "
-            "deeppool.TrainingJob, or a model's name. Repeat the option for a queue.",
+            "deeppool.TrainingJob or a deeppool.Trials, or a model's name. Repeat the option for a queue.",
         ),
     ] = None,
     background_batch: Annotated[int, typer.Option(help="Samples per step of a background job.")] = 4,
@@ -74,6 +75,8 @@ def train(
     On several nodes, run the command under torchrun on each node, with one process per rank of the plan: `torchrun
     --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli train plan.json
     examples.own_training:job --steps 200 --checkpoints /shared/checkpoints`
+
+    torchrun's network must be private: between nodes, jobs and gradients are not encrypted.
 
     Only rank 0 reads the plan and creates the job. Each node needs the job's code, and all nodes must share the
     checkpoint folder.
@@ -140,16 +143,32 @@ def find_background(
     checkpoints: Path | None,
     memory: str | None,
     restarts: int,
-) -> "list[BackgroundJob] | None":
-    """Background jobs of model names or callables, each with its own checkpoint folder."""
+) -> "list[BackgroundJob] | Trials | None":
+    """Background jobs of model names or callables, each with its own checkpoint folder; or trials of one callable."""
     from deeppool.collocation.job_queue import BackgroundJob, synthetic_job
 
+    if (trials := _find_trials(references)) is not None:
+        if (steps, checkpoints, memory, restarts) != (None, None, None, 0):
+            raise InvalidValueError(
+                "trials have steps, a folder, a memory budget and restarts of their own (leave --background-steps, "
+                "--background-checkpoints, --background-memory and --background-restarts out)"
+            )
+        return trials
     jobs = []
     for number, reference in enumerate(references):
         job = find_own(reference) or replace(synthetic_job(reference, plan), batch=batch)
         folder = None if checkpoints is None else checkpoints / f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', reference)}"
         jobs.append(BackgroundJob(job, batch=batch, steps=steps, checkpoints=folder, memory=memory, restarts=restarts))
     return jobs or None
+
+
+def _find_trials(references: Sequence[str]) -> "Trials | None":
+    from deeppool.collocation.trials import Trials
+
+    found = [made for reference in references if ":" in reference and isinstance(made := _call(reference), Trials)]
+    if found and len(references) > 1:
+        raise InvalidValueError("trials are a queue by themselves (give one --background, or put all in one Trials)")
+    return found[0] if found else None
 
 
 def _call(reference: str) -> Any:

@@ -168,6 +168,17 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleTimes:
+    """Times of all-reduces over the first ``gpus`` GPUs by one schedule, or by the library."""
+
+    pattern: str
+    """Name of the schedule; ``library``: that of torch.distributed's own."""
+    gpus: int
+    curve: Curve
+    """It ends where the schedule was several times slower than the fastest."""
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredNetwork:
     """Measurements of every pattern on one set of ranks, and their settings."""
 
@@ -186,6 +197,12 @@ class MeasuredNetwork:
     method: str
     date: str
     versions: dict[str, str]
+    schedules: tuple[ScheduleTimes, ...] = ()
+    """All-reduces by every schedule and by the library, measured by turns; none where that was not asked for."""
+    exchange_inside: Curve | None = None
+    """Two ranks of a node that send to each other at once, and add what they receive; None if not measured."""
+    exchange_between: Curve | None = None
+    """As ``exchange_inside``, of ranks of two nodes."""
 
     def __post_init__(self) -> None:
         groups = [group.gpus for group in self.all_reduce]
@@ -215,7 +232,9 @@ class MeasuredNetwork:
     def table(self) -> str:
         """Formats a line per pattern: some of its medians, their spread, and the line through all of them."""
         rows = [("transfer inside a node", self.inside), ("transfer between nodes", self.between)]
+        rows += [("exchange inside a node", self.exchange_inside), ("exchange between nodes", self.exchange_between)]
         rows += [(f"all-reduce of {group.gpus}", group.curve) for group in self.all_reduce]
+        rows += [(f"{each.pattern} of {each.gpus}", each.curve) for each in self.schedules]
         shown = [(name, curve) for name, curve in rows if curve is not None]
         sizes = shown[0][1].sizes
         some = sizes[:: max(1, len(sizes) // 5)]
@@ -228,6 +247,10 @@ class MeasuredNetwork:
             computes = "-" if curve.computing is None else f"{curve.computing_share:.0%}"
             lines.append(f"{name:24s}{times}  ±{statistics.median(curve.spread):5.0%}  {computes:>8s}   {curve.line}")
         return "\n".join(lines)
+
+    def schedule_times(self, gpu_count: int, size: int) -> dict[str, float]:
+        """Returns the seconds of an all-reduce by every schedule that was measured over so many GPUs."""
+        return {each.pattern: each.curve.at(size) for each in self.schedules if each.gpus == gpu_count}
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:
         """Returns the seconds of an all-reduce over the first ``gpu_count`` GPUs, at least two."""

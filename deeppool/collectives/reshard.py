@@ -1,27 +1,20 @@
 """The transfers that take a batch from one layout to another; a GPU keeps the samples it has already."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.collectives.layout import Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Samples ``start`` to ``stop`` of the global batch go from one GPU to another."""
-
-    source: int
-    destination: int
-    start: int
-    stop: int
+from deeppool.collectives.schedule import Transfer
 
 
 @lru_cache(maxsize=4096)
 def reshard(source: Layout, destination: Layout) -> tuple[Transfer, ...]:
-    """Returns all transfers, in the order in which every rank posts them: by sample, so by sender and receiver."""
+    """Returns all transfers, with samples as chunks.
+
+    They are in the order in which every rank posts them: by sample, so by sender and receiver.
+    """
     transfers = []
     for receiver in destination.gpus:
         wanted = destination.shard(receiver)

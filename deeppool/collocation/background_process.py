@@ -1,10 +1,11 @@
 """The process of a background job: trains or rests, as the launcher commands.
 
-Commands: ``setup`` (once); ``train``, until the next command or for the given number of steps; ``rest``; ``serve``,
-with checkpoints, to the job's own end or until the next command; ``exit``. Answers: ``ready`` with the granted
-priority, and the seconds of a step where one was taken; ``trained`` after ``train``, with the log of its steps, once
-the last step is done; ``resting`` after ``rest``; ``progress`` from time to time while it serves, or trains and reports
-progress; ``left`` when serving is over; ``failed`` before it ends by an exception.
+Commands: ``setup`` (once); ``train``, until the next command or for the given number of steps; ``rest``, which ends
+training or serving; ``serve``, with checkpoints, to the job's own end or until the next command; ``exit``. Answers:
+``ready`` with the granted priority, and the seconds of a step where one was taken; ``trained`` after ``train``, with
+the log of its steps, once the last step is done; ``progress`` from time to time while it serves, or trains and reports
+progress; ``left`` when serving is over; ``failed`` before it ends by an exception. The first three have the fields of
+``progress``, too.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from deeppool.base.sharing import Sharing
 from deeppool.device.control_group import join_background
 from deeppool.device.cpu import lower_priority, pin_to_core
+from deeppool.device.kinds import find_kind
 from deeppool.processes.managed_process import CommandChannel, Message
 
 WORST_OOM_SCORE = "1000"
@@ -40,11 +42,12 @@ def main() -> None:
         worker = BackgroundWorker(setup, commands)
         if priority is None:
             # Warm up before timing a step.
-            worker.step()
+            worker.training.step()
             step = worker.time_step()
             priority = yield_core(setup)
         worker.enable_pacing(priority)
-        commands.answer("ready", priority=", ".join(filter(None, (priority, worker.granted))), step=step)
+        granted = ", ".join(filter(None, (priority, worker.training.shared.granted)))
+        commands.answer("ready", priority=granted, step=step, **worker.progress())
         while (message := commands.next())["command"] != "exit":
             if message["command"] == "train":
                 log = worker.train(
@@ -52,13 +55,13 @@ def main() -> None:
                     message.get("clock", 0.0),
                     reports_progress=message.get("reports_progress", False),
                 )
-                commands.answer("trained", log=log)
+                commands.answer("trained", log=log, pieces=list(worker.pieces), **worker.progress())
             elif message["command"] == "serve":
                 commands.answer("left", **worker.serve(message))
-            else:
-                commands.answer("resting")
     except Exception as error:
-        report = report_failure(commands, error, f"step {worker.updates + 1}" if "worker" in locals() else "its start")
+        report = report_failure(
+            commands, error, f"step {worker.training.updates + 1}" if "worker" in locals() else "its start"
+        )
         sys.exit(report["text"])
 
 
@@ -68,7 +71,7 @@ def yield_core(setup: Message) -> str:
     A share is of the GPU where there is one, and does not change the process.
     """
     sharing = Sharing(**setup["sharing"])
-    if sharing.share is not None and "rank" in setup and setup.get("device", "cpu") == "cpu":
+    if sharing.share is not None and "rank" in setup and find_kind(setup.get("device", "cpu")).on_cores:
         return join_background(Path(setup["folder"]).name, setup["rank"], sharing.share)
     return lower_priority(sharing.priority)
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deeppool.collocation.background_group import BackgroundGroup, Spinners
+from deeppool.collectives.partial.load_imbalance import Delays
+from deeppool.collocation.background_jobs import BackgroundJobs, JobChannel
 from deeppool.collocation.background_placement import THREAD, BackgroundSetup
-from deeppool.collocation.in_process_group import PROGRAM, InProcessGroup
+from deeppool.collocation.helper_processes import BACKGROUND, HelperProcesses
 from deeppool.collocation.job_queue import save_background_job
+from deeppool.collocation.rank_channel import PROGRAM, RankChannel
+from deeppool.collocation.spinners import Spinners
+from deeppool.device.kinds import find_kind
 from deeppool.execution.ranks import Ranks
 from deeppool.graph.models.workloads import find_workload, save_model
 from deeppool.job import Job
@@ -17,8 +21,6 @@ from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
 
 WORKER = "deeppool.execution.worker"
-BackgroundJobs = BackgroundGroup | InProcessGroup
-"""The background jobs of all ranks: in processes of their own, or in those of the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class CollocatedProcesses:
     ranks: Ranks
     background: BackgroundJobs | None = None
     spinners: Spinners | None = None
+    """None where there is no background, or ranks compute on devices that do not sleep."""
 
 
 @contextmanager
@@ -41,6 +44,7 @@ def collocated_processes(
     learning_rate: float,
     seed: int,
     emulated_rank: int | None = None,
+    load_imbalance: Delays | None = None,
     reports_progress: bool = False,
 ) -> Iterator[CollocatedProcesses]:
     """Starts ranks, background jobs and spinners and waits until they are ready; ends all of them with the block.
@@ -52,6 +56,7 @@ def collocated_processes(
         learning_rate: learning rate of the foreground's SGD.
         seed: random seed of the foreground's weights and data.
         emulated_rank: the one rank to run, emulating the others; None: all ranks run.
+        load_imbalance: delays of the ranks before they compute; None: none.
         reports_progress: whether background jobs report their progress while they train.
 
     Raises:
@@ -74,24 +79,27 @@ def collocated_processes(
                 launcher,
                 sharing=None if setup is None else setup.sharing,
                 emulate=emulated_rank,
+                load_imbalance=load_imbalance,
                 program=PROGRAM if in_process else WORKER,
             )
         )
-        background: BackgroundJobs | None = None
-        spinners = None
-        if setup is not None and in_process:
-            background = InProcessGroup(setup.job, ranks, job_setup)
-        elif setup is not None:
-            background = stack.enter_context(
-                BackgroundGroup(
-                    setup, launcher, count, job_setup, device=plan.device, reports_progress=reports_progress
-                )
-            )
-        if setup is not None:
-            spinners = stack.enter_context(Spinners(launcher, count, setup.sharing, plan.device))
-        for started in (ranks, background, spinners):
-            if started is not None:
-                started.wait_until_ready()
+        if setup is None:
+            ranks.wait_until_ready()
+            yield CollocatedProcesses(launcher.cores, ranks)
+            return
+        jobs, others = stack.enter_context(HelperProcesses()), stack.enter_context(HelperProcesses())
+        job_setup |= {"device": plan.device, "sharing": asdict(setup.sharing)}
+        for rank in range(0 if in_process else count):
+            jobs.start(launcher, rank, BACKGROUND, "background job", **job_setup)
+        on_cores = find_kind(plan.device).on_cores
+        # A GPU does not sleep as a core does.
+        spinners = Spinners(others, launcher, count, setup.sharing) if on_cores else None
+        ranks.wait_until_ready()
+        channel: JobChannel = RankChannel(ranks, job_setup) if in_process else jobs
+        background = BackgroundJobs(setup.job, channel, reports_progress=reports_progress, on_cores=on_cores)
+        background.wait_until_ready()
+        if spinners is not None:
+            spinners.wait_until_ready()
         yield CollocatedProcesses(launcher.cores, ranks, background, spinners)
 
 

@@ -6,10 +6,11 @@ from itertools import chain
 from statistics import fmean
 
 from deeppool.base.run_control import BoundInterval
-from deeppool.collocation.background_group import WorkDone
+from deeppool.collocation.background_jobs import WorkDone
+from deeppool.execution.typical_iteration import TypicalIteration
 from deeppool.processes.managed_process import Message
 from deeppool.records.confidence_interval import confidence_half_width
-from deeppool.records.run_record import Phase, summarise
+from deeppool.records.run_record import Phase, summarise, summarise_delays
 
 Rounds = list[list[float]]
 """Seconds of each iteration, by round."""
@@ -20,14 +21,21 @@ class ConditionResults:
     """Results of the foreground under one condition, over all rounds."""
 
     rounds: Rounds = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+    """Seconds for which each rank used its core or GPU."""
     seconds: float = 0.0
+    run_delays: list[tuple[float, int]] = field(default_factory=list)
+    """Delay of each iteration of each rank, as of :class:`deeppool.telemetry.run_delay.Delay`."""
+    typical: TypicalIteration = field(default_factory=TypicalIteration)
 
     def add(self, answers: Sequence[Message]) -> None:
         """Adds one round, as each rank measured it."""
         self.rounds.append(answers[0]["times"])
-        self.cpu = [a + b["cpu"] for a, b in zip(self.cpu or [0.0] * len(answers), answers, strict=True)]
+        self.busy = [a + b["busy"] for a, b in zip(self.busy or [0.0] * len(answers), answers, strict=True)]
         self.seconds += max(answer["wall"] for answer in answers)
+        self.run_delays += [(seconds, times) for answer in answers for seconds, times in answer["run_delays"]]
+        for iteration, _ in enumerate(answers[0]["times"]):
+            self.typical.add(answers, iteration)
 
     def phase(self, batch: int, block: int = 1, rounds: Rounds | None = None) -> Phase:
         """Summarises the condition.
@@ -39,11 +47,11 @@ class ConditionResults:
         """
         rounds = self.rounds if rounds is None else rounds
         times = list(chain.from_iterable(rounds))
-        idle = tuple(max(0.0, 1 - cpu / self.seconds) for cpu in self.cpu)
+        idle = tuple(max(0.0, 1 - busy / self.seconds) for busy in self.busy)
         summary = replace(
             summarise(times), margin=confidence_half_width(lambda left_out: mean(rounds, left_out), len(rounds), block)
         )
-        return Phase(summary, batch * len(times) / sum(times), idle)
+        return Phase(summary, batch * len(times) / sum(times), idle, summarise_delays(self.run_delays))
 
 
 @dataclass(slots=True)
@@ -55,6 +63,8 @@ class BoundResults:
     """Seconds from the start of the measurement to when the ranks were sent the bound."""
     rounds: Rounds = field(default_factory=list)
     """Iterations in which every rank held the bound; empty in rounds before it."""
+    typical: TypicalIteration = field(default_factory=TypicalIteration)
+    """Of those iterations."""
     work: WorkDone = field(default_factory=WorkDone)
 
     def interval(self, alone: float, batch: int) -> BoundInterval:
@@ -71,13 +81,19 @@ class BoundResults:
 
 
 def assign_to_bounds(answers: Sequence[Message], bounds: Sequence[BoundResults]) -> None:
-    """Assigns each iteration of a round to the bound that all ranks held in it; without such a bound, to none."""
+    """Assigns each iteration of a round to the bound that all ranks held in it; without such a bound, to none.
+
+    The work of a bound in force during the round has been measured.
+    """
     count = len(bounds[0].rounds) + 1
     for bound in bounds:
         bound.rounds += [[] for _ in range(count - len(bound.rounds))]
-    for seconds, *numbers in zip(answers[0]["times"], *(answer["bounds"] for answer in answers), strict=True):
+    held = zip(answers[0]["times"], *(answer["bounds"] for answer in answers), strict=True)
+    for iteration, (seconds, *numbers) in enumerate(held):
         if len(set(numbers)) == 1:
-            bounds[numbers[0]].rounds[-1].append(seconds)
+            bound = bounds[numbers[0]]
+            bound.rounds[-1].append(seconds)
+            bound.typical.add(answers, iteration, bound.work.spans)
 
 
 def last_measured(bounds: Sequence[BoundResults]) -> BoundResults:

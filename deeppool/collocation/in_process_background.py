@@ -1,134 +1,143 @@
-"""A background job in the process of a rank: its training in pieces, on a stream of its own, launched by a thread.
+"""A background job in the process of a rank: its training in pieces, on a stream of its own, in a thread.
 
 In one process a GPU runs two jobs at once without a daemon, separates them by priority, and the foreground's stamps
-show what it does now. The cost: what ends the device's context ends both jobs. A process of its own
-(:mod:`deeppool.collocation.background_worker`) contains that. On a CPU the thread shares the rank's core and the
-interpreter's lock at equal priority. Never run on a GPU so far.
+show what it does now: replaying a graph releases the interpreter's lock. The cost: what ends the device's context ends
+both jobs. A process of its own (:mod:`deeppool.collocation.background_worker`) contains that, unless MPS joins the two.
+On a CPU the thread shares the rank's core, random numbers and the interpreter's lock at equal priority. Never run on a
+GPU so far.
 """
 
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
 from typing import Any
 
-import torch
-
-from deeppool.base.sharing import Sharing
-from deeppool.collocation.background_worker import create_stream, load_task
-from deeppool.collocation.captured_step import CapturedStep
-from deeppool.collocation.piece_launcher import ForegroundState, LaunchedPiece, PieceLauncher, time_pieces
-from deeppool.collocation.pieces import PIECE_SECONDS, group_layers
+from deeppool.collocation.background_training import BackgroundTraining
+from deeppool.collocation.piece_launcher import ForegroundState, PieceLauncher
 from deeppool.device.protocol import Device
-from deeppool.errors import InvalidValueError
-from deeppool.processes.managed_process import Message
-from deeppool.scheduling.gate import Gate
+from deeppool.errors import RunError
+from deeppool.scheduling.background_limits import CLOSED, BackgroundLimits, Operator
 
-GPU_PIECE_SECONDS = 0.0005
-"""Longest piece on a GPU, which does not preempt: half of what policy ``paced`` allows in flight."""
+POLL_SECONDS = 1e-4
+"""Interval between two polls of a closed gate; each takes the interpreter's lock for some microseconds."""
+KEPT_PIECES = 2000
+"""Pieces that a phase reports, for the timeline of one iteration: its last seconds."""
+DRAIN_SECONDS = 60.0
+"""Time-out for pieces in flight to finish."""
 
 
 class InProcessBackground:
     """Trains one background job in the process of a rank; used by the rank's thread, which lets it train and rest."""
 
-    def __init__(self, setup: Message, device: Device, place: torch.device, foreground: ForegroundState) -> None:
-        """Builds, splits and captures its step and measures the pieces; the foreground must not run meanwhile.
+    def __init__(self, training: BackgroundTraining, device: Device, foreground: ForegroundState) -> None:
+        """Takes a first step; the foreground must not run meanwhile.
 
         Args:
-            setup: ``job``, or ``saved_job`` and ``batch``, as for
-                :class:`~deeppool.collocation.background_worker.BackgroundWorker`; ``folder`` of the run; ``sharing``.
+            training: training of the job, paced.
             device: the rank's device, selected.
-            place: the same as torch names it.
-            foreground: reads the state of the foreground; called by the thread that launches the pieces.
-
-        Raises:
-            InvalidValueError: the optimizer reads from the GPU.
+            foreground: reads the state of the foreground; called by the background's thread.
         """
-        self._device, self._place = device, place
-        sharing = Sharing(**setup["sharing"])
-        self._task, self.batch = load_task(setup, place)
-        self._stream, granted, self._kept = create_stream(sharing, device)
-        self.priority = granted or "the rank's own priority"
-        self._iteration = 0
-        self._next_batch: tuple[torch.Tensor, ...] | None = None
-        with self._stream.current():
-            self._step, self.pieces = self._capture(sharing)
-        self.launcher = PieceLauncher(self._stream, Gate(sharing), foreground)
-        self.loss = self._first_step()
-        """Loss of its first step."""
-        self._began = 0.0
-        self._finished = 0
+        self.training = training
+        self.priority = self.training.shared.granted or "the rank's own priority"
+        self._foreground = foreground
+        self.training.step()
+        self.finished = 0
+        """Pieces that have finished so far, without those of the first step."""
+        self._launcher = PieceLauncher(self.training.sharing, self._read, self._count, device, wait=self._wait)
+        self.training.trainer.watcher = self._launcher
+        self._resumed, self._drained = threading.Event(), threading.Event()
+        self._drained.set()
+        self._thread = threading.Thread(target=self._run, name="deeppool background", daemon=True)
+        self._clock: int | None = None
+        """Clock of the thread's CPU time."""
+        self._cpu_at_end = 0.0
+        self.error: Exception | None = None
+        """The exception that ended the training."""
+        self._began, self._finished = 0.0, 0
+        self._losses: list[float] = []
+        """Losses of the steps that ended in this phase."""
+        self._pieces: deque[tuple[float, float]] = deque(maxlen=KEPT_PIECES)
+        """Start and end of the pieces that have finished last."""
 
     def begin(self) -> None:
-        """Starts a training phase."""
-        self._began, self._finished = time.perf_counter(), self.launcher.finished
-        self.launcher.start(self.pieces)
+        """Starts a training phase: the step continues where it was stopped."""
+        self._began, self._finished, self._losses = time.perf_counter(), self.finished, []
+        if self.error is None:
+            self._drained.clear()
+        self._resumed.set()
+        if self._thread.ident is None:
+            self._thread.start()
 
-    def rest(self) -> dict[str, Any]:
-        """Ends the training phase; pieces in flight now do not count.
+    def rest(self, clock_offset: float = 0.0) -> dict[str, Any]:
+        """Ends the training phase; pieces in flight now do not count. Returns when none is in flight.
+
+        Args:
+            clock_offset: the launcher's clock minus this machine's.
 
         Returns:
-            ``steps`` and ``seconds`` of the phase, the last ``loss``, and the ``error`` that ended the job, or None.
+            As the only one of its ``parts``, the steps of the phase, and the losses of those that ended in it; kind,
+            start and end of its last ``pieces``; and the progress of the job. ``why`` it ended, if an exception ended
+            it.
+
+        Raises:
+            RunError: pieces in flight do not end.
         """
-        steps = (self.launcher.finished - self._finished) / len(self.pieces)
-        seconds = time.perf_counter() - self._began
-        self.launcher.stop()
-        failure = self.launcher.error
-        error = None if failure is None else f"failed: {type(failure).__name__}: {failure}"
-        loss = float(self._step.loss()) if failure is None else None
-        return {"steps": steps, "seconds": seconds, "began": self._began, "loss": loss, "error": error}
+        steps = (self.finished - self._finished) / self.training.pieces
+        self._resumed.clear()
+        if not self._drained.wait(DRAIN_SECONDS):
+            raise RunError(
+                f"{self._launcher.in_flight} pieces of the background did not end within {DRAIN_SECONDS:.0f} s "
+                "(the device hangs, or a piece is far too long)"
+            )
+        if self.error is not None:
+            return {"why": f"failed: {type(self.error).__name__}: {self.error}"}
+        pieces = [
+            ("piece", began + clock_offset, ended + clock_offset)
+            for began, ended in self._pieces
+            if began >= self._began
+        ]
+        return {"parts": [(steps, self._losses)], "pieces": pieces, **self.training.progress(clock_offset)}
 
-    def _capture(self, sharing: Sharing) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
-        captured = self._task.captured
-        data = self._next_batch = self._read()
-        parameters = [(name, value) for name, value in captured.program.named_parameters() if value.requires_grad]
-        optimizer = self._task.training.optimizer(parameters)
-        if self._device.kind == "cuda":
-            check_optimizer(optimizer)
+    def cpu_seconds(self) -> float:
+        """Returns the CPU time that the thread has used; on a CPU most of it is the pieces' own."""
+        try:
+            return self._cpu_at_end if self._clock is None else time.clock_gettime(self._clock)
+        except OSError:  # the thread has just ended
+            return self._cpu_at_end
 
-        def capture_step(cuts: Sequence[range]) -> tuple[CapturedStep, tuple[LaunchedPiece, ...]]:
-            step = CapturedStep(captured, cuts, data, optimizer)
-            pieces = step.capture(self._device)
-            with step.undone():
-                return step, time_pieces(pieces, self._stream, self._device)
+    def _run(self) -> None:
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        try:
+            while True:
+                loss = self.training.step()
+                self._losses.append(loss)
+        # No exception of a background may end the foreground.
+        except Exception as error:
+            self.error = error
+        finally:
+            self._cpu_at_end, self._clock = time.thread_time(), None
+            self._drained.set()
 
-        count = len(captured.graph.layers)
-        groups = [range(count)]
-        if sharing.in_pieces:
-            _, single = capture_step([range(layer, layer + 1) for layer in range(count)])
-            times = [(single[layer].expected, single[2 * count - 1 - layer].expected) for layer in range(count)]
-            groups = group_layers(times, PIECE_SECONDS if self._device.kind == "cpu" else GPU_PIECE_SECONDS)
-        step, (first, *others) = capture_step(groups)
+    def _read(self) -> tuple[BackgroundLimits, Operator | None]:
+        """Returns the state of the foreground for the next piece; none may begin while the job rests."""
+        if self._resumed.is_set():
+            return self._foreground()
+        if not self._launcher.in_flight:
+            self._drained.set()
+        return CLOSED, None
 
-        def begin() -> None:
-            assert self._next_batch is not None
-            step.load_batch(self._next_batch)
-            self._next_batch = None
-            first.work()
+    def _wait(self, seconds: float) -> bool:
+        """Waits between two polls of the gate; while the job rests, until it begins again."""
+        if self._drained.is_set():
+            self._resumed.wait()
+        else:
+            time.sleep(POLL_SECONDS)
+        return True
 
-        return step, (LaunchedPiece(begin, first.expected, self._prepare), *others)
-
-    def _prepare(self) -> None:
-        if self._next_batch is None:
-            self._next_batch = self._read()
-
-    def _read(self) -> tuple[torch.Tensor, ...]:
-        samples = self._task.samples(self._iteration, range(self.batch))
-        self._iteration += 1
-        return tuple(tensor.to(self._place) for tensor in samples)
-
-    def _first_step(self) -> float:
-        """Takes a step outside the launcher, which warms up; returns its loss."""
-        for piece in self.pieces:
-            if piece.prepare is not None:
-                piece.prepare()
-            self._stream.launch(piece.work)
-        self._device.synchronize()
-        return float(self._step.loss())
-
-
-def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Raises InvalidValueError where a step reads from the GPU, which a CUDA graph cannot contain."""
-    if not all(group.get("capturable", True) for group in optimizer.param_groups):
-        raise InvalidValueError(
-            f"the step of {type(optimizer).__name__} reads back from the GPU (make it with capturable=True, or give "
-            "the background a process: Sharing(home='process'))"
-        )
+    def _count(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
+        self.finished += pieces
+        if pieces:
+            # A GPU's pieces are seen to be finished when the next one is launched.
+            now = time.perf_counter()
+            self._pieces.append((now - busy, now))

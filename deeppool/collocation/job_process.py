@@ -2,9 +2,9 @@
 
 import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deeppool.collocation.containment import ResourceWatch
 from deeppool.collocation.job_queue import BackgroundJob
@@ -16,40 +16,37 @@ if TYPE_CHECKING:
     import psutil
 
 
-@dataclass
 class JobHistory:
     """Record of what a background job has done so far, in all its processes."""
 
-    job: BackgroundJob
-    rank: int | None = None
-    priority: str | None = None
-    steps: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    first_loss: float | None = None
-    last_loss: float | None = None
-    faults: list[str] = field(default_factory=list)
-    restarts: int = 0
-    ended: str = "waiting"
+    def __init__(self, job: BackgroundJob, rank: int | None = None) -> None:
+        """The job waits."""
+        self.job, self.seconds = job, 0.0
+        self.record = BackgroundOutcome(
+            name=job.name,
+            rank=rank,
+            priority=None,
+            steps=0,
+            samples=0,
+            throughput=0.0,
+            first_loss=None,
+            last_loss=None,
+            checkpoint=None,
+            restarts=0,
+            faults=(),
+            ended="waiting",
+        )
+
+    def update(self, **changes: Any) -> None:
+        """Changes fields of the record."""
+        self.record = replace(self.record, **changes)
 
     def outcome(self) -> BackgroundOutcome:
-        """Builds the record of the job."""
+        """Returns the record, with the throughput and the last checkpoint."""
         folder = self.job.checkpoints
         found = None if folder is None else checkpoint.latest(Path(folder))
-        return BackgroundOutcome(
-            name=self.job.name,
-            rank=self.rank,
-            priority=self.priority,
-            steps=self.steps,
-            samples=self.samples,
-            throughput=self.samples / self.seconds if self.seconds else 0.0,
-            first_loss=self.first_loss,
-            last_loss=self.last_loss,
-            checkpoint=None if found is None else str(found),
-            restarts=self.restarts,
-            faults=tuple(self.faults),
-            ended=self.ended,
-        )
+        throughput = self.record.samples / self.seconds if self.seconds else 0.0
+        return replace(self.record, throughput=throughput, checkpoint=None if found is None else str(found))
 
 
 @dataclass(eq=False)
@@ -64,7 +61,6 @@ class JobProcess:
     """Time of its last progress report, by ``time.monotonic``."""
     samples: int = 0
     """Samples that it has reported."""
-    failure: Message | None = None
     stop_reason: str | None = None
     """Reason for which it was asked to stop."""
     deadline: float = 0.0
@@ -82,10 +78,16 @@ class JobProcess:
         history, clock = self.history, time.monotonic()
         self.watch.record_progress(now, message["cpu"], message["slowest"])
         history.seconds += 0.0 if self.reported_at is None else clock - self.reported_at
-        history.samples += message["samples"] - self.samples
+        done = history.record
+        history.update(
+            steps=message["updates"],
+            samples=done.samples + message["samples"] - self.samples,
+            first_loss=message["first_loss"] if done.first_loss is None else done.first_loss,
+            last_loss=message["last_loss"],
+            # None before the first step of a restart.
+            final_loss=done.final_loss if message["final_loss"] is None else message["final_loss"],
+        )
         self.reported_at, self.samples = clock, message["samples"]
-        history.steps, history.last_loss = message["updates"], message["last_loss"]
-        history.first_loss = message["first_loss"] if history.first_loss is None else history.first_loss
 
     def find_descendants(self) -> None:
         """Adds the descendants that it has now."""
@@ -94,10 +96,8 @@ class JobProcess:
         with contextlib.suppress(psutil.NoSuchProcess):
             self.descendants |= set(psutil.Process(self.pid).children(recursive=True))
 
-    def kill(self) -> None:
-        """Kills the process and its descendants."""
-        self.find_descendants()
-        self.handle.kill()
+    def kill_descendants(self) -> None:
+        """Kills the descendants that were found."""
         for process in self.descendants:
             with contextlib.suppress(Exception):  # gone
                 process.kill()

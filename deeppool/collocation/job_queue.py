@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
+from deeppool.records.training_record import BackgroundOutcome
 from deeppool.training.training_job import TrainingJob, save_job
 from deeppool.units import parse_bytes
 
@@ -38,6 +39,11 @@ class BackgroundJob:
     """Memory budget of its processes, in bytes or as ``2GB``; above it the job writes a checkpoint and is stopped."""
     restarts: int = 0
     """Restarts of the job after it crashed or hung."""
+    label: str | None = None
+    """Name in messages and records. Default: that of its model."""
+    on_end: Callable[[BackgroundOutcome], str] | None = None
+    """Called with the outcome of the job when it has ended, in a thread of the launcher; returns what to report, and
+    must not raise. A job that is started again has not ended."""
 
     def __post_init__(self) -> None:
         if isinstance(self.job, Job):
@@ -55,7 +61,9 @@ class BackgroundJob:
 
     @property
     def name(self) -> str:
-        """Name of its model."""
+        """Its label, or the name of its model."""
+        if self.label is not None:
+            return self.label
         return self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
 
     @property
@@ -95,7 +103,7 @@ def measured_job(background: str | Job | BackgroundJob, plan: Plan, batch: int |
             f"a measured run has one background job, the same beside every rank, got a "
             f"{type(background).__name__} (deeppool.train runs a queue of them)"
         )
-    if background != BackgroundJob(background.job, batch=background.batch):
+    if background != BackgroundJob(background.job, batch=background.batch, label=background.label):
         raise InvalidValueError(
             "the background job of a measured run has no steps, checkpoints, memory or restarts of its own "
             "(deeppool.train respects them)"
@@ -107,7 +115,7 @@ def save_background_job(job: BackgroundJob, folder: Path) -> dict[str, Any]:
     """Makes a job available to its processes: your own training is saved to ``folder``, private to the run.
 
     Returns:
-        Fields of the ``setup`` command, except ``saved_job``: where the process finds that folder.
+        Fields of the ``setup`` command, except ``saved_job``: where the process finds that folder, if not in its own.
     """
     if isinstance(job.job, Job):
         return {"job": asdict(job.job)}

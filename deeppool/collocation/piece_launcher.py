@@ -1,184 +1,130 @@
-"""Launches pieces of a background's work on a stream as fast as a gate admits them, without waiting for the device.
+"""Delays each piece of a background until its gate, under the foreground's limits, admits it.
 
-On a GPU the pieces are CUDA graphs captured on a stream of low priority, launched by a thread of the rank's own
-process: replaying a graph releases the interpreter's lock, so graphs of two jobs run concurrently. A background that is
-not captured launches its kernels one by one and would take the lock from the foreground; it needs a process of its own.
-On a CPU a piece is done when its launch returns. Never run on a GPU so far.
+A step of the background is a list of pieces: forward, backward and update of each part of its model. On a CPU one is in
+flight at a time and holds the device for its CPU time. A GPU runs behind its host: pieces are in flight until the
+device has passed their stamps, which also time them.
+
+A background in a process of its own waits in one of two ways. At the lowest priority it polls: that delays no other
+process, and a core that sleeps in its gaps would make the foreground slower than one that is kept active. At any other
+priority each poll takes the core from the foreground (two thousand a second made it 12 to 31 % slower), so it sleeps,
+longer each time, until the foreground notifies it of new limits or of a wait of its own.
 """
 
-import statistics
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from deeppool.device.protocol import Device, Launch, Stream
-from deeppool.errors import RunError
+from deeppool.base.sharing import Sharing
+from deeppool.base.timeline import SpanKind
+from deeppool.device.protocol import Device
 from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 
-POLL_SECONDS = 1e-4
-"""Interval between two polls of a closed gate; each takes the interpreter's lock for some microseconds."""
-DRAIN_SECONDS = 60.0
-"""Time-out for pieces in flight to finish."""
+MIN_SLEEP, MAX_SLEEP = 0.0005, 0.05
+"""Seconds of the first sleep, a quarter of a piece, and of the last; each is twice as long as the one before."""
+SMOOTHING = 0.25
+"""Weight of a piece's latest time in its expected time."""
 MAX_QUEUED_SECONDS = 0.02
 """Expected seconds of pieces in flight beyond the first two, whatever the gate admits. They keep a device as busy as
-the thousand launches that a driver's queue holds, which would run for seconds after the launcher was stopped.
+the thousand launches that a driver's queue holds, which would run for seconds after the background was stopped.
 """
-REPETITIONS = 5
 
 ForegroundState = Callable[[], tuple[BackgroundLimits, Operator | None]]
 """Returns the foreground's limits for the background, and the operator that it runs now."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedPiece:
-    """A slice of a background's step that is launched as a unit."""
+class Counter(Protocol):
+    """Function that adds to the counts of a background."""
 
-    work: Callable[[], None]
-    expected: float
-    """Seconds that it holds the device, alone."""
-    prepare: Callable[[], None] | None = None
-    """Work of the host before it polls the gate; may be called again, and does not hold the device."""
-
-
-def time_pieces(works: Sequence[Callable[[], None]], stream: Stream, device: Device) -> tuple[LaunchedPiece, ...]:
-    """Measures the pieces of a step, in order. It waits for the device, so the foreground must not run meanwhile."""
-    runs = []
-    for _ in range(REPETITIONS):
-        launches = [stream.launch(work) for work in works]
-        device.synchronize()
-        runs.append([launch.seconds() for launch in launches])
-    return tuple(
-        LaunchedPiece(work, statistics.median(times))
-        for work, times in zip(works, zip(*runs, strict=True), strict=True)
-    )
+    def __call__(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
+        """Adds finished steps and pieces, seconds that pieces held the device, and seconds that they were delayed."""
 
 
 class PieceLauncher:
-    """Launches pieces on a stream when a gate admits them. Used by one thread at a time."""
+    """Watches a background's trainer and delays each piece until its gate admits it."""
 
-    def __init__(self, stream: Stream, gate: Gate, foreground: ForegroundState) -> None:
+    def __init__(
+        self,
+        sharing: Sharing,
+        foreground: ForegroundState,
+        count: Counter,
+        device: Device,
+        *,
+        must_stop: Callable[[], bool] = lambda: False,
+        wait: Callable[[float], bool] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        used: Callable[[], float] = time.thread_time,
+    ) -> None:
         """Starts without pieces in flight.
 
         Args:
-            stream: runs the pieces, at low priority.
-            gate: admits them.
+            sharing: the mechanisms of the gate.
             foreground: reads the state of the foreground before each piece; must be fast.
+            count: counts what is done.
+            device: runs the pieces.
+            must_stop: polled while a piece is delayed; True admits it, as the background stops after this step.
+            wait: waits for some seconds or until the foreground notifies, and returns whether it did. Default: a
+                delayed piece polls, as is right at the lowest priority.
+            clock: current time in seconds.
+            used: CPU seconds of this thread.
         """
-        self._stream, self._gate, self._foreground = stream, gate, foreground
-        self._in_flight: deque[tuple[Launch, float]] = deque()
-        """Launches that have not finished, with their expected seconds."""
-        self._queued_seconds = 0.0
-        """Sum of their expected seconds."""
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._clock: int | None = None
-        """Clock of the thread's CPU time."""
-        self._cpu_before = 0.0
-        """CPU seconds of the threads that have ended."""
-        self.launched = 0
-        """Pieces launched so far."""
-        self.finished = 0
-        """Pieces finished so far."""
-        self.seconds = 0.0
-        """Seconds that finished pieces held the device."""
-        self.error: Exception | None = None
-        """The exception that ended the thread."""
+        self._gate = Gate(sharing)
+        self._foreground, self._count, self._device = foreground, count, device
+        self._must_stop, self._wait = must_stop, wait
+        self._clock, self._used = clock, used
+        self._in_flight: deque[tuple[Operator, float, Any, Any]] = deque()
+        """Pieces that the device has not passed, with their expected seconds and their stamps."""
+        self._expected: dict[Operator, float] = {}
+        self._piece: Operator = ("forward", 0)
+        self._before: Any = 0.0
 
-    def launch(self, piece: LaunchedPiece) -> bool:
-        """Launches a piece as soon as the gate admits it; returns False if stopped first."""
-        while not self._stopping.is_set():
+    @property
+    def in_flight(self) -> int:
+        """Pieces that were launched and that the device has not passed, as far as is known."""
+        return len(self._in_flight)
+
+    def begin(self, kind: SpanKind, stage: int) -> None:
+        """Returns when the piece may begin."""
+        self._piece = kind, stage
+        expected = self._expected.get(self._piece, 0.0)
+        asked = now = self._clock()
+        seconds = MIN_SLEEP
+        self._collect()
+        while not self._admits(now, expected):
+            if self._must_stop():
+                break
+            if self._wait is not None:
+                seconds = MIN_SLEEP if self._wait(seconds) else min(2 * seconds, MAX_SLEEP)
             self._collect()
-            limits, doing = self._foreground()
-            admitted = self._gate.admits(time.perf_counter(), limits, doing, piece.expected)
-            if admitted and (len(self._in_flight) < 2 or self._queued_seconds < MAX_QUEUED_SECONDS):
-                self._in_flight.append((self._stream.launch(piece.work), piece.expected))
-                self._queued_seconds += piece.expected
-                self._gate.launched(time.perf_counter(), piece.expected)
-                self.launched += 1
-                return True
-            time.sleep(POLL_SECONDS)
-        return False
+            now = self._clock()
+        self._count(held=now - asked)
+        self._gate.launched(now, expected)
+        self._before = self._device.stamp() if self._device.asynchronous else self._used()
 
-    @contextmanager
-    def running(self, pieces: Sequence[LaunchedPiece]) -> Iterator[None]:
-        """Launches the pieces during the block, as :meth:`start` does."""
-        self.start(pieces)
-        try:
-            yield
-        finally:
-            self.stop()
-
-    def start(self, pieces: Sequence[LaunchedPiece]) -> None:
-        """Launches the pieces in a loop, in a thread, continuing where it was stopped.
-
-        A piece that fails ends the thread; the exception is in :attr:`error`.
-
-        Args:
-            pieces: the pieces of a step, in order; the same ones in every call.
-        """
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, args=(pieces,), name="deeppool background", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stops launching; returns when no piece is in flight."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def cpu_seconds(self) -> float:
-        """Returns the CPU time that its threads have used; on a CPU most of it is the pieces' own."""
-        clock = self._clock
-        return self._cpu_before + (0.0 if clock is None else _read(clock))
-
-    def _run(self, pieces: Sequence[LaunchedPiece]) -> None:
-        self._clock = (
-            time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else None
+    def _admits(self, now: float, expected: float) -> bool:
+        limits, doing = self._foreground()
+        queued = sum(seconds for _, seconds, _, _ in self._in_flight)
+        return self._gate.admits(now, limits, doing, expected) and (
+            len(self._in_flight) < 2 or queued < MAX_QUEUED_SECONDS
         )
-        try:
-            while self.error is None:
-                piece = pieces[self.launched % len(pieces)]
-                if piece.prepare is not None:
-                    piece.prepare()
-                if not self.launch(piece):
-                    break
-            self._drain()
-        # No exception of a background may end the foreground.
-        except Exception as error:
-            self.error = error
-        finally:
-            self._cpu_before, self._clock = self._cpu_before + time.thread_time(), None
+
+    def end(self) -> None:
+        """Records that the piece has ended, or was launched."""
+        if self._device.asynchronous:
+            expected = self._expected.get(self._piece, 0.0)
+            self._in_flight.append((self._piece, expected, self._before, self._device.stamp()))
+        else:
+            self._finish(self._piece, self._used() - self._before)
 
     def _collect(self) -> None:
-        """Counts the pieces that have finished, oldest first."""
-        while self._in_flight and self._in_flight[0][0].done():
-            launch, expected = self._in_flight.popleft()
-            self._queued_seconds = self._queued_seconds - expected if self._in_flight else 0.0
-            seconds = launch.seconds()
-            self._gate.finished(time.perf_counter(), seconds)
-            self.finished += 1
-            self.seconds += seconds
+        """Counts the pieces that the device has passed, without waiting for it."""
+        while self._in_flight and self._device.passed(self._in_flight[0][3]):
+            piece, _, start, end = self._in_flight.popleft()
+            self._finish(piece, self._device.seconds(start, end))
 
-    def _drain(self) -> None:
-        deadline = time.perf_counter() + DRAIN_SECONDS
-        while self._in_flight:
-            if time.perf_counter() > deadline:
-                raise RunError(
-                    f"{len(self._in_flight)} pieces of the background did not end within {DRAIN_SECONDS:.0f} s "
-                    "(the device hangs, or a piece is far too long)"
-                )
-            time.sleep(POLL_SECONDS)
-            self._collect()
-
-
-def _read(clock: int) -> float:
-    """Reads a thread's clock; zero where the thread has just ended."""
-    try:
-        return time.clock_gettime(clock)
-    except OSError:
-        return 0.0
+    def _finish(self, piece: Operator, seconds: float) -> None:
+        self._gate.finished(self._clock(), seconds)
+        known = self._expected.get(piece, seconds)
+        self._expected[piece] = known + SMOOTHING * (seconds - known)
+        self._count(steps=piece[0] == "update", pieces=1, busy=seconds)

@@ -10,8 +10,8 @@ import torch
 
 from deeppool.base.sharing import Sharing
 from deeppool.collectives.layout import Layout
-from deeppool.collocation.foreground_phases import ForegroundPhases
 from deeppool.device.protocol import Device
+from deeppool.execution.foreground_phases import ForegroundPhases
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel
@@ -23,16 +23,20 @@ PIECE_SECONDS = 0.002
 background sees a new limit. Shorter pieces see it sooner and cost more Python for the same work."""
 LONG_PIECE_SECONDS = 0.008
 """Longest piece where limits change at most once per iteration: a step of ResNet-18 becomes 3 % longer, not 8 %."""
+GPU_PIECE_SECONDS = 0.0005
+"""Longest piece on a GPU, which does not preempt: half of what policy ``paced`` allows in flight."""
 REPETITIONS = 3
 """Times that each layer is measured; the minimum counts."""
 
 
-def longest_piece(sharing: Sharing) -> float:
-    """Returns the maximum seconds of a piece, for a background in a process of its own on a CPU.
+def longest_piece(sharing: Sharing, device: Device) -> float:
+    """Returns the maximum seconds of a piece.
 
     At the lowest priority a bound only has to be seen within an iteration. Any other mechanism reacts to the phases of
     an iteration, and at any other priority the foreground waits for the running piece.
     """
+    if device.asynchronous:
+        return GPU_PIECE_SECONDS
     bound_only = Sharing(max_slowdown=sharing.max_slowdown, home=sharing.home)
     return LONG_PIECE_SECONDS if sharing == bound_only else PIECE_SECONDS
 
@@ -90,11 +94,14 @@ def _measure(
     buffers = {buffer: buffer.clone() for buffer in program.buffers()}
     runs: list[Mapping[Operator, float]] = []
     trainer.watcher = phases
+    phases.start()
     with torch.random.fork_rng(devices=[]):
         samples = _samples(captured, batch)
         for _ in range(REPETITIONS):
             trainer.gradients([lambda _: samples])
-            runs.append(phases.times())
+            phases.lap()
+            if (measured := phases.finish()) is not None:
+                runs.append(measured[1])
     # BatchNorm has updated its statistics, and gradients would accumulate.
     for buffer, before in buffers.items():
         buffer.copy_(before)
@@ -113,6 +120,11 @@ def _samples(captured: CapturedModel, batch: int) -> tuple[torch.Tensor, ...]:
     found = dict(zip(whole.inputs, example_inputs(whole, batch, place), strict=True))
     placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
     return tuple(found.get(node, torch.empty(0, device=place)) for node in placeholders)
+
+
+def single_stage(captured: CapturedModel, batch: int) -> tuple[Stage, ...]:
+    """Returns the whole model as one stage."""
+    return (stage_of(captured, range(len(captured.graph.layers)), batch),)
 
 
 def stage_of(captured: CapturedModel, layers: range, batch: int) -> Stage:

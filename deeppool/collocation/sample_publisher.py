@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deeppool.base.live_sample import BESIDE, BackgroundSample, Condition, LiveSample, OnSample, State
-from deeppool.collocation.background_group import BackgroundReport
-from deeppool.collocation.collocated_processes import BackgroundJobs
+from deeppool.collocation.background_jobs import BackgroundJobs, BackgroundReport
 
 
 class SamplePublisher:

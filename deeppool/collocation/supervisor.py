@@ -10,9 +10,7 @@ each of them is in a process group of its own, at the lowest priority from its s
               running → its loss is not finite: over
 """
 
-import contextlib
 import logging
-import queue
 import threading
 import time
 from collections import deque
@@ -23,11 +21,12 @@ from typing import Any, Self
 from deeppool.base.sharing import Sharing
 from deeppool.collocation import containment
 from deeppool.collocation.containment import ResourceWatch, Usage
+from deeppool.collocation.helper_processes import BACKGROUND, HelperProcesses
 from deeppool.collocation.job_process import JobHistory, JobProcess
-from deeppool.collocation.job_queue import JobQueue, save_background_job
+from deeppool.collocation.job_queue import BackgroundJob, JobQueue, save_background_job
 from deeppool.execution import checkpoint
 from deeppool.processes.launcher import LocalLauncher
-from deeppool.processes.managed_process import Inbox, Message
+from deeppool.processes.managed_process import Message
 from deeppool.processes.shared_page import SharedPage
 from deeppool.records.training_record import BackgroundOutcome
 from deeppool.units import format_bytes
@@ -68,8 +67,9 @@ class Supervisor:
             saved_job = folder / f"job-{number}"
             saved_job.mkdir()
             self._job_setups[id(job)] = {**save_background_job(job, saved_job), "saved_job": str(saved_job)}
-        self._inbox: Inbox = queue.SimpleQueue()
-        self._processes: dict[int, JobProcess | None] = dict.fromkeys(range(ranks))
+        self._ranks = range(ranks)
+        self._processes = HelperProcesses()
+        self._running: dict[int, JobProcess] = {}
         self._histories: list[JobHistory] = []
         self._events: deque[str] = deque()
         self._clock, self._checked, self._checks = 0.0, time.monotonic(), 0
@@ -79,7 +79,7 @@ class Supervisor:
 
     def foreground_lost(self) -> None:
         """Clears the limits of ranks that have ended: until new ranks start, the jobs run freely."""
-        for rank in self._processes:
+        for rank in self._ranks:
             page = SharedPage(self.folder, rank)
             page.clear()
             page.close()
@@ -87,7 +87,7 @@ class Supervisor:
     @property
     def has_started(self) -> bool:
         """Whether a job has begun to train; before that none follows limits or can be measured."""
-        return any(history.priority is not None for history in tuple(self._histories))
+        return any(history.record.priority is not None for history in tuple(self._histories))
 
     def events(self) -> list[str]:
         """Starts, ends and faults of jobs since the last call, in sentences."""
@@ -110,19 +110,13 @@ class Supervisor:
             _LOG.exception("the background jobs were given up")
             self._events.append("the background jobs were given up, see the log")
         finally:
-            for rank, process in self._running():
-                self._end(rank, process, process.stop_reason or STOPPED)
-
-    def _running(self) -> list[tuple[int, JobProcess]]:
-        return [(rank, process) for rank, process in self._processes.items() if process is not None]
+            for rank, process in list(self._running.items()):
+                self._end(rank, process.stop_reason or STOPPED)
 
     def _tick(self) -> None:
         """Handles one message, and checks all processes when it is time."""
-        with contextlib.suppress(queue.Empty):
-            sender, message = self._inbox.get(timeout=TICK)
-            for rank, process in self._running():
-                if process.handle is sender:
-                    self._handle(rank, process, message)
+        if (received := self._processes.receive(TICK)) is not None:
+            self._handle(*received)
         if time.monotonic() - self._checked >= TICK:
             self._check_processes()
 
@@ -133,18 +127,16 @@ class Supervisor:
         # While this process was stopped, or the machine slept, no job hung.
         self._clock += min(now - self._checked, 2 * TICK)
         self._checked, self._checks = now, self._checks + 1
-        running = self._running()
-        usages = containment.group_usages(process.pid for _, process in running)
-        for rank, process in running:
-            usage = usages.get(process.pid)
-            if usage is not None:
+        usages = containment.group_usages(process.pid for process in self._running.values())
+        for rank, process in list(self._running.items()):
+            if (usage := usages.get(process.pid)) is not None:
                 self._check_process(rank, process, usage)
         memory = psutil.virtual_memory()
         if containment.memory_shortage(memory.total, memory.available) is not None:
             self._evict_largest(memory.available)
         elif not self._closing.is_set():
-            for rank, occupied in self._processes.items():
-                if occupied is None and (job := self._queue.take(rank)) is not None:
+            for rank in self._ranks:
+                if rank not in self._running and (job := self._queue.take(rank)) is not None:
                     self._histories.append(JobHistory(job, rank))
                     self._start(rank, self._histories[-1])
 
@@ -154,106 +146,99 @@ class Supervisor:
             process.find_descendants()
         if process.stop_reason is not None:
             if self._clock > process.deadline:
-                self._end(rank, process, f"{process.stop_reason}; it did not leave by itself, and was killed")
+                self._end(rank, f"{process.stop_reason}; it did not leave by itself, and was killed")
         elif (hang := process.watch.find_hang(self._clock, usage, process.handle.cpu_seconds())) is not None:
-            self._fault(rank, process, f"{hang}, after step {process.history.steps}", restartable=True)
+            self._fault(rank, f"{hang}, after step {process.history.record.steps}", restartable=True)
         elif (excess := process.watch.over_budget(usage)) is not None:
             self._request_stop(rank, process, excess)
 
     def _evict_largest(self, available: float) -> None:
         """Stops one job at a time: the memory that it frees may be enough."""
-        running = self._running()
-        if running and all(process.stop_reason is None for _, process in running):
-            rank, process = max(running, key=lambda entry: entry[1].memory)
+        running = self._running
+        if running and all(process.stop_reason is None for process in running.values()):
+            rank, process = max(running.items(), key=lambda entry: entry[1].memory)
             held, left = format_bytes(process.memory), format_bytes(available)
             self._request_stop(rank, process, f"evicted: the machine had {left} left, it held {held}")
 
     # -- one process ----------------------------------------------------------------------------------
 
     def _start(self, rank: int, history: JobHistory) -> None:
-        job, slot = history.job, self._launcher.worker_spec(rank)
-        name = f"background job {job.name}"
+        job = history.job
+        setup = {**self._job_setups[id(job)], **self._setup, "memory": job.budget}
         try:
-            process = self._launcher.start(rank, "deeppool.collocation.background_process", name, self._inbox)
+            handle = self._processes.start(self._launcher, rank, BACKGROUND, f"background job {job.name}", **setup)
         except OSError as error:
-            history.ended = f"it could not be started: {error.strerror}"
-            self._events.append(f"{name} of rank {rank}: {history.ended}")
+            history.update(ended=f"it could not be started: {error.strerror}")
+            self._report(rank, job, history.record.ended)
             return
-        self._processes[rank] = JobProcess(history, process, ResourceWatch(job.budget))
-        where = {"rank": rank, "core": slot.core, "index": slot.index}
-        process.send("setup", **self._job_setups[id(job)], **self._setup, **where, memory=job.budget)
+        self._running[rank] = JobProcess(history, handle, ResourceWatch(job.budget))
         checkpoints = None if job.checkpoints is None else str(Path(job.checkpoints).absolute())
-        process.send("serve", steps=job.steps, checkpoints=checkpoints, every=job.checkpoint_every)
-        history.ended = "running"
+        handle.send("serve", steps=job.steps, checkpoints=checkpoints, every=job.checkpoint_every)
+        history.update(ended="running")
 
-    def _handle(self, rank: int, process: JobProcess, message: Message | None) -> None:
-        event = None if message is None else message["event"]
-        if message is None:
-            self._on_exit(rank, process)
-        elif event == "ready":
-            process.history.priority = message["priority"]
-        elif event == "failed":
-            process.failure = message
-        elif event in ("progress", "left"):
+    def _handle(self, rank: int, message: Message) -> None:
+        process = self._running[rank]
+        event, why = message["event"], message.get("why")
+        if event == "ready":
+            process.history.update(priority=message["priority"])
+        if event in ("progress", "left"):
             process.record_progress(message, self._clock)
-            if event == "left":
-                self._on_left(rank, process, message["why"])
-
-    def _on_left(self, rank: int, process: JobProcess, why: str) -> None:
-        """Handles a job that stopped serving by itself or on request."""
-        if why == "finished":
-            self._end(rank, process, why)
+        if event == "ended" and process.stop_reason is not None:
+            self._end(rank, f"{process.stop_reason}; it {why}")
+        elif event == "ended":
+            self._fault(rank, message["why"], restartable=not message["refused"])
         elif why == "asked":
-            self._end(rank, process, process.stop_reason or STOPPED)
-        else:
-            self._fault(rank, process, why, restartable=False)
+            self._end(rank, process.stop_reason or STOPPED)
+        elif why == "finished":
+            self._end(rank, why)
+        elif why is not None:
+            self._fault(rank, why, restartable=False)
 
-    def _on_exit(self, rank: int, process: JobProcess) -> None:
-        """Handles a process that has ended."""
-        failure = process.failure
-        reason = process.handle.exit_reason() if failure is None else failure["text"]
-        if process.stop_reason is not None:
-            self._end(rank, process, f"{process.stop_reason}; it {reason}")
-        else:
-            self._fault(rank, process, reason, restartable=failure is None or failure["kind"] != "refusal")
-
-    def _fault(self, rank: int, process: JobProcess, reason: str, *, restartable: bool) -> None:
+    def _fault(self, rank: int, reason: str, *, restartable: bool) -> None:
         """Records a fault, and starts the job again if restarts are left."""
-        history = process.history
-        history.faults.append(reason)
-        if restartable and history.restarts < history.job.restarts and not self._closing.is_set():
-            self._end(rank, process, reason, event=f"{reason}; it starts again")
-            history.restarts += 1
+        history = self._running[rank].history
+        history.update(faults=(*history.record.faults, reason))
+        if restartable and history.record.restarts < history.job.restarts and not self._closing.is_set():
+            self._end(rank, reason, event=f"{reason}; it starts again")
+            history.update(restarts=history.record.restarts + 1)
             self._start(rank, history)
         else:
-            self._end(rank, process, reason)
+            self._end(rank, reason)
 
     def _request_stop(self, rank: int, process: JobProcess, reason: str) -> None:
         if process.reported_at is None:
-            self._end(rank, process, f"{reason}, before its first step")
+            self._end(rank, f"{reason}, before its first step")
             return
         process.stop_reason = reason
         timeout = SHORT_STOP_SECONDS if process.history.job.checkpoints is None else STOP_SECONDS
         process.deadline = self._clock + min(self._stop_seconds, timeout)
         process.handle.send("rest")
 
-    def _end(self, rank: int, process: JobProcess, ended: str, event: str | None = None) -> None:
+    def _end(self, rank: int, ended: str, event: str | None = None) -> None:
         """Kills a process and its descendants; the rank is free for another job."""
-        process.kill()
-        self._processes[rank] = None
-        job, process.history.ended = process.history.job, ended
-        self._events.append(f"background job {job.name} of rank {rank}: {event or ended}")
+        process = self._running.pop(rank)
+        process.find_descendants()
+        self._processes.end(rank)
+        process.kill_descendants()
+        job = process.history.job
+        process.history.update(ended=ended)
+        if event is None and job.on_end is not None:
+            event = job.on_end(process.history.outcome())
+        self._report(rank, job, event or ended)
         if job.checkpoints is not None:
             checkpoint.discard_partial(Path(job.checkpoints))
+
+    def _report(self, rank: int, job: BackgroundJob, what: str) -> None:
+        self._events.append(f"background job {job.name} of rank {rank}: {what}")
 
     # -- the end --------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
         """Requests all jobs to stop, and waits for their last checkpoints."""
-        for rank, process in self._running():
+        for rank, process in list(self._running.items()):
             if process.stop_reason is None:
                 self._request_stop(rank, process, STOPPED)
-        while self._running():
+        while self._running:
             self._tick()
 
     def __enter__(self) -> Self:

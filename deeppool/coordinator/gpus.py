@@ -8,6 +8,7 @@ from typing import Any
 from deeppool.coordinator.ray_connection import find_ray
 from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.coordinator.runtime import Runtime
+from deeppool.device.kinds import find_kind
 
 START_SECONDS = 60.0
 """Time limit in seconds for the start of a runtime; after it, its node counts as lost."""
@@ -49,7 +50,7 @@ class Gpus:
 
     def living(self) -> dict[int, Core]:
         """Returns the GPUs of the living nodes by number, those of new nodes included."""
-        unit = "CPU" if self._device == "cpu" else "GPU"
+        unit = find_kind(self._device).unit
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in self._lost]
         for node in sorted(nodes, key=lambda node: str(node["NodeManagerAddress"])):
             for index in range(int(node["Resources"].get(unit, 0))):
@@ -95,8 +96,8 @@ class Gpus:
     def _runtime(self, core: Core) -> Any:
         if core.number not in self._runtimes:
             remote = self._ray.remote(Runtime).options(
-                num_cpus=1 if self._device == "cpu" else 0,
-                num_gpus=0 if self._device == "cpu" else 1,
+                num_cpus=int(not find_kind(self._device).on_gpus),
+                num_gpus=int(find_kind(self._device).on_gpus),
                 max_concurrency=Runtime.CALLS,
                 scheduling_strategy=on_node(core.node),
             )

@@ -14,12 +14,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from deeppool.base import serialization
+from deeppool.base.private_files import check_private, private
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError, RunError
 
@@ -97,12 +98,23 @@ def find_ray() -> Any:
 
 
 def token_file() -> Path:
-    """Returns the file of the token that authenticates this user's clients to Ray."""
+    """Returns the file of the token that authenticates this user's clients to Ray; creates it if there is none.
+
+    Raises:
+        RunError: the file, or its folder, is another user's or open to others: whoever has the token runs code here.
+    """
     path = state_folder() / "token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_hex(32), encoding="utf-8")
+    if not os.path.lexists(path):
+        # Linked under its name when it is whole: of two commands at once, both read the same token.
+        whole = path.with_name(f".token-{secrets.token_hex(8)}")
+        with open(whole, "x", encoding="utf-8", opener=private) as stream:
+            stream.write(secrets.token_hex(32))
+        with suppress(FileExistsError):
+            os.link(whole, path)
+        whole.unlink()
+    check_private(path.parent, writable_only=True)
+    check_private(path)
     return path
 
 

@@ -3,18 +3,22 @@
 import queue
 import signal
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from deeppool.coordinator.ray_connection import find_ray
 from deeppool.errors import RunError
+from deeppool.processes.clock_offset import ClockOffset, clock_identity
 from deeppool.processes.launcher import WorkerSpec
 from deeppool.processes.managed_process import Inbox, ProcessHandle
 from deeppool.units import format_bytes
 
+ROUND_TRIPS = 4
+"""Round trips per command, by which the offset between two machines' clocks is known."""
 ANSWER_SECONDS = 5.0
 """Time limit in seconds for an answer of a runtime; after it, the runtime counts as lost."""
 
@@ -51,6 +55,8 @@ class RayLauncher:
         self._job, self._slots, self._folder = job, slots, folder
         self._ray = find_ray()
         self._specs: list[WorkerSpec] = []
+        self._offsets: dict[str, ClockOffset] = {}
+        """By how much the clock of each machine is ahead of this one's."""
         self._one_machine = len({slot.machine for slot in slots}) == 1
         self.cores = len(slots)
 
@@ -75,7 +81,7 @@ class RayLauncher:
             # A file cannot be reached from outside; torch's store would listen on every interface.
             shared = {"rendezvous": prepared[0].rendezvous, "interface": "lo"}
         else:
-            shared = {"rendezvous": self._ray.get(self._slots[0].runtime.rendezvous.remote())}
+            shared = {"rendezvous": self._ray.get(self._slots[0].runtime.rendezvous.remote(self._job))}
         self._specs = [replace(spec, **shared) for spec in prepared]
         held = {
             (slot.machine, slot.gpu if spec.core is None else spec.core)
@@ -89,20 +95,40 @@ class RayLauncher:
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """Starts a process through the rank's runtime."""
-        return RayProcess(self._job, self._slots[rank], module, name, self._folder, inbox)
+        slot = self._slots[rank]
+        offset = self._offsets.setdefault(slot.machine, ClockOffset())
+        return RayProcess(self._job, slot, module, name, self._folder, inbox, offset=offset)
 
 
 class RayProcess:
     """Handle of a process that a runtime started on its machine."""
 
     def __init__(
-        self, job: int, slot: RaySlot, module: str, name: str, folder: str, inbox: Inbox | None = None
+        self,
+        job: int,
+        slot: RaySlot,
+        module: str,
+        name: str,
+        folder: str,
+        inbox: Inbox | None = None,
+        *,
+        offset: ClockOffset,
     ) -> None:
-        """Starts the process, and a thread that receives its answers."""
+        """Starts the process, and a thread that receives its answers.
+
+        Args:
+            job: number of the job.
+            slot: GPU beside which it runs.
+            module: module that it runs.
+            name: name in messages.
+            folder: folder from which the user's code is imported.
+            inbox: where its answers go; None: an inbox of its own.
+            offset: offset of its machine's clock; each command adds a round trip to it.
+        """
         self._ray = find_ray()
         self.name = f"{name} on {slot}"
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
-        self._slot = slot
+        self._slot, self._offset = slot, offset
         self._lost = False
         self._key = self._ray.get(slot.runtime.start.remote(job, module, name, folder))
         threading.Thread(target=self._listen, daemon=True).start()
@@ -120,18 +146,31 @@ class RayProcess:
 
     def _ask(self, method: str, *arguments: Any, timeout: float = ANSWER_SECONDS, **named: Any) -> Any:
         """Calls a method of the process at its runtime; returns None if the runtime is gone."""
+        return self._call(self._slot.runtime.call.remote, self._key, method, *arguments, timeout=timeout, **named)
+
+    def _call(self, remote: Callable[..., Any], *arguments: Any, timeout: float, **named: Any) -> Any:
+        """Calls a method of the runtime; returns None if the runtime is gone."""
         if self._lost:
             return None
         try:
-            asked = self._slot.runtime.call.remote(self._key, method, *arguments, **named)
-            return self._ray.get(asked, timeout=timeout)
+            return self._ray.get(remote(*arguments, **named), timeout=timeout)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
             self._lost = True
             return None
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Sends a command and waits for its delivery: calls to an actor of several threads may overtake one another."""
-        self._ask("send", command, **arguments)
+        """Sends a command and waits for its delivery: calls to an actor of several threads may overtake one another.
+
+        The process gets the seconds to add to its machine's clock, as from a host server of torchrun.
+        """
+        for _ in range(ROUND_TRIPS):
+            sent = time.perf_counter()
+            answer = self._call(self._slot.runtime.clock.remote, timeout=ANSWER_SECONDS)
+            received = time.perf_counter()
+            if answer is None or answer[0] == clock_identity():
+                break
+            self._offset.add(sent, answer[1], received)
+        self._ask("send", command, **arguments, clock=-self._offset.seconds)
 
     def exit_code(self) -> int | None:
         """Returns the exit code, or None while it runs; a process whose runtime is gone counts as killed."""

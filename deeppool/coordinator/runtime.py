@@ -4,21 +4,26 @@ Both have the same parent, this process or its fork server, so the same session:
 before it applies priorities. When this process ends, its children read the end of their input and exit.
 """
 
-import ipaddress
 import itertools
 import queue
 import shutil
-import socket
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deeppool.device.cpu import usable_cores
+from deeppool.device.kinds import find_kind
 from deeppool.errors import RunError
+from deeppool.processes.clock_offset import clock_identity
 from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.launcher import WorkerSpec
 from deeppool.processes.managed_process import ManagedProcess, Message
+from deeppool.processes.meeting_point import interface_of, listen, open_store, store_url
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,11 @@ class Runtime:
             index: index of the core among the cluster's on the machine; unused for a GPU: Ray shows only that one.
         """
         cores = usable_cores()
-        self._core = cores[index % len(cores)] if device == "cpu" else None
+        self._core = cores[index % len(cores)] if find_kind(device).on_cores else None
         self._address = address
         self._started: dict[int, _Started] = {}
         self._folders: dict[int, Path] = {}
+        self._stores: dict[int, TCPStore] = {}
         self._ended: set[int] = set()
         self._keys = itertools.count()
 
@@ -70,10 +76,14 @@ class Runtime:
             core=self._core,
         )
 
-    def rendezvous(self) -> str:
-        """Returns a rendezvous for ranks on several machines, at a port that is free now."""
-        with socket.create_server((self._address, 0)) as server:
-            return f"tcp://{self._address}:{server.getsockname()[1]}"
+    def rendezvous(self, job: int) -> str:
+        """Opens the rendezvous of a job's ranks on several machines; it is held until the job ends."""
+        self._stores[job] = store = open_store(listen(self._address), self._address)
+        return store_url(store)
+
+    def clock(self) -> tuple[str, float]:
+        """Returns the identity of this machine's clock, that of its ranks' spans, and the time on it."""
+        return clock_identity(), time.perf_counter()
 
     def start(self, job: int, module: str, name: str, folder: str) -> int:
         """Starts ``python -m module`` in a folder; returns the number that identifies the process in this runtime."""
@@ -110,17 +120,8 @@ class Runtime:
             if started.job == job:
                 started.child.kill()
                 del self._started[key]
+        self._stores.pop(job, None)
         folder = self._folders.pop(job, None)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         return True
-
-
-def interface_of(address: str) -> str | None:
-    """Returns the network interface with an address, or None if none is known."""
-    import psutil
-
-    if ipaddress.ip_address(address).is_loopback:
-        return "lo"
-    found = psutil.net_if_addrs().items()
-    return next((name for name, held in found if any(one.address == address for one in held)), None)

@@ -3,7 +3,9 @@
 Transfers between layouts that start on the same GPU: only samples that change GPU travel, and the
 busiest port counts. Between layouts that start on different GPUs, as the branches of a model do that run
 side by side, all samples count as travelling: they do if the two share no GPU, and nearly all do
-otherwise. An all-reduce of ``size`` bytes over g GPUs is priced by a pattern, which is the model's name:
+otherwise. An all-reduce of ``size`` bytes over g GPUs is priced by a pattern, which is the model's name, and which a
+run performs (:meth:`Network.all_reduce_schedule`). These closed forms cost no schedule, whose steps grow with g; on
+equal links :mod:`deeppool.costs.schedules` gives the same:
 
 ``ring``
     Each GPU sends 2 (g - 1) / g of the bytes in 2 (g - 1) steps, at the slowest link.
@@ -31,7 +33,9 @@ from typing import Literal
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.layout import Layout
+from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.collectives.reshard import busiest_samples, busiest_samples_of_first
+from deeppool.collectives.schedule import Schedule
 from deeppool.errors import InvalidValueError
 
 Locality = Literal[0, 1, 2]
@@ -171,6 +175,24 @@ class Network:
             return self.cluster.measured.all_reduce_time(gpu_count, size)
         patterns = PATTERNS.values() if self.model == "best" else (PATTERNS[self.model],)
         return min(pattern(self.cluster, gpu_count, size) for pattern in patterns)
+
+    @property
+    def performs_schedules(self) -> bool:
+        """Whether a run performs some all-reduces by schedules."""
+        return self.model in ("halving-doubling", "hierarchical", "best")
+
+    def all_reduce_schedule(self, gpu_count: int, size: int) -> Schedule | None:
+        """Returns the schedule that a run performs for an all-reduce so priced; None: the library's own all-reduce.
+
+        That one is a ring over gloo, and NCCL chooses its own algorithm: it performs ``ring``, ``measured`` and
+        ``paper``.
+        """
+        pattern: str = self.model
+        if self.model == "best":
+            pattern = min(PATTERNS, key=lambda name: PATTERNS[name](self.cluster, gpu_count, size))
+        if not self.performs_schedules or pattern == "ring":
+            return None
+        return ALL_REDUCES[pattern](gpu_count, self.cluster.gpus_per_node)
 
     def least_seconds_per_byte(self, gpu_count: int, largest: int) -> float:
         """Returns seconds per byte that no all-reduce of up to ``largest`` bytes falls below, its latency included."""

@@ -86,5 +86,8 @@ def _of_torch(index: int) -> tuple[str, str]:
 
     with torch.cuda.device(index):
         lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, contrary to its types
-        problem = sm_share(CudaDevice(), 0.5).problem
-    return f"{lowest} to {highest}", "yes" if problem is None else f"no: {problem}"
+        share = sm_share(CudaDevice(), 0.5)
+    if share.problem is not None:
+        return f"{lowest} to {highest}", f"no: {share.problem}"
+    known = "an unknown number" if share.granted is None else share.granted
+    return f"{lowest} to {highest}", f"yes, {known} of {share.multiprocessors} multiprocessors granted"

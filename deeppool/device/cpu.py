@@ -3,17 +3,21 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deeppool.base.sharing import Priority
+from deeppool.device.clock import WALL, Clock
 from deeppool.device.heap import keep_memory
 from deeppool.device.protocol import Launch, Precision, StreamPriority
+from deeppool.device.transfer import DirectTransfer
 from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import torch
 
 LOWEST = "SCHED_IDLE"
@@ -26,6 +30,8 @@ class CpuDevice:
     kind = "cpu"
     backend = "gloo"
     memory: float | None = None
+    asynchronous = False
+    clock: Clock = WALL
 
     def __init__(self) -> None:
         """Reads the model name from the operating system."""
@@ -50,6 +56,10 @@ class CpuDevice:
         """
         return on_cores(self._cores)
 
+    def group_settings(self, timeout: "timedelta") -> Mapping[str, Any]:
+        """Returns none: gloo has neither streams nor devices."""
+        return {}
+
     def torch_device(self, index: int = 0) -> "torch.device":
         """Returns the CPU; every rank has the same one."""
         import torch
@@ -58,6 +68,9 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Does nothing: operators on a CPU are complete when they return."""
+
+    def synchronize_stream(self) -> None:
+        """Does nothing, as :meth:`synchronize`."""
 
     def stamp(self) -> float:
         """Returns the current time of the clock."""
@@ -84,6 +97,34 @@ class CpuDevice:
         if precision == "tf32":
             raise InvalidValueError("precision tf32 needs an NVIDIA GPU, got device cpu (use fp32, bf16 or fp16)")
         return nullcontext()
+
+    def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> DirectTransfer:
+        """Returns the tensors as they are."""
+        return DirectTransfer(received, sent)
+
+    def send(self, source: "torch.Tensor", place: "torch.device") -> "torch.Tensor":
+        """Returns the tensor."""
+        return source
+
+    def fetch(self, source: "torch.Tensor") -> "Callable[[], torch.Tensor]":
+        """Returns a copy."""
+        copy = source.detach().clone()
+        return lambda: copy
+
+    def random_state(self) -> None:
+        """Returns None: random numbers are the host's."""
+
+    def set_random_state(self, state: "torch.Tensor") -> None:
+        """Does nothing: the state is another device's."""
+
+    def own_random_numbers(self) -> AbstractContextManager[None]:
+        """Restores the host's random numbers after the block; work that is done later draws from them."""
+        import torch
+
+        return torch.random.fork_rng(devices=[])
+
+    def limit_memory(self, budget: float | None) -> None:
+        """Does nothing: who started the process watches what it holds of the machine's memory."""
 
     def free_memory(self) -> int:
         """Returns the bytes that the operating system would give without swapping."""
@@ -133,9 +174,14 @@ def usable_cores() -> list[int]:
 
 def pin_to_core(core: int) -> bool:
     """Pins this process to one core; returns False where the system has no such call."""
+    return pin_to_cores({core})
+
+
+def pin_to_cores(cores: Collection[int]) -> bool:
+    """Pins this thread, and those that it starts later, to some cores; returns False where the system cannot."""
     if not hasattr(os, "sched_setaffinity"):
         return False
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
     return True
 
 

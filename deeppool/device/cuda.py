@@ -2,13 +2,19 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from deeppool.device.clock import WALL, Clock
+from deeppool.device.cpu import pin_to_cores, usable_cores
+from deeppool.device.numa import cores_beside, pci_address
 from deeppool.device.protocol import Launch, Precision, StreamPriority
+from deeppool.device.transfer import DirectTransfer
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import torch
 
 WARM_UPS = 3
@@ -46,11 +52,27 @@ def cuda_problem() -> str | None:
     return None
 
 
+def gpu_count() -> int:
+    """Returns the number of GPUs of this machine that torch can use."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def gpu_memory() -> tuple[int, int] | None:
+    """Returns the free bytes and all bytes of the selected GPU; None where there is none."""
+    import torch
+
+    return torch.cuda.mem_get_info() if torch.cuda.is_available() else None
+
+
 class CudaDevice:
     """NVIDIA GPUs of this machine as a :class:`deeppool.device.protocol.Device`."""
 
     kind = "cuda"
     backend = "nccl"
+    asynchronous = True
+    clock: Clock = WALL
 
     def __init__(self) -> None:
         """Queries the driver for the name, the number of GPUs and their memory."""
@@ -61,14 +83,34 @@ class CudaDevice:
         self.memory: float | None = float(torch.cuda.get_device_properties(0).total_memory)
 
     def select(self, index: int) -> None:
-        """Makes GPU ``index`` the current device of this process, also for :meth:`synchronize`."""
+        """Makes GPU ``index`` the current device of this process, and pins this thread to the cores beside it.
+
+        A thread that may not use any of those cores stays where it is.
+        """
         import torch
 
         torch.cuda.set_device(index)
+        found: Any = torch.cuda.get_device_properties(index)
+        beside = cores_beside(pci_address(found.pci_domain_id, found.pci_bus_id, found.pci_device_id))
+        if allowed := beside.intersection(usable_cores()):
+            pin_to_cores(allowed)
 
     def unbound(self) -> AbstractContextManager[None]:
         """Returns a null context: a process with its own GPU runs on any core."""
         return nullcontext()
+
+    def group_settings(self, timeout: "timedelta") -> Mapping[str, Any]:
+        """Returns NCCL's streams at high priority, as the foreground's own, and the GPU that the rank has selected.
+
+        torch's default is the lowest priority: kernels of a background would be placed before the foreground's
+        all-reduce. With a device, ranks connect at once, and groups share the connections.
+        """
+        import torch
+
+        options = torch.distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        # torch warns where this differs from the timeout of the call.
+        options._timeout = timeout
+        return {"pg_options": options, "device_id": torch.device("cuda", torch.cuda.current_device())}
 
     def torch_device(self, index: int = 0) -> "torch.device":
         """Returns GPU ``index`` of this machine."""
@@ -81,6 +123,12 @@ class CudaDevice:
         import torch
 
         torch.cuda.synchronize()
+
+    def synchronize_stream(self) -> None:
+        """Waits for the current stream."""
+        import torch
+
+        torch.cuda.current_stream().synchronize()
 
     def stamp(self) -> "torch.cuda.Event":
         """Records an event on the current stream; inside a capture it becomes a node of the graph."""
@@ -144,6 +192,69 @@ class CudaDevice:
         finally:
             for backend, setting in zip(backends, before, strict=True):
                 backend.fp32_precision = setting
+
+    def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> DirectTransfer:
+        """Returns the tensors as they are."""
+        return DirectTransfer(received, sent)
+
+    def send(self, source: "torch.Tensor", place: "torch.device") -> "torch.Tensor":
+        """Copies from pinned memory: from any other, the host waits until the copy has begun, behind all earlier work.
+
+        torch keeps pinned memory that is released until the copies from it are done, and uses it again.
+        """
+        pinned = source.pin_memory() if source.device.type == "cpu" and not source.is_pinned() else source
+        return pinned.to(place, non_blocking=True)
+
+    def fetch(self, source: "torch.Tensor") -> "Callable[[], torch.Tensor]":
+        """Copies to pinned memory, and waits for an event behind the copy."""
+        import torch
+
+        copy = torch.empty_like(source, device="cpu", pin_memory=True)
+        copy.copy_(source.detach(), non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+
+        def wait() -> "torch.Tensor":
+            copied.synchronize()
+            return copy
+
+        return wait
+
+    def random_state(self) -> "torch.Tensor":
+        """Returns the state of the selected GPU's generator."""
+        import torch
+
+        return torch.cuda.get_rng_state()
+
+    def set_random_state(self, state: "torch.Tensor") -> None:
+        """Restores the state of the selected GPU's generator."""
+        import torch
+
+        torch.cuda.set_rng_state(state)
+
+    @contextmanager
+    def own_random_numbers(self) -> Iterator[None]:
+        """Switches the selected GPU's generator to a copy of its state in the block.
+
+        A graph advances the state that was current at its capture, whichever is when it is replayed.
+        """
+        import torch
+
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = generator.graphsafe_get_state()
+        generator.graphsafe_set_state(generator.clone_state())
+        try:
+            with torch.random.fork_rng(devices=[]):
+                yield
+        finally:
+            generator.graphsafe_set_state(before)
+
+    def limit_memory(self, budget: float | None) -> None:
+        """Makes allocations of this process over a budget fail, as if the GPU were smaller (never run on a GPU)."""
+        import torch
+
+        if budget is not None and self.memory:
+            torch.cuda.set_per_process_memory_fraction(min(1.0, budget / self.memory))
 
     def free_memory(self) -> int:
         """Returns the driver's free bytes plus those that torch's allocator has reserved and does not use."""

@@ -25,6 +25,10 @@ class GpuSheet:
     """Memory bandwidth, in bytes per second."""
     memory: float
     """Memory size, in bytes (decimal)."""
+    host_bandwidth: float
+    """Bytes per second to or from the host: PCIe with 16 lanes, in one direction."""
+    partition: tuple[int, int]
+    """Fewest multiprocessors of a green context, and the step above that."""
     source: str
 
     def __str__(self) -> str:
@@ -34,21 +38,52 @@ class GpuSheet:
             f"bf16/fp16 {self.half / 1e12:.3g} TFLOP/s ({self.source})"
         )
 
+    def granted(self, multiprocessors: int) -> int:
+        """Returns how many multiprocessors a green context has that asks for some: whole steps, within the GPU."""
+        least, step = self.partition
+        return min(max(least, -(-multiprocessors // step) * step), self.multiprocessors // step * step)
+
 
 # A multiprocessor does 2,048 (A100) or 4,096 (H100, H200) half-precision operations a cycle, so the clock of the
 # peaks is the peak over that and over the number of multiprocessors.
 _A100 = "NVIDIA A100 data sheet; multiprocessors from the A100 architecture white paper"
 _HOPPER = "data sheet; products and multiprocessors from the H100 architecture white paper"
+# To the host: PCIe 4 and 5. Partitions: CUDA's driver API, "Green Contexts", by compute capability: 8.x and 9.0.
+_OF_A100, _OF_HOPPER = (31.5e9, (4, 2)), (63e9, (8, 8))
 GPUS = {
     sheet.name: sheet
     for sheet in (
-        GpuSheet("a100-40", "NVIDIA A100 SXM4 40GB", 108, 1.41e9, 19.5e12, 156e12, 312e12, 1.555e12, 40e9, _A100),
-        GpuSheet("a100-80", "NVIDIA A100 SXM4 80GB", 108, 1.41e9, 19.5e12, 156e12, 312e12, 2.039e12, 80e9, _A100),
         GpuSheet(
-            "h100", "NVIDIA H100 SXM5", 132, 1.83e9, 67e12, 494.7e12, 989.4e12, 3.35e12, 80e9, f"NVIDIA H100 {_HOPPER}"
+            "a100-40", "NVIDIA A100 SXM4 40GB", 108, 1.41e9, 19.5e12, 156e12, 312e12, 1.555e12, 40e9, *_OF_A100, _A100
         ),
         GpuSheet(
-            "h200", "NVIDIA H200 SXM", 132, 1.83e9, 67e12, 494.7e12, 989.4e12, 4.8e12, 141e9, f"NVIDIA H200 {_HOPPER}"
+            "a100-80", "NVIDIA A100 SXM4 80GB", 108, 1.41e9, 19.5e12, 156e12, 312e12, 2.039e12, 80e9, *_OF_A100, _A100
+        ),
+        GpuSheet(
+            "h100",
+            "NVIDIA H100 SXM5",
+            132,
+            1.83e9,
+            67e12,
+            494.7e12,
+            989.4e12,
+            3.35e12,
+            80e9,
+            *_OF_HOPPER,
+            f"NVIDIA H100 {_HOPPER}",
+        ),
+        GpuSheet(
+            "h200",
+            "NVIDIA H200 SXM",
+            132,
+            1.83e9,
+            67e12,
+            494.7e12,
+            989.4e12,
+            4.8e12,
+            141e9,
+            *_OF_HOPPER,
+            f"NVIDIA H200 {_HOPPER}",
         ),
     )
 }

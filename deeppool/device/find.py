@@ -1,21 +1,41 @@
 """Selection of the device that a command, a measurement or a rank runs on."""
 
+from typing import TYPE_CHECKING
+
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import CudaDevice, cuda_problem
+from deeppool.device.kinds import KINDS, emulated_sheet, find_kind
 from deeppool.device.protocol import Device
-from deeppool.errors import DeviceUnavailableError, InvalidValueError
+from deeppool.errors import DeviceUnavailableError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def find_device(kind: str = "auto") -> Device:
     """Returns the device of a kind; ``auto`` is CUDA where there is a GPU, else the CPU.
 
+    ``emulated:h200`` is an H200 in virtual time, and so for each GPU of :mod:`deeppool.device.datasheet`.
+
     Raises:
         DeviceUnavailableError: CUDA was requested and is not available.
-        InvalidValueError: the kind is none of these.
+        InvalidValueError: the kind is none of these, or there is no data sheet of its GPU.
     """
-    if kind not in ("auto", "cpu", "cuda"):
-        raise InvalidValueError(f"device must be auto, cpu or cuda, got '{kind}'")
+    if kind != "auto" and find_kind(kind, also="auto").name == "emulated":
+        from deeppool.device.emulated.device import emulated_device
+
+        return emulated_device(emulated_sheet(kind))
     problem = cuda_problem() if kind != "cpu" else None
     if kind == "cuda" and problem:
         raise DeviceUnavailableError(f"cuda was requested, {problem} (use --device cpu, or see: deeppool env)")
     return CpuDevice() if kind == "cpu" or problem else CudaDevice()
+
+
+def device_of(place: "torch.device") -> Device:
+    """Returns the device on which torch's tensors of ``place`` lie."""
+    kind = next(kind.name for kind in KINDS.values() if kind.torch_type == place.type)
+    if kind == "emulated":
+        from deeppool.device.emulated.device import device_at
+
+        return device_at(place.index or 0)
+    return find_device(kind)

@@ -1,11 +1,16 @@
 """Protocols of devices, streams and launches, which :mod:`deeppool.device.cpu` and ``cuda`` implement."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from deeppool.device.clock import Clock
+from deeppool.device.transfer import TransferBuffers
+
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import torch
 
 
@@ -52,7 +57,7 @@ class Device(Protocol):
     """Device that computes layers."""
 
     kind: str
-    """Kind of the device: ``cpu`` or ``cuda``."""
+    """Kind of the device: ``cpu``, ``cuda``, ``emulated``, or ``emulated:h200`` and so for other GPUs."""
     name: str
     """Name given by the manufacturer."""
     backend: str
@@ -62,6 +67,14 @@ class Device(Protocol):
     memory: float | None
     """Bytes of memory of each device, or None where it is shared with the whole machine."""
 
+    @property
+    def clock(self) -> Clock:
+        """Time of the threads that launch on the device: the machine's, or virtual."""
+        ...
+
+    asynchronous: bool
+    """Whether work runs after its launch has returned, so that graphs of it (:meth:`repeatable`) save launches."""
+
     def select(self, index: int) -> None:
         """Selects the device of this process by its index."""
         ...
@@ -70,12 +83,24 @@ class Device(Protocol):
         """Lifts the binding to the selected device for threads started in the block, as those of a process group."""
         ...
 
+    def group_settings(self, timeout: "timedelta") -> Mapping[str, Any]:
+        """Returns further arguments of ``init_process_group`` and ``new_group`` for the foreground's collectives.
+
+        Args:
+            timeout: longest wait in a collective, as given to the same call.
+        """
+        ...
+
     def torch_device(self, index: int = 0) -> "torch.device":
         """Returns the torch device for tensors."""
         ...
 
     def synchronize(self) -> None:
         """Waits until all work launched on the device is complete."""
+        ...
+
+    def synchronize_stream(self) -> None:
+        """Waits until all work launched on the current stream is complete; other streams continue."""
         ...
 
     def stamp(self) -> Any:
@@ -110,6 +135,38 @@ class Device(Protocol):
         Raises:
             InvalidValueError: the device has no such arithmetic.
         """
+        ...
+
+    def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> TransferBuffers:
+        """Returns the tensors of a communication on the current stream as the library of collectives takes them."""
+        ...
+
+    def send(self, source: "torch.Tensor", place: "torch.device") -> "torch.Tensor":
+        """Returns a tensor of the host on the device, behind the work of the current stream; does not wait for it."""
+        ...
+
+    def fetch(self, source: "torch.Tensor") -> "Callable[[], torch.Tensor]":
+        """Starts to copy a tensor to the host, behind the work of the current stream.
+
+        Returns:
+            A function that waits for this copy alone, and returns it.
+        """
+        ...
+
+    def random_state(self) -> "torch.Tensor | None":
+        """Returns the state of the device's own random numbers; None where they are the host's."""
+        ...
+
+    def set_random_state(self, state: "torch.Tensor") -> None:
+        """Restores a result of :meth:`random_state`."""
+        ...
+
+    def own_random_numbers(self) -> AbstractContextManager[None]:
+        """Gives work of the block, and graphs captured in it whenever they are repeated, random numbers of its own."""
+        ...
+
+    def limit_memory(self, budget: float | None) -> None:
+        """Makes allocations of this process over a budget in bytes fail, where the device has memory of its own."""
         ...
 
     def free_memory(self) -> int:

@@ -2,28 +2,45 @@
 
 The foreground's work is in the primary context and runs on all multiprocessors, so this bounds a background without
 taking anything from the foreground. Kernels of a graph keep the multiprocessors of the stream that captured them: a
-background captures a set of graphs for each share. Not tested on a GPU.
+background captures a set of graphs for each share. Drivers grant multiprocessors in groups, and may grant fewer than
+were asked for: what was granted is read back from the driver. Not tested on a GPU.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from deeppool.device.driver import granted_multiprocessors
+from deeppool.device.kinds import emulated_sheet
 from deeppool.device.protocol import Device, Stream
 from deeppool.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
 class SmShare:
-    """Share of a GPU's multiprocessors as requested, or the fallback."""
+    """Share of a GPU's multiprocessors as granted, or the fallback."""
 
     stream: Stream
     """Stream on the multiprocessors, at the lowest priority; on all of them if there is a problem."""
     multiprocessors: int | None
-    """Number of multiprocessors requested; the driver rounds up to its groups, of 8 on Hopper. None means all."""
+    """Number of multiprocessors asked for; None: all, as there is a problem."""
+    granted: int | None
+    """Number that was granted; None: all, or the driver does not say."""
     problem: str | None
     """Reason why the stream has all multiprocessors, or None."""
     context: Any = None
     """Green context, which must live as long as the stream."""
+
+    def __str__(self) -> str:
+        if self.problem is not None:
+            return f"on all multiprocessors ({self.problem})"
+        if self.granted is None:
+            return (
+                f"on {self.multiprocessors} multiprocessors (asked for; the driver does not say how many were granted)"
+            )
+        return f"on {self.granted} multiprocessors (granted; {self.multiprocessors} were asked for)"
 
 
 def sm_share(device: Device, share: float) -> SmShare:
@@ -37,8 +54,16 @@ def sm_share(device: Device, share: float) -> SmShare:
             f"share must be more than 0 and less than 1, got {share:g}: it is the part of the GPU's multiprocessors "
             "that the job gets, for example 0.2 for 20 %"
         )
+    sheet = emulated_sheet(device.kind)
+    if sheet is not None:
+        from deeppool.device.emulated.device import EmulatedDevice
+
+        assert isinstance(device, EmulatedDevice)
+        asked = max(1, round(share * sheet.multiprocessors))
+        granted = sheet.granted(asked)
+        return SmShare(device.partial_stream(granted), asked, granted, None)
     if device.kind != "cuda":
-        return SmShare(device.stream("low"), None, f"device {device.kind} has no multiprocessors")
+        return _all_of(device, f"device {device.kind} has no multiprocessors")
     import torch
     from torch.cuda.green_contexts import SUPPORTED, GreenContext
 
@@ -46,7 +71,7 @@ def sm_share(device: Device, share: float) -> SmShare:
 
     assert isinstance(device, CudaDevice)
     if not SUPPORTED:
-        return SmShare(device.stream("low"), None, f"this torch ({torch.__version__}) is built without green contexts")
+        return _all_of(device, f"this torch ({torch.__version__}) is built without green contexts")
     index = torch.cuda.current_device()
     count = max(1, round(share * torch.cuda.get_device_properties(index).multi_processor_count))
     try:
@@ -54,6 +79,34 @@ def sm_share(device: Device, share: float) -> SmShare:
         torch.cuda.synchronize(index)
         context: Any = GreenContext.create(num_sms=count, device_id=index)
         handle = context.Stream()
+        _check_events(handle)
     except RuntimeError as error:  # an old driver, or one that refuses: under MIG, for example
-        return SmShare(device.stream("low"), None, str(error).splitlines()[0])
-    return SmShare(CudaStream(device, "low", handle), count, None, context)
+        return _all_of(device, str(error).splitlines()[0])
+    return SmShare(CudaStream(device, "low", handle), count, granted_multiprocessors(handle.cuda_stream), None, context)
+
+
+def _all_of(device: Device, problem: str) -> SmShare:
+    return SmShare(device.stream("low"), None, None, problem)
+
+
+def _check_events(handle: "torch.cuda.Stream") -> None:
+    """Tries what a background needs: events of torch, which are of the primary context, on the share's stream.
+
+    A driver may refuse events of another context (``cuEventRecord``: "must be from the same context"); then there is
+    no pacing, no time of a piece and no order between the two jobs' streams.
+
+    Raises:
+        RuntimeError: it refuses.
+    """
+    import torch
+
+    surrounding = torch.cuda.current_stream()
+    first, second, third = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    first.record(surrounding)
+    handle.wait_event(first)
+    second.record(handle)
+    surrounding.wait_event(second)
+    third.record(surrounding)
+    third.synchronize()
+    if not 0 <= first.elapsed_time(second) <= first.elapsed_time(third):
+        raise RuntimeError("events on a green context's stream have wrong times on this driver")

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 
 from deeppool.base import serialization
+from deeppool.base.private_files import private
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError, RunError
 from deeppool.execution.trainer import Trainer
 
@@ -68,9 +69,10 @@ def begin(folder: Path, updates: int) -> Path:
     """
     partial = folder / f"step-{updates:06}{PARTIAL}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         discard_partial(folder)
-        partial.mkdir()
+        # Weights may be confidential: whatever the umask, only this user reads them.
+        partial.mkdir(mode=0o700)
     except OSError as error:
         raise DocumentError(f"cannot write {partial}: {error.strerror} (choose another folder)") from error
     return partial
@@ -89,6 +91,7 @@ def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
         RunError: a parameter is NaN or infinite, so that training could not resume from it.
         DocumentError: it cannot be written.
     """
+    sync_state = trainer.sync_state()
     for name in trainer.first_owned:
         value = trainer.state[name]
         if value.requires_grad and not bool(value.isfinite().all()):
@@ -98,8 +101,8 @@ def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
             )
     path = folder / f"rank-{trainer.rank}.pt"
     try:
-        with path.open("w+b") as stream:
-            torch.save(_shard(trainer), stream)
+        with open(path, "w+b", opener=private) as stream:
+            torch.save(_shard(trainer) | {"gradient_sync": sync_state}, stream)
             stream.flush()
             os.fsync(stream.fileno())
             checksum = _checksum(stream)
@@ -112,7 +115,7 @@ def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
     scale = trainer.update.scale
     return {
         "checksum": checksum,
-        "iterations": trainer.iterations,
+        "iterations": trainer.step.iterations,
         "loss_scale": scale.factor,
         "updates_since_scaled": scale.good,
     }
@@ -171,10 +174,15 @@ def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]],
         schedule = next((shard["schedule"] for shard in shards if shard["schedule"] is not None), None)
         if update.schedule is not None and schedule is not None:
             update.schedule.load_state_dict(schedule)
+    # Earlier versions, and trainings that sum in each iteration, have nothing left over.
+    trainer.restore_sync([shard.get("gradient_sync", {}) for shard in shards])
     update.scale.factor, update.scale.good = record.loss_scale, record.updates_since_scaled
-    trainer.iterations = record.iterations
+    trainer.step.iterations = record.iterations
     if record.ranks == trainer.ranks:
         torch.set_rng_state(shards[trainer.rank]["random"])
+        # Earlier versions wrote none.
+        if (state := shards[trainer.rank].get("device_random")) is not None:
+            trainer.device.set_random_state(state)
 
 
 def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
@@ -214,13 +222,23 @@ def _shard(trainer: Trainer) -> dict[str, Any]:
             choices = {key: value for key, value in group.items() if key not in ("params", "param_names")}
             groups.append({"choices": choices, "names": [names[id(x)] for x in group["params"]]})
     return {
-        "model": {name: trainer.state[name].detach() for name in mine},
+        "model": {name: trainer.state[name].detach().cpu() for name in mine},
         "state_dict": trainer.state_dict_names,
-        "optimizer": states,
+        "optimizer": _on_host(states),
         "groups": groups,
         "schedule": None if schedule is None else schedule.state_dict(),
         "random": torch.get_rng_state(),
+        "device_random": trainer.device.random_state(),
     }
+
+
+def _on_host(state: Any) -> Any:
+    """Copies the tensors of an optimizer's state to the host: a checkpoint is of no device."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().cpu()
+    if isinstance(state, dict):
+        return {name: _on_host(value) for name, value in state.items()}
+    return [_on_host(value) for value in state] if isinstance(state, list) else state
 
 
 def _load_optimizer(trainer: Trainer, shards: list[dict[str, Any]]) -> None:

@@ -40,7 +40,7 @@ class CheckpointFolder:
             yield
             return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise DocumentError(f"cannot write {self.path}: {error.strerror} (choose another folder)") from error
         lock = self.path / LOCK

@@ -7,34 +7,28 @@ EmulatedCommunicator  ranks that do not exist (:mod:`deeppool.execution.emulated
 
 import os
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from deeppool.base.timeline import SpanKind
+from deeppool.collectives.perform.process_group import COLLECTIVE_TIMEOUT, init_process_group, new_group
+from deeppool.collectives.perform.schedule_group import ScheduleGroup
+from deeppool.collectives.schedule import Schedule
 from deeppool.device.protocol import Device
-
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""Longest wait in a collective. The launcher detects a hung rank much sooner."""
+from deeppool.device.transfer import PendingWork
+from deeppool.processes.meeting_point import interface_towards, join_store
 
 P2PBuffer = tuple[torch.Tensor, int]
 """Memory of a point-to-point transfer, and the rank that it comes from or goes to."""
 
 
-class PendingWork(Protocol):
-    """Communication in progress."""
-
-    def wait(self) -> object:
-        """Returns when it is done; on CUDA, when it is ordered before later work on the current stream."""
-
-
 class Group(Protocol):
     """Two or more ranks; all of them make the same calls in the same order."""
 
-    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        """Starts to replace each rank's tensor by the sum over all ranks."""
+    def all_reduce(self, tensor: torch.Tensor, schedule: Schedule | None = None) -> PendingWork:
+        """Starts to replace each rank's tensor by the sum over all ranks; None: by the library's own all-reduce."""
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Returns the tensors of all ranks, of equal shapes, in rank order."""
@@ -50,8 +44,13 @@ class Communicator(Protocol):
     """Rank of this process."""
     ranks: int
 
-    def group(self, ranks: Sequence[int]) -> Group:
-        """Creates a group of two or more ranks; ranks outside it call this too."""
+    def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
+        """Creates a group of two or more ranks; ranks outside it call this too.
+
+        Args:
+            ranks: ranks of the group, ascending.
+            schedules: whether some of its all-reduces are performed by schedules.
+        """
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """Starts transfers between pairs of ranks; both sides list those of a pair in the same order.
@@ -112,24 +111,29 @@ class _WithoutReplay:
 class ProcessGroup(_WithoutReplay):
     """All ranks of torch.distributed, which must be initialised."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
         """Reads rank and world size."""
+        self._device = device
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
-    def group(self, ranks: Sequence[int]) -> "_SubGroup":
+    def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
         """Creates a group; see :meth:`Communicator.group`."""
-        return _SubGroup(ranks)
+        return _SubGroup(self._device, ranks, ScheduleGroup(self._device, ranks) if schedules else None)
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """Starts transfers; posts receives first, as gloo queues a receiver's readiness behind payload."""
-        operations = [dist.P2POp(dist.irecv, tensor, source) for tensor, source in receiving]
-        operations += [dist.P2POp(dist.isend, tensor, destination) for tensor, destination in sending]
+        if not receiving and not sending:
+            return []
+        transfer = self._device.transfer([tensor for tensor, _ in receiving], [tensor for tensor, _ in sending])
+        calls = [dist.irecv] * len(receiving) + [dist.isend] * len(sending)
+        peers = [peer for _, peer in (*receiving, *sending)]
+        operations = list(map(dist.P2POp, calls, (*transfer.received, *transfer.sent), peers))
         # NCCL returns one work for the whole batch.
-        return list(dist.batch_isend_irecv(operations)) if operations else []
+        return transfer.started(list(dist.batch_isend_irecv(operations)))
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """Starts an all-reduce; see :meth:`Communicator.all_reduce`."""
-        return _sum(tensor, None)
+        return _sum(self._device, tensor, None)
 
     def barrier(self) -> None:
         """Waits for all ranks; see :meth:`Communicator.barrier`."""
@@ -144,44 +148,54 @@ def join_process_group(device: Device, rank: int, ranks: int, rendezvous: str, i
     """Initialises torch.distributed with all ranks.
 
     Args:
-        device: device of this rank.
+        device: device of this rank, selected.
         rank: rank of this process.
         ranks: world size.
-        rendezvous: ``init_method`` of torch.distributed.
-        interface: network interface for gloo; None: its default.
+        rendezvous: ``file://`` for ranks on one machine, or ``tcp://`` of a store that the launcher holds.
+        interface: network interface for gloo; None: the one that leads to the rendezvous.
     """
+    where: dict[str, Any] = {"init_method": rendezvous}
+    if rendezvous.startswith("tcp:"):
+        interface = interface or interface_towards(rendezvous)
+        where = {"store": join_store(rendezvous, COLLECTIVE_TIMEOUT)}
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    with device.unbound():
-        dist.init_process_group(
-            device.backend, init_method=rendezvous, rank=rank, world_size=ranks, timeout=COLLECTIVE_TIMEOUT
-        )
-    return ProcessGroup()
+    init_process_group(device, **where, rank=rank, world_size=ranks)
+    return ProcessGroup(device)
 
 
 class _SubGroup:
     """Some ranks of torch.distributed."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
-        self._ranks = len(ranks)
-        self._group: Any = dist.new_group(list(ranks))
+    def __init__(self, device: Device, ranks: Sequence[int], schedules: ScheduleGroup | None) -> None:
+        self._device = device
+        self._ranks, self._schedules = len(ranks), schedules
+        self._group: Any = new_group(device, ranks)
 
-    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
-        return _sum(tensor, self._group)
+    def all_reduce(self, tensor: torch.Tensor, schedule: Schedule | None = None) -> PendingWork:
+        if schedule is None:
+            return _sum(self._device, tensor, self._group)
+        assert self._schedules is not None, "the group was created without schedules"
+        transfer = self._device.transfer([tensor], [])
+        return transfer.started([self._schedules.all_reduce(transfer.received[0], schedule)])[0]
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self._ranks)]
-        dist.all_gather(gathered, tensor, group=self._group)
+        transfer = self._device.transfer(gathered, [tensor])
+        dist.all_gather(list(transfer.received), transfer.sent[0], group=self._group)
         return gathered
 
     def close(self) -> None:
+        if self._schedules is not None:
+            self._schedules.close()
         dist.destroy_process_group(self._group)
 
 
-def _sum(tensor: torch.Tensor, group: Any) -> PendingWork:
-    work: PendingWork | None = dist.all_reduce(tensor, group=group, async_op=True)
+def _sum(device: Device, tensor: torch.Tensor, group: Any) -> PendingWork:
+    transfer = device.transfer([tensor], [])
+    work: PendingWork | None = dist.all_reduce(transfer.received[0], group=group, async_op=True)
     assert work is not None, "torch returns None only to ranks outside the group"
-    return work
+    return transfer.started([work])[0]
 
 
 class CompletedWork:
@@ -196,14 +210,16 @@ class SingleRank(_WithoutReplay):
 
     rank, ranks = 0, 1
 
-    def group(self, ranks: Sequence[int]) -> Group:
+    def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
         """Raises: a single rank has no groups."""
         raise ValueError(f"there are no ranks {list(ranks)} in a training of one rank")
 
     def exchange(self, receiving: Sequence[P2PBuffer], sending: Sequence[P2PBuffer]) -> Sequence[PendingWork]:
         """Returns no work: no stage runs elsewhere."""
-        assert not receiving, "a stage of a training of one rank reads from another rank"
-        assert not sending, "a stage of a training of one rank is read on another rank"
+        if receiving or sending:
+            raise ValueError(
+                f"a training of one rank exchanges with ranks {[rank for _, rank in (*receiving, *sending)]}"
+            )
         return []
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:

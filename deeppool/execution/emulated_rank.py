@@ -12,7 +12,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from deeppool.base.timeline import SpanKind
-from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer, PendingWork
+from deeppool.collectives.schedule import Schedule
+from deeppool.device.find import device_of
+from deeppool.device.transfer import PendingWork
+from deeppool.errors import RunError
+from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer
 from deeppool.execution.replay_schedule import START, Event, EventTime, ReplaySchedule, replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
@@ -34,14 +38,8 @@ def wait_until(moment: float) -> None:
 
 def emulate_other_ranks(rank: int, plan: Plan, device: torch.device) -> "EmulatedCommunicator":
     """Creates the communicator of one rank of a plan whose other ranks are emulated."""
-
-    def synchronize() -> None:
-        # Only this stream: a background's stream continues.
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
-
     schedule = replay_schedule(plan, stages_of(plan), rank)
-    return EmulatedCommunicator(rank, plan.gpus, schedule, synchronize=synchronize)
+    return EmulatedCommunicator(rank, plan.gpus, schedule, synchronize=device_of(device).synchronize_stream)
 
 
 class EmulatedCommunicator:
@@ -81,7 +79,7 @@ class EmulatedCommunicator:
         """Stage of the current span."""
         self._noise: dict[torch.dtype, torch.Tensor] = {}
 
-    def group(self, ranks: Sequence[int]) -> Group:
+    def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
         """Creates an emulated group; see :meth:`Communicator.group`."""
         return _EmulatedGroup(self, len(ranks))
 
@@ -117,9 +115,12 @@ class EmulatedCommunicator:
         if kind in ("forward", "backward"):
             self._synchronize()
             self._end_times[kind, stage] = self._clock()
-            assert self._remaining.pop() == (kind, stage), (
-                "a rank computes its stages in the order of the plan's schedule"
-            )
+            expected = self._remaining.pop()
+            if expected != (kind, stage):
+                raise RunError(
+                    f"the emulated rank computed the {kind} pass of stage {stage} where the plan's schedule has the "
+                    f"{expected[0]} pass of stage {expected[1]} (an error of deeppool: please report it with the plan)"
+                )
         return self._transfer_start
 
     def end(self) -> None:
@@ -155,9 +156,9 @@ class EmulatedCommunicator:
             return
         noise = self._noise.get(tensor.dtype)
         if noise is None or len(noise) < tensor.numel():
-            generator = torch.Generator(tensor.device).manual_seed(0)
-            noise = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
-            self._noise[tensor.dtype] = noise.normal_(std=SMALL, generator=generator)
+            generator = torch.Generator().manual_seed(0)
+            noise = torch.empty(tensor.numel(), dtype=tensor.dtype).normal_(std=SMALL, generator=generator)
+            self._noise[tensor.dtype] = noise = noise.to(tensor.device)
         tensor.copy_(noise[: tensor.numel()].view_as(tensor))
 
 
@@ -174,7 +175,7 @@ class _EmulatedGroup:
     def __init__(self, communicator: EmulatedCommunicator, ranks: int) -> None:
         self._communicator, self._ranks = communicator, ranks
 
-    def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
+    def all_reduce(self, tensor: torch.Tensor, schedule: Schedule | None = None) -> PendingWork:
         return _PendingWait(self._communicator.await_all_reduce)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from deeppool.collectives.layout import Layout
-from deeppool.collectives.reshard import Transfer, reshard
-from deeppool.execution.communicator import Communicator, P2PBuffer, PendingWork
+from deeppool.collectives.reshard import reshard
+from deeppool.collectives.schedule import Transfer
+from deeppool.device.transfer import PendingWork
+from deeppool.execution.communicator import Communicator, P2PBuffer
 
 
 @dataclass(frozen=True, slots=True)

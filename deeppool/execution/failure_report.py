@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deeppool.device.cuda import gpu_memory
 from deeppool.errors import DeeppoolError
 from deeppool.processes.heartbeat import is_library
 from deeppool.processes.managed_process import CommandChannel
@@ -129,8 +130,8 @@ def _memory_text(error: BaseException) -> str:
     asked = _ASKED.search(str(error))
     size = f"{format_bytes(int(float(asked[1]) * _UNITS[asked[2].lower()]))} more were" if asked else "more was"
     parts = [f"{size} asked for"]
-    if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
+    if isinstance(error, torch.OutOfMemoryError) and (memory := gpu_memory()) is not None:
+        free, total = memory
         parts.append(f"the GPU has {format_bytes(free)} of {format_bytes(total)} left")
     else:
         parts.append(f"it holds {format_bytes(psutil.Process().memory_info().rss)}")

@@ -87,6 +87,10 @@ class Flow:
                 total[node] = total[node] + gradient if node in total else gradient
         return total
 
+    def finish(self) -> None:
+        """Waits until everything is sent."""
+        self._exchange.finish()
+
     def _start(
         self, source: int, destination: int, nodes: Sequence[fx.Node], values: Values, named: int, arrow: str
     ) -> dict[fx.Node, PendingTensor]:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.execution.communicator import Communicator, PendingWork
+from deeppool.device.transfer import PendingWork
+from deeppool.execution.communicator import Communicator
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer, Watcher
 from deeppool.processes.shared_page import SharedPage
@@ -23,9 +24,21 @@ from deeppool.scheduling.slowdown import Baseline
 class TimedWatcher(Watcher, Protocol):
     """A watcher that times the parts of an iteration on the device, where they may run long after their launch."""
 
-    def times(self) -> Mapping[Operator, float]:
-        """Waits for the device, and returns the seconds of each operator since the last call."""
+    def start(self) -> None:
+        """Begins the first of some iterations that are timed; those before are forgotten."""
         ...
+
+    def lap(self) -> "IterationTimes | None":
+        """Ends an iteration; returns the times of the one before, once the device has computed it, or None."""
+        ...
+
+    def finish(self) -> "IterationTimes | None":
+        """Returns the times of the last iteration that ended, once the device has computed it, or None."""
+        ...
+
+
+IterationTimes = tuple[float, Mapping[Operator, float]]
+"""Seconds of an iteration, and of each of its operators, on the device."""
 
 
 CPU = torch.device("cpu")
@@ -76,6 +89,11 @@ class ForegroundControl:
         """Takes operator times from ``watcher``, which replaces the shared page as the trainer's watcher."""
         self._device_times = watcher
 
+    @property
+    def has_device_times(self) -> bool:
+        """Whether operator times come from another watcher than an iteration's spans."""
+        return self._device_times is not None
+
     def reset(self) -> None:
         """Discards what was learned, as the stages have changed; all ranks call it together after :meth:`pause`."""
         self._governor = Governor(self._sharing)
@@ -99,8 +117,7 @@ class ForegroundControl:
         """Starts an iteration of the trainer beside the background."""
         trainer.watcher = self._device_times or self._page
         if self._published is None and self._device_times is not None:
-            # Drops the times of iterations without control.
-            self._device_times.times()
+            self._device_times.start()
         self._apply_bound(*self._agreed_bound)
         self._limits = self._governor.begin(self._iterations)
         self._iterations += 1
@@ -114,11 +131,21 @@ class ForegroundControl:
             self._governor.change_bound(bound)
 
     def end(self, seconds: float, spans: Sequence[RawSpan]) -> None:
-        """Records the time of an iteration and of its spans; all ranks call it."""
+        """Records the time of an iteration and of its spans; all ranks call it.
+
+        Times of the device are those of the iteration before: to wait for this one would leave the device idle while
+        the host launches the next, which no iteration without control does.
+        """
         if not self._sharing.learns:
             return
         self._finish_exchange()
-        self._unsent.append(self._governor.observe(seconds, self._operators(spans)))
+        measured = (seconds, _operators(spans)) if self._device_times is None else self._device_times.lap()
+        if measured is not None:
+            self._record(*measured)
+
+    def _record(self, seconds: float, operators: Mapping[Operator, float]) -> None:
+        """Records the earliest iteration that is not, and starts an exchange when it is time; all ranks call it."""
+        self._unsent.append(self._governor.observe(seconds, operators))
         # The condition has the same value on all ranks.
         if len(self._unsent) >= GROUP or not self._governor.is_settled or self._communicator.ranks == 1:
             self._start_exchange()
@@ -138,14 +165,6 @@ class ForegroundControl:
             # A rank may receive a bound later than another.
             self._agreed_bound = min(((number, bound) for _, number, bound in reports), key=itemgetter(0))
 
-    def _operators(self, spans: Sequence[RawSpan]) -> Mapping[Operator, float]:
-        if self._device_times is not None:
-            return self._device_times.times()
-        operators: dict[Operator, float] = defaultdict(float)
-        for kind, stage, _, started, ended in spans:
-            operators[kind, stage] += ended - started
-        return operators
-
     def _start_exchange(self) -> None:
         """Starts an all-reduce of a row per iteration and rank, of which this rank fills its own."""
         number, bound = self._requested_bound
@@ -159,6 +178,10 @@ class ForegroundControl:
     def pause(self, trainer: Trainer) -> None:
         """Ends control for now and lifts all limits; all ranks call it together."""
         self._finish_exchange()
+        last = None if self._device_times is None or not self._sharing.learns else self._device_times.finish()
+        if last is not None:
+            self._record(*last)
+            self._finish_exchange()
         if self._unsent:
             self._start_exchange()
             self._finish_exchange()
@@ -192,6 +215,13 @@ class ForegroundControl:
             "share": self._limits.share,
             "banned": [f"{kind} of {stages[stage].name}" for kind, stage in sorted(self._limits.banned)],
         }
+
+
+def _operators(spans: Sequence[RawSpan]) -> Mapping[Operator, float]:
+    operators: dict[Operator, float] = defaultdict(float)
+    for kind, stage, _, started, ended in spans:
+        operators[kind, stage] += ended - started
+    return operators
 
 
 def _rank_reports(rows: Sequence[Sequence[float]]) -> list[RankReport]:

@@ -1,152 +1,128 @@
-"""Sums each parameter's gradient over the ranks that computed a part of it.
+"""Sums the gradients of buckets over the ranks that computed a part of them.
 
-Gradients are all-reduced in buckets in a fixed order: from the last layer to the first, as backward computes them
-(Li et al., "PyTorch Distributed", VLDB 2020, section 3.2). A stage's all-reduces either follow its backward and block;
-or, overlapped, each starts as soon as its bucket's last gradient is ready, and blocks only when all backwards are done.
+Buckets are all-reduced in a fixed order: from the last layer to the first, as backward computes them (Li et al.,
+"PyTorch Distributed", VLDB 2020, section 3.2). A bucket is summed by the schedule that the plan names for its ranks and
+bytes, or by the library's own all-reduce.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from deeppool.collectives.buckets import group_into_buckets
-from deeppool.execution.communicator import Communicator, Group, PendingWork
+from deeppool.collectives.schedule import Schedule
+from deeppool.device.transfer import PendingWork
+from deeppool.execution.communicator import Communicator, Group
+from deeppool.training.bucket import Bucket
 
-SharedParameters = tuple[Sequence[torch.nn.Parameter], tuple[int, ...]]
-"""Parameters in the order of their layers, and the ranks that compute with them."""
-
-
-class Bucket:
-    """Gradients of one dtype that are all-reduced together."""
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Group) -> None:
-        """Takes the parameters, and the ranks that sum their gradients."""
-        self.parameters, self._group = parameters, group
-        self.missing = len(parameters)
-        """Gradients that the stage's backward has not computed yet."""
-        self._in_flight: tuple[PendingWork, torch.Tensor] | None = None
-
-    @property
-    def started(self) -> bool:
-        """Whether the all-reduce is in progress."""
-        return self._in_flight is not None
-
-    def start(self) -> None:
-        """Starts the all-reduce; a rank without a gradient contributes zeros.
-
-        Gradients need no further weight, because each rank's loss was scaled by its share of the batch.
-        """
-        flat = (
-            self._gradients()[0] if len(self.parameters) == 1 else torch.cat([g.flatten() for g in self._gradients()])
-        )
-        self._in_flight = self._group.all_reduce(flat), flat
-
-    def finish(self) -> None:
-        """Waits for the all-reduce, and replaces the gradients by the sums."""
-        assert self._in_flight is not None
-        work, flat = self._in_flight
-        work.wait()
-        if len(self.parameters) > 1:
-            gradients = self._gradients()
-            parts = flat.split([gradient.numel() for gradient in gradients])
-            torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
-        self._in_flight, self.missing = None, len(self.parameters)
-
-    def _gradients(self) -> list[torch.Tensor]:
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+ScheduleChoice = Callable[[int, int], Schedule | None]
+"""Returns the schedule of an all-reduce of some ranks and bytes; None: the library's own all-reduce."""
 
 
 class GradientSync:
-    """One rank's side of all all-reduces of an update."""
+    """One rank's side of all all-reduces of an update; a :class:`deeppool.training.step.GradientSum`."""
 
     def __init__(
         self,
         communicator: Communicator,
         rank_sets: Sequence[tuple[int, ...]],
-        shared: Sequence[Sequence[SharedParameters]],
-        *,
-        overlap: bool,
+        choose: ScheduleChoice | None = None,
     ) -> None:
         """Creates a group for each set of two or more ranks; every rank creates the same ones in the same order.
 
         Args:
             communicator: all ranks.
             rank_sets: sets of ranks to create groups of.
-            shared: per stage the parameters whose gradients are complete once its backward is done.
-            overlap: whether all-reduces start while the stage's backward runs.
+            choose: chooses the schedule of each bucket. Default: the library's own all-reduce for all.
         """
+        self._communicator, self._choose = communicator, choose
         self._groups: dict[tuple[int, ...], Group] = {
-            ranks: communicator.group(ranks) for ranks in dict.fromkeys(rank_sets) if len(ranks) > 1
+            ranks: communicator.group(ranks, schedules=choose is not None)
+            for ranks in dict.fromkeys(rank_sets)
+            if len(ranks) > 1
         }
-        self._buckets = [
-            [
-                bucket
-                for parameters, ranks in sets
-                if communicator.rank in ranks and len(ranks) > 1
-                for bucket in buckets(parameters, self._groups[ranks])
-            ]
-            for sets in shared
-        ]
-        self.overlap = overlap
-        self._open: list[Bucket] = []
-        """Buckets of the stage whose backward runs that have not started."""
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._gradient_ready)
-            for stage in self._buckets
-            for bucket in stage
-            for parameter in bucket.parameters
-            if overlap
-        ]
+        self._in_flight: dict[Bucket, tuple[PendingWork, torch.Tensor]] = {}
 
     def group(self, ranks: tuple[int, ...]) -> Group:
         """Returns the group of two or more ranks."""
         return self._groups[ranks]
 
-    def involves(self, stage: int) -> bool:
-        """Whether this rank takes part in an all-reduce of a stage."""
-        return bool(self._buckets[stage])
+    def start(self, bucket: Bucket) -> None:
+        """Starts the all-reduce; a rank without a gradient contributes zeros.
 
-    def expect(self, stage: int) -> None:
-        """Prepares for the gradients of a stage's last backward in this update."""
-        self._open = list(self._buckets[stage])
+        Gradients need no further weight, because each rank's loss was scaled by its share of the batch.
+        """
+        if len(bucket.ranks) > 1:
+            gradients = _gradients(bucket)
+            flat = gradients[0] if len(gradients) == 1 else torch.cat([gradient.flatten() for gradient in gradients])
+            self._in_flight[bucket] = self._groups[bucket.ranks].all_reduce(flat, self._schedule(bucket)), flat
 
-    def start(self, stage: int) -> None:
-        """Starts the remaining all-reduces of a stage whose backward is done."""
-        self._open = []
-        for bucket in self._buckets[stage]:
-            if not bucket.started:
-                bucket.start()
+    def finish(self, bucket: Bucket) -> None:
+        """Waits for the all-reduce, and replaces the gradients by the sums."""
+        if bucket in self._in_flight:
+            work, flat = self._in_flight.pop(bucket)
+            work.wait()
+            gradients = _gradients(bucket)
+            if len(gradients) > 1:
+                parts = flat.split([gradient.numel() for gradient in gradients])
+                torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
 
-    def finish(self, stage: int) -> None:
-        """Waits for the stage's all-reduces."""
-        for bucket in self._buckets[stage]:
-            bucket.finish()
+    def patterns(self, buckets: Sequence[Bucket]) -> tuple[str, ...]:
+        """Returns the patterns of the schedules that sum some buckets; none where the library does."""
+        schedules = (self._schedule(bucket) for bucket in buckets if len(bucket.ranks) > 1)
+        return tuple(dict.fromkeys(schedule.pattern for schedule in schedules if schedule is not None))
+
+    def _schedule(self, bucket: Bucket) -> Schedule | None:
+        size = sum(parameter.nbytes for parameter in bucket.parameters)
+        return None if self._choose is None else self._choose(len(bucket.ranks), size)
+
+    def total(self, tensor: torch.Tensor) -> None:
+        """Replaces a tensor by its sum over all ranks."""
+        self._communicator.all_reduce(tensor).wait()
 
     def close(self) -> None:
         """Closes the groups."""
-        for hook in self._hooks:
-            hook.remove()
         for ranks in list(self._groups):
             self._groups.pop(ranks).close()
 
-    def _gradient_ready(self, parameter: torch.nn.Parameter) -> None:
-        """Counts a ready gradient, and starts complete buckets in their order, which is the same on all ranks."""
-        for bucket in self._open:
-            bucket.missing -= any(parameter is member for member in bucket.parameters)
-        while self._open and not self._open[0].missing:
-            self._open.pop(0).start()
+
+def _gradients(bucket: Bucket) -> list[torch.Tensor]:
+    for parameter in bucket.parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in bucket.parameters if parameter.grad is not None]
 
 
-def buckets(parameters: Sequence[torch.nn.Parameter], group: Group) -> list[Bucket]:
-    """Groups parameters, in the order of their layers, into buckets of one dtype; the last layer's comes first."""
+def make_buckets(
+    shared: Sequence[Mapping[tuple[int, ...], Sequence[torch.nn.Parameter]]], rank: int, *, fused: bool = False
+) -> list[Bucket]:
+    """Groups the parameters of a rank into buckets, in the order in which backward completes them.
+
+    Args:
+        shared: per part, by the ranks that compute with them, the parameters whose gradients are complete once its
+            backward is done, in the order of their layers.
+        rank: the rank; it gets the buckets of the sets of ranks to which it belongs.
+        fused: whether all gradients of a part, a set of ranks and a type are one bucket, whatever its size.
+    """
+    return [
+        bucket
+        for part in reversed(range(len(shared)))
+        for ranks, parameters in shared[part].items()
+        if rank in ranks
+        for bucket in _buckets(parameters, part, ranks, fused=fused)
+    ]
+
+
+def _buckets(
+    parameters: Sequence[torch.nn.Parameter], part: int, ranks: tuple[int, ...], *, fused: bool
+) -> list[Bucket]:
+    """Groups parameters of the same ranks into buckets of one dtype; the last layer's comes first."""
     backward = list(reversed(parameters))
     found: list[list[int]] = []
     for dtype in dict.fromkeys(parameter.dtype for parameter in backward):
         places = [place for place, parameter in enumerate(backward) if parameter.dtype == dtype]
         sizes = [backward[place].numel() * dtype.itemsize for place in places]
-        found += [[places[position] for position in bucket] for bucket in group_into_buckets(sizes)]
+        positions = [list(range(len(places)))] if fused else group_into_buckets(sizes)
+        found += [[places[position] for position in bucket] for bucket in positions]
     # In the order in which they are complete.
-    return [Bucket([backward[place] for place in bucket], group) for bucket in sorted(found, key=max)]
+    return [Bucket(tuple(backward[place] for place in bucket), part, ranks) for bucket in sorted(found, key=max)]

@@ -1,4 +1,4 @@
-"""Combines the measurements of all ranks into a timeline, times per stage and the governors' results.
+"""Combines the measurements of all ranks into the spans of an iteration, times per stage and the governors' results.
 
 A rank that waits for another one spends the wait inside its own transfer. All ranks of one machine share
 one clock, so a transfer's span is cut where the last participant entered it: before that the rank was
@@ -8,9 +8,10 @@ idle, and the background may run.
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from deeppool.base.sharing import Sharing
-from deeppool.base.timeline import Span, SpanKind, Timeline
+from deeppool.base.timeline import SpanKind
 from deeppool.execution.stages import Stage
 from deeppool.planning.plan import Plan
 from deeppool.processes.managed_process import Message
@@ -40,20 +41,36 @@ def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan
     return cut
 
 
-def timeline(plan: Plan, answers: Sequence[Message], iteration: int, background: Sequence[Span] = ()) -> Timeline:
-    """Returns one measured iteration, from the start of its first span; ``background`` is on the ranks' clock."""
-    spans = iteration_spans(answers, iteration)
-    # An emulated rank may have nothing to compute.
-    origin = min((start for *_, start, _ in spans), default=0.0)
-    end = max((end for *_, end in spans), default=0.0)
-    foreground = [Span(rank, kind, name, start - origin, stop - origin) for rank, kind, _, name, start, stop in spans]
-    collocated = [
-        Span(x.gpu, x.kind, x.name, max(x.start, origin) - origin, min(x.end, end) - origin)
-        for x in background
-        if x.start < end and x.end > origin
-    ]
-    ordered = sorted([*foreground, *collocated], key=lambda span: (span.gpu, span.start))
-    return Timeline(f"{plan.model}, measured", "measured", plan.gpus, tuple(ordered))
+def update_times(answers: Sequence[Message], *, ranks_wait: bool) -> list[float]:
+    """Returns the seconds of each update: of its slowest rank, or until the first rank has it if ranks do not wait."""
+    by_rank = [answer["times"] for answer in answers]
+    if ranks_wait:
+        return [max(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
+    ends = [min(of_ranks) for of_ranks in zip(*(accumulate(times) for times in by_rank), strict=True)]
+    return [end - before for before, end in pairwise([0.0, *ends])]
+
+
+def computing_seconds(answers: Sequence[Message]) -> list[list[float | None]]:
+    """Returns, by rank, how long it computed in each iteration before its collectives; None: it left it out.
+
+    That is from the end of its last work of the iteration before to the end of the last backward, without transfers:
+    reading samples, and whatever else keeps a rank from computing, counts.
+    """
+    found = []
+    for answer in answers:
+        seconds: list[float | None] = []
+        before = answer["started"]
+        for spans, computed in zip(answer["spans"], answer["computed"], strict=True):
+            ended = max((end for kind, _, _, _, end in spans if kind == "backward"), default=None)
+            waited = sum(
+                end - start
+                for kind, _, _, start, end in spans
+                if kind in ("reshard", "sync") and ended is not None and end <= ended
+            )
+            seconds.append(None if ended is None or not computed else max(0.0, ended - before - waited))
+            before = max((end for *_, end in spans), default=before)
+        found.append(seconds)
+    return found
 
 
 def stage_times(

@@ -1,8 +1,9 @@
 """One rank of a run: its model, its communicator and its trainer, and the commands that it executes."""
 
+import itertools
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import torch
 
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
+from deeppool.base.timeline import COMPUTING
+from deeppool.costs.communication import Network
 from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.device.cuda import all_hardware_queues
@@ -20,14 +23,18 @@ from deeppool.execution.communicator import Communicator, join_process_group
 from deeppool.execution.emulated_rank import emulate_other_ranks
 from deeppool.execution.failure_report import RENDEZVOUS
 from deeppool.execution.foreground_control import ForegroundControl
+from deeppool.execution.gradient_sync import ScheduleChoice
+from deeppool.execution.load_imbalance import load_delay
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import stages_of
-from deeppool.execution.trainer import Trainer, Watcher
+from deeppool.execution.sync_method import load_method
+from deeppool.execution.trainer import RawSpan, Trainer
 from deeppool.execution.training_task import TrainingTask, place_sockets_in, synthetic_task, user_task
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Activity, Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.telemetry.run_delay import RunDelayMeter
 from deeppool.training.training_job import load_job
 
 SPAN_DESCRIPTIONS = {
@@ -69,6 +76,8 @@ class Rank:
             pin_to_core(setup["core"])
         self.torch_device = device.torch_device(setup["index"])
         device.arithmetic(plan.precision)  # refused before the model is captured
+        self._gradient_sync = load_method(folder)
+        self._delay = load_delay(folder, self.rank, lambda: self.updates)
         self._task = _load_task(setup, folder, plan, self.torch_device)
         self.communicator: Communicator
         if setup["emulated"]:
@@ -80,20 +89,24 @@ class Rank:
             )
         self.trainer = self._make_trainer(plan)
         self.foreground_control = self._make_foreground_control()
-        self.watcher: Watcher | None = None
-        """Watcher of the trainer in iterations without foreground control."""
-        self.device_seconds: Callable[[], float] = time.process_time
-        """Returns the seconds for which this rank has used its core or GPU."""
+        # Now: the threads of the transfers have started, and those of a background in this process have not.
+        self._run_delay = RunDelayMeter()
+        self.core_seconds: Callable[[], float] = time.process_time
+        """Returns the seconds for which this rank has used its core, where it computes on one."""
         heartbeat.probe = self.activity
 
     @property
-    def order(self) -> str | None:
+    def ready(self) -> dict[str, Any]:
         """Hash of the order of the samples; None where the data is synthetic."""
-        return self._task.order
+        return {"order": self._task.order}
 
     def activity(self) -> Activity | None:
-        """Returns the span that the trainer is in; None outside an update."""
-        current = self.trainer.doing
+        """Returns the span that the trainer is in; None outside an update.
+
+        Where the device is behind its host, it is the span that the device has not passed: whatever the host does then,
+        or waits in, a rank whose device waits for others does not hang by itself.
+        """
+        current = self.trainer.unfinished() or self.trainer.doing
         if current is None:
             return None
         kind, stage, since = current
@@ -101,16 +114,23 @@ class Rank:
         return Activity(what, since, waits=kind in ("reshard", "sync"))
 
     def _make_trainer(self, plan: Plan) -> Trainer:
+        network, method = Network(plan.cluster, plan.network_model), self._gradient_sync
+        choose: ScheduleChoice | None = network.all_reduce_schedule if network.performs_schedules else None
         # A graph repeats the arithmetic that it was captured with.
         with self.device.unbound(), self.device.arithmetic(plan.precision), self.stream.current():
-            return Trainer(
+            trainer = Trainer(
                 self._task.captured,
                 stages_of(plan),
                 self.communicator,
                 self._task.training,
                 plan.precision,
                 overlap_sync=plan.overlap_sync,
+                choose_schedule=choose if method is None else method.choose_schedule(network),
+                divide_stages=method is not None and method.divides_stages,
+                make_driver=None if method is None else lambda trainer: method.driver(trainer, network),
             )
+        trainer.step.before_compute = self._delay
+        return trainer
 
     def _make_foreground_control(self) -> ForegroundControl | None:
         """Returns None where no background shares this rank's device."""
@@ -118,20 +138,21 @@ class Rank:
         if setup["sharing"] is None:
             return None
         sharing, folder = Sharing(**setup["sharing"]), Path(setup["shared_pages"] or setup["folder"])
-        if sharing.share is not None and self.device.kind == "cpu":
+        if sharing.share is not None and not self.device.asynchronous:
             join_foreground(folder.name, setup["position"])
         return ForegroundControl(sharing, folder, setup["position"], self.communicator, self.torch_device)
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains and measures a number of updates; all ranks start together."""
-        times, losses, spans, bounds = [], [], [], []
+        times, losses, recorded, bounds, delays, computed = [], [], [], [], [], []
         # Added to times of this node's clock, so that all answers are on the launcher's.
         offset = message.get("clock", 0.0)
         control = self.foreground_control if message["collocated"] else None
-        self.trainer.watcher = self.watcher
         self.communicator.barrier()
-        used, started = self.device_seconds(), time.perf_counter()
-        ended = started
+        self.trainer.clock.calibrate()
+        used, started = self.core_seconds(), time.perf_counter()
+        ended, marks = started, [self.trainer.clock.now()]
+        self._run_delay.lap()
         for _ in range(message["steps"]):
             before = ended
             if control is not None:
@@ -144,11 +165,23 @@ class Rank:
             self.updates += 1
             ended = time.perf_counter()
             times.append(ended - before)
+            marks.append(self.trainer.clock.now())
+            delays.append(self._run_delay.lap())
             if control is not None:
-                control.end(times[-1], self.trainer.spans)
-            spans.append([(*what, start + offset, end + offset) for *what, start, end in self.trainer.spans])
+                control.end(times[-1], () if control.has_device_times else self.trainer.spans)
+            recorded.append(self.trainer.recorded)
+            computed.append(self.trainer.computed)
             if self.rank == 0 or message["report_all"]:
                 self._report_update(commands, control, losses[-1], times[-1], scale)
+        # Checkpoints, evaluations and other plans follow a command, and find all updates complete.
+        self.trainer.drain()
+        self.device.synchronize_stream()
+        ended, cores = time.perf_counter(), self.core_seconds() - used
+        if self.device.asynchronous:
+            # The host is ahead of the device, by less in the first iteration and by nothing in the last.
+            reached = list(map(self.trainer.clock.seconds, marks))
+            times = [end - start for start, end in itertools.pairwise(reached)]
+        spans = [self.trainer.timed(iteration) for iteration in recorded]
         if control is not None:
             control.pause(self.trainer)
         elif self.foreground_control is not None and message["awake"]:
@@ -158,9 +191,15 @@ class Rank:
             "losses": losses,
             "started": started + offset,
             "wall": ended - started,
-            "cpu": self.device_seconds() - used,
-            "spans": spans,
+            # CPU time does not measure work on a GPU: the host sleeps or polls while it waits.
+            "busy": sum(map(_computing, spans)) if self.device.asynchronous else cores,
+            "spans": [
+                [(*what, start + offset, end + offset) for *what, start, end in iteration] for iteration in spans
+            ],
+            "computed": computed,
             "bounds": bounds,
+            "run_delays": delays,
+            "transfers": None if self.trainer.transfers is None else serialization.to_json(self.trainer.transfers),
             "governor": None if control is None else control.results(self.trainer.stages),
         }
 
@@ -180,7 +219,15 @@ class Rank:
         # Below 1 it is no overflow that a smaller scale could cure.
         skipped = 1 <= self.trainer.update.scale.factor < scale
         commands.answer(
-            "step", rank=self.rank, step=self.updates, loss=loss, seconds=seconds, skipped=skipped, **fields
+            "step",
+            rank=self.rank,
+            step=self.updates,
+            loss=loss,
+            computed_share=self.trainer.computed_share,
+            computed=self.trainer.computed,
+            seconds=seconds,
+            skipped=skipped,
+            **fields,
         )
 
     def save(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
@@ -207,6 +254,8 @@ class Rank:
         """Replaces the plan, and restores the state from a checkpoint."""
         self.trainer.close()
         self.trainer = self._make_trainer(serialization.from_json(message["plan"], Plan, "the plan to change to"))
+        self._run_delay.close()
+        self._run_delay = RunDelayMeter()
         if self.foreground_control is not None:
             self.foreground_control.reset()
         load(self.trainer, Path(message["folder"]))
@@ -224,8 +273,11 @@ class Rank:
         }
 
     def _batch(self, samples: range) -> tuple[torch.Tensor, ...]:
-        tensors = self._task.samples(self.trainer.iterations, samples)
-        return tuple(tensor.to(self.torch_device) for tensor in tensors)
+        return self._task.samples(self.trainer.step.iterations, samples)
+
+
+def _computing(spans: Sequence[RawSpan]) -> float:
+    return sum(end - start for kind, *_, start, end in spans if kind in COMPUTING)
 
 
 def _load_task(setup: Message, folder: Path, plan: Plan, device: torch.device) -> TrainingTask:

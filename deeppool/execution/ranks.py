@@ -9,7 +9,10 @@ from typing import Any
 
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
+from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.errors import DocumentError, RunError
+from deeppool.execution.load_imbalance import save_delays
+from deeppool.execution.sync_method import GradientSyncMethod, save_method
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher
@@ -53,6 +56,8 @@ class Ranks:
         sharing: Sharing | None = None,
         shared_pages: Path | None = None,
         emulate: int | None = None,
+        gradient_sync: GradientSyncMethod | None = None,
+        load_imbalance: Delays | None = None,
         program: str = "deeppool.execution.worker",
     ) -> None:
         """Starts a process per rank of the plan; :meth:`wait_until_ready` waits for them.
@@ -66,6 +71,8 @@ class Ranks:
             shared_pages: folder of the pages that ranks share with the background, if not the folder of the run: a
                 background that outlives a rank finds the next one there.
             emulate: the only rank to run, with all others emulated; None: all ranks run.
+            gradient_sync: how ranks sum their gradients; None: as the plan says.
+            load_imbalance: delays of the ranks before they compute; None: none.
             program: module that each rank's process runs.
 
         Raises:
@@ -82,6 +89,10 @@ class Ranks:
         job_setup: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         if isinstance(job, TrainingJob):
             save_job(job, folder)
+        if gradient_sync is not None:
+            save_method(gradient_sync, folder)
+        if load_imbalance is not None:
+            save_delays(load_imbalance, folder)
         job_setup["sharing"] = None if sharing is None else asdict(sharing)
         job_setup["shared_pages"] = None if shared_pages is None else str(shared_pages)
         launcher.distribute_files(folder)
@@ -172,7 +183,7 @@ class Ranks:
         """
         probe = folder / f".shared-folder-check-{secrets.token_hex(8)}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe.touch()
         except OSError as error:
             raise DocumentError(f"cannot write {folder}: {error.strerror} (choose another folder)") from error

@@ -1,9 +1,9 @@
 """One rank's share of every iteration of a plan.
 
-    forward    for each stage: await its inputs, run it on detached inputs, send what others read (reshard)
-    backward   for each stage in reverse: await its outputs' gradients, run its backward, send the inputs'
-               gradients back (reshard), sum the gradients of its parameters over its ranks
-    update     the optimizer, on the parameters that this rank computes with (see update)
+    compute    forward, for each stage: await its inputs, run it on detached inputs, send what others read (reshard);
+               backward, in reverse: await its outputs' gradients, run it, send the inputs' gradients back (reshard)
+    sync       sum the gradients of each bucket over its ranks, beside the backward pass or after each stage
+    update     the optimizer, on the parameters that this rank computes with
 
 Several global batches may go into one update: gradients then add up on each rank, and are summed over the ranks
 in the last one.
@@ -13,33 +13,38 @@ transfer in the same order, whatever order autograd would choose. A rank outside
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import fx
 
 from deeppool.base.timeline import SpanKind
+from deeppool.device.find import device_of
 from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.communicator import Communicator
-from deeppool.execution.cuda_graphs import stage_forwards
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
-from deeppool.execution.gradient_sync import GradientSync, SharedParameters
-from deeppool.execution.stages import Stage
-from deeppool.execution.update import Update
+from deeppool.execution.gradient_sync import GradientSync, ScheduleChoice, make_buckets
+from deeppool.execution.span_clock import SpanClock
+from deeppool.execution.stages import Stage, divided
+from deeppool.execution.sync_driver import SyncDriver
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment, extract
-from deeppool.training.dropout import DropoutSeed, replace_dropout
-from deeppool.training.precision import autocast, boundary_types
+from deeppool.records.transfer_plan import TransferPlan
+from deeppool.training.bucket import Bucket
+from deeppool.training.step import Batch, Part, TrainingStep
 from deeppool.training.training_job import Training
+from deeppool.training.update import Update
 
-Batch = Callable[[range], tuple[torch.Tensor, ...]]
-"""Function that returns each input, and the targets, of a range of samples of the current global batch."""
 RawSpan = tuple[SpanKind, int, str, float, float]
 """Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
+RecordedSpan = tuple[SpanKind, int, str, Any, Any, float]
+"""As :data:`RawSpan`, with marks of a :class:`SpanClock`, and when the last rank had started it."""
+SCHEDULED = ("forward", "backward")
+"""Spans whose start an emulated rank awaits."""
 
 
 class Watcher(Protocol):
@@ -53,7 +58,7 @@ class Watcher(Protocol):
 
 
 class Trainer:
-    """Runs iterations; owns the groups of ranks and the optimizer of one rank."""
+    """Runs the iterations of one rank; owns its groups of ranks, and its training step."""
 
     def __init__(
         self,
@@ -64,6 +69,10 @@ class Trainer:
         precision: Precision = "fp32",
         *,
         overlap_sync: bool = False,
+        fuse_gradients: bool = False,
+        choose_schedule: ScheduleChoice | None = None,
+        divide_stages: bool = False,
+        make_driver: Callable[["Trainer"], SyncDriver] | None = None,
     ) -> None:
         """Creates groups and optimizer; every rank calls it, in the same order with other users of its communicator.
 
@@ -74,41 +83,66 @@ class Trainer:
             training: the rule.
             precision: precision of products and convolutions.
             overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
+            fuse_gradients: whether all gradients of a stage and its ranks are summed together, whatever their size.
+            choose_schedule: chooses the schedule of each all-reduce; None: the library's own.
+            divide_stages: whether each layer with parameters is a part of the step, announced by itself, or each stage.
+            make_driver: makes the driver of the iterations; None: gradients are summed in the iteration that made them.
         """
         self.stages = stages
-        self._communicator = communicator
+        self.parts: Sequence[Stage] = stages
+        """What runs at once: the stages, or their divisions."""
+        self._stage_of: Sequence[int] = range(len(stages))
+        if divide_stages:
+            self.parts, self._stage_of = divided(captured, stages)
+        self.communicator = communicator
         self.rank = rank = communicator.rank
         self.ranks = communicator.ranks
         self.precision = precision
-        self.iterations = 0
-        """Global batches that were trained on."""
-        self.spans: list[RawSpan] = []
+        self.recorded: list[RecordedSpan] = []
+        """Spans of the last iteration."""
+        self.computed = True
+        """Whether this rank computed in the last iteration; a driver may leave one out."""
         self.doing: tuple[str, int, float] | None = None
         """Kind of work, stage, and start as in a span; for another thread to read."""
+        self._launched: deque[tuple[str, int, float, Any]] = deque()
+        """Kind, stage, launch time and end of the spans that the device, as far as is known, has not passed."""
         self.watcher: Watcher | None = None
-        self.segments = [extract(captured, stage.layers) for stage in stages]
-        self._types = boundary_types(captured, self.segments, precision)
-        self._routes = Routes(stages, self.segments)
-        placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
-        self._data = {node: position for position, node in enumerate(placeholders)}
-        parameters = dict(captured.program.named_parameters())
-        self._device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
-        self._exchange = Exchange(communicator, self._device)
+        self._overlap = overlap_sync
+        self.parameters = parameters = dict(captured.program.named_parameters())
+        place = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
+        device = device_of(place)
+        self.device, self.clock = device, SpanClock(device)
+        segments = [extract(captured, part.layers) for part in self.parts]
         self._owners = _owners(captured, stages)
+        self.synchronises_batch_norm = training.synchronise_batch_norm
+        """Whether forwards wait for other ranks."""
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
-        shared = _shared(captured, stages, self._owners)
-        self._sync = GradientSync(communicator, [*self._owners.values(), *together], shared, overlap=overlap_sync)
-        self._draw = DropoutSeed(training.seed)
-        for segment, stage in zip(self.segments, stages, strict=True):
-            replace_dropout(segment, self._draw)
-            if training.synchronise_batch_norm and len(stage.layout.gpus) > 1 and rank in stage.layout.gpus:
-                synchronise_batch_norm(segment, self._sync.group(stage.layout.gpus))
-        shards = [len(stage.layout.shard(rank)) for stage in stages]
-        self._forwards = stage_forwards(
-            self.segments, shards, self._types, self._device, precision, accumulation=training.accumulation
+        self._sync = GradientSync(communicator, [*self._owners.values(), *together], choose_schedule)
+        self.shared = _shared(captured, self.parts, self._owners)
+        """Per part, by the ranks that sum them, the parameters whose gradients its backward completes."""
+        routes, exchange = Routes(self.parts, segments), Exchange(communicator, place)
+        self.step = TrainingStep(
+            captured,
+            [self._part(part, segment, training) for part, segment in zip(self.parts, segments, strict=True)],
+            training,
+            device,
+            precision,
+            buckets=make_buckets(self.shared, rank, fused=fuse_gradients),
+            counted=[parameters[name] for name, ranks in self._owners.items() if ranks[0] == rank],
+            announces_early=overlap_sync and not divide_stages,
+            flow=lambda: Flow(routes, exchange, self.step.types, self.span),
+            gradient_sum=self._sync,
+            monitor=self,
         )
         names = dict(captured.source.named_parameters()) | dict(captured.source.named_buffers())
-        owners = self._owners | _buffer_owners(self.segments, stages, set(names) - set(self._owners))
+        buffer_owners = _buffer_owners(segments, self.parts, set(names) - set(self._owners))
+        owners = self._owners | buffer_owners
+        self.buffers = [
+            names[name]
+            for name, ranks in buffer_owners.items()
+            if rank in ranks and names[name].is_floating_point() and not names[name].requires_grad
+        ]
+        """Statistics, and other numbers that this rank computes with and that no optimizer updates."""
         self.state_dict_names = _state_dict_names(captured, names)
         """Each name of the model's ``state_dict``, with the name in ``state``: a tied parameter has several."""
         self.state = {name: names[name] for name, ranks in owners.items() if rank in ranks}
@@ -119,140 +153,128 @@ class Trainer:
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
             self.first_owned += rest
-        self.update = Update(parameters, self._owners, communicator, training, self._device, scaled=precision == "fp16")
+        self._driver = None if make_driver is None else make_driver(self)
+
+    @property
+    def update(self) -> Update:
+        """Optimizer, learning-rate schedule and loss scale of this rank."""
+        return self.step.rule
 
     def iterate(self, batches: Sequence[Batch]) -> float:
-        """Runs the forwards and backwards of one update, and the update.
+        """Runs one update on some global batches; returns this rank's part of their mean loss.
 
-        Returns this rank's part of the mean loss over the global batches.
+        A driver may leave some of the update for the next iteration, or for :meth:`drain`.
         """
-        self.spans = []
-        self._communicator.begin()
-        loss = self.gradients(batches)
-        # Nothing keeps a rank without layers in step: a span of it would lie before the iteration of the others.
-        if self.update.optimizer is not None:
-            with self._span("update", len(self.stages) - 1, "update"):
-                self.update.step()
+        self.recorded = []
+        self.communicator.begin()
+        if self._driver is not None:
+            loss = self._driver.iterate(batches)
         else:
-            self.update.step()
-        self._communicator.end()
+            loss = self.gradients(batches)
+            self.step.update()
+        self.communicator.end()
         return loss
 
-    def close(self) -> None:
-        """Closes the groups; every rank calls it, in the same order with other users of its communicator."""
-        self._sync.close()
+    def drain(self) -> None:
+        """Completes the updates of all iterations; before it, parameters may be those of an earlier one."""
+        if self._driver is not None:
+            self._driver.drain()
+
+    @property
+    def transfers(self) -> TransferPlan | None:
+        """Plan of the transfers, where a driver has made one."""
+        return None if self._driver is None else self._driver.transfers
 
     def gradients(self, batches: Sequence[Batch]) -> float:
-        """Runs the forwards and backwards of one update; returns as :meth:`iterate` does.
+        """Runs forward, backward and all-reduces of one update; returns as :meth:`iterate` does.
 
         Leaves the mean gradients over all samples, times the loss's scale, on the parameters that this rank owns.
         """
-        loss = 0.0
-        for number, batch in enumerate(batches):
-            self._weight = self.update.scale.factor / len(batches)
-            self._draw.iteration = self.iterations
-            loss += self._forward_and_backward(batch, last=number == len(batches) - 1) / len(batches)
-            self.iterations += 1
-        return loss
+        self.step.compute(batches, self.step.start_sync if self._overlap else self._sync_in_turn)
+        self.step.finish_sync()
+        return self.step.loss()
 
-    def _forward_and_backward(self, batch: Batch, *, last: bool) -> float:
-        flow = Flow(self._routes, self._exchange, self._types, self._span)
-        kept: dict[int, tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]] = {}
-        loss = 0.0
-        for index, (stage, segment) in enumerate(zip(self.stages, self.segments, strict=True)):
-            shard = stage.layout.shard(self.rank)
-            if len(shard):
-                inputs = self._inputs(index, flow, batch)
-                self._draw.samples = shard
-                self._communicator.await_scheduled_start("forward", index)
-                with self._span("forward", index, stage.name), autocast(self._device.type, self.precision):
-                    outputs = self._forwards[index](*inputs)
-                kept[index] = (inputs, outputs)
-                if index == len(self.stages) - 1:
-                    loss = float(outputs[-1].detach()) * len(shard) / stage.layout.batch
-                flow.send_forward(index, {n: x.detach() for n, x in zip(segment.outputs, outputs, strict=True)})
-            else:
-                flow.send_forward(index, {})
-        self._backward(kept, flow, last=last)
-        self._exchange.finish()
-        return loss
+    def sync_state(self) -> dict[str, Any]:
+        """Returns what the driver adds to a checkpoint; all ranks call it."""
+        return {} if self._driver is None else self._driver.state()
 
-    def _inputs(self, index: int, flow: Flow, batch: Batch) -> list[torch.Tensor]:
-        """Returns the inputs of a stage that this rank runs, as leaves of autograd."""
-        found = flow.inputs(index)
-        nodes = self.segments[index].inputs
-        if len(found) < len(nodes):
-            self.doing = ("data", index, time.perf_counter())
-            data = batch(self.stages[index].layout.shard(self.rank))
-            found |= {node: data[self._data[node]] for node in nodes if node.op == "placeholder"}
-        return [
-            found[node].detach().requires_grad_(found[node].is_floating_point() and node.op != "placeholder")
-            for node in nodes
-        ]
+    def restore_sync(self, states: Sequence[dict[str, Any]]) -> None:
+        """Restores what :meth:`sync_state` returned on each rank of an earlier run."""
+        if self._driver is not None:
+            self._driver.restore(states)
 
-    def _backward(
-        self, kept: dict[int, tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]], flow: Flow, *, last: bool
-    ) -> None:
-        for index in reversed(range(len(self.stages))):
-            if last:
-                self._sync.expect(index)
-            gradients: dict[fx.Node, torch.Tensor] = {}
-            if index in kept:
-                inputs, outputs = kept.pop(index)
-                arrived = flow.gradients(index)
-                self._communicator.await_scheduled_start("backward", index)
-                with self._span("backward", index, self.stages[index].name):
-                    self._run_backward(index, outputs, arrived)
-                gradients = {
-                    node: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-                    for node, leaf in zip(self.segments[index].inputs, inputs, strict=True)
-                }
-            if last and self._sync.overlap:
-                self._sync.start(index)
-            flow.send_backward(index, gradients)
-            if last and not self._sync.overlap:
-                self._finish_sync(index)
-        if last and self._sync.overlap:
-            for index in reversed(range(len(self.stages))):
-                self._finish_sync(index)
+    @property
+    def computed_share(self) -> float:
+        """This rank's share of the samples whose loss it computed in the last iteration."""
+        return len(self.parts[-1].layout.shard(self.rank)) / self.parts[-1].layout.batch if self.computed else 0.0
 
-    def _finish_sync(self, index: int) -> None:
-        if self._sync.involves(index):
-            with self._span("sync", index, self.stages[index].name):
-                self._sync.start(index)
-                self._sync.finish(index)
-
-    def _run_backward(
-        self, index: int, outputs: tuple[torch.Tensor, ...], gradients: dict[fx.Node, torch.Tensor]
-    ) -> None:
-        roots, seeds = [], []
-        for node, output in zip(self.segments[index].outputs, outputs, strict=True):
-            if not output.requires_grad:
-                continue
-            if index == len(self.stages) - 1 and output is outputs[-1]:
-                layout = self.stages[index].layout
-                # The shard's mean loss counts for its share of the global batch: uneven shards need no other weight.
-                seed = torch.full_like(output, self._weight * len(layout.shard(self.rank)) / layout.batch)
-            else:
-                seed = gradients[node] if node in gradients else torch.zeros_like(output)
-            roots.append(output)
-            seeds.append(seed)
-        if roots:
-            torch.autograd.backward(roots, seeds)
+    def close(self) -> None:
+        """Closes the groups; every rank calls it, in the same order with other users of its communicator."""
+        if self._driver is not None:
+            self._driver.close()
+        self.step.close()
+        self._sync.close()
 
     @contextmanager
-    def _span(self, kind: SpanKind, stage: int, name: str) -> Iterator[None]:
+    def span(self, kind: SpanKind, part: int, name: str) -> Iterator[None]:
+        """Encloses some work of an iteration in a part, and records it under the part's stage."""
+        stage = self._stage_of[part]
+        if kind in SCHEDULED:
+            self.communicator.await_scheduled_start(kind, stage)
         if self.watcher is not None:
             self.watcher.begin(kind, stage)
-        self._communicator.enter(kind, stage)
-        started = time.perf_counter()
-        self.doing = (kind, stage, started)
+        self.communicator.enter(kind, stage)
+        started = self.clock.now()
+        self.doing = (kind, stage, time.perf_counter())
         yield
-        met = self._communicator.leave(kind, stage)
-        self.doing = None
-        self.spans.append((kind, stage, name, max(started, met), time.perf_counter()))
+        met = self.communicator.leave(kind, stage)
+        self.doing, ended = None, self.clock.now()
+        self.recorded.append((kind, stage, name, started, ended, met))
+        if self.device.asynchronous:
+            self._launched.append((kind, stage, time.perf_counter(), ended))
         if self.watcher is not None:
             self.watcher.end()
+
+    def unfinished(self) -> tuple[str, int, float] | None:
+        """Returns kind, stage and launch time of the first span that the device has not passed; for another thread.
+
+        On a device that computes at once there is none.
+        """
+        while self._launched:
+            kind, stage, launched, end = self._launched[0]
+            if not self.device.passed(end):
+                return kind, stage, launched
+            self._launched.popleft()
+        return None
+
+    def timed(self, recorded: Sequence[RecordedSpan]) -> list[RawSpan]:
+        """Returns spans with their times on the host's clock; waits until the device has computed them."""
+        self.device.synchronize_stream()
+        return [
+            (kind, stage, name, max(self.clock.seconds(started), met), self.clock.seconds(ended))
+            for kind, stage, name, started, ended, met in recorded
+        ]
+
+    @property
+    def spans(self) -> list[RawSpan]:
+        """Spans of the last iteration; waits until the device has computed them."""
+        return self.timed(self.recorded)
+
+    def reading(self, part: int) -> None:
+        """Marks the start of reading samples, for another thread to see."""
+        self.doing = ("data", self._stage_of[part], time.perf_counter())
+
+    def _sync_in_turn(self, bucket: Bucket) -> None:
+        """Waits for the all-reduces of a stage, once its last bucket is announced."""
+        stage = self.step.buckets_of(bucket.part)
+        if bucket is stage[-1]:
+            self.step.finish_sync(*stage)
+
+    def _part(self, stage: Stage, segment: Segment, training: Training) -> Part:
+        waits = training.synchronise_batch_norm and len(stage.layout.gpus) > 1
+        if waits and self.rank in stage.layout.gpus:
+            synchronise_batch_norm(segment, self._sync.group(stage.layout.gpus))
+        return Part(stage.name, segment, stage.layout.shard(self.rank), stage.layout.batch, replayable=not waits)
 
 
 def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
@@ -284,7 +306,7 @@ def _state_dict_names(captured: CapturedModel, names: dict[str, torch.Tensor]) -
 
 def _shared(
     captured: CapturedModel, stages: Sequence[Stage], owners: dict[str, tuple[int, ...]]
-) -> list[list[SharedParameters]]:
+) -> list[dict[tuple[int, ...], list[torch.nn.Parameter]]]:
     """Groups by ranks, per stage, the parameters whose gradients are complete once its backward is done."""
     parameters = dict(captured.program.named_parameters())
     first: dict[str, int] = {}
@@ -295,4 +317,4 @@ def _shared(
     groups: list[dict[tuple[int, ...], list[torch.nn.Parameter]]] = [{} for _ in stages]
     for name, index in first.items():
         groups[index].setdefault(owners[name], []).append(parameters[name])
-    return [[(members, ranks) for ranks, members in stage.items()] for stage in groups]
+    return groups

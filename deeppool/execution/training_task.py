@@ -13,6 +13,7 @@ import torch
 from deeppool.errors import RunError
 from deeppool.graph.capture.appended_loss import Loss
 from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.capture.placement import place_model
 from deeppool.graph.inputs import Dtypes, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.models.workloads import find_workload, load_model
@@ -59,7 +60,7 @@ def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | No
     dataset = job.dataset()
     reader = ShardReader(dataset, batch, job.seed, job.loader_workers, job.sampler)
     target = None if job.loss is None else example_target(dataset)
-    captured = _capture(module.to(place), inputs, plan, job.loss, target)
+    captured = _capture(module, place, inputs, plan, job.loss, target)
     reader.check = BatchCheck(captured, batch)
     return TrainingTask(captured, job, reader.shard, reader.order.digest())
 
@@ -79,7 +80,7 @@ def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | Non
     """
     module = load_model(job.model, job.seed, folder)
     inputs = plan.inputs if plan else _inputs(job.model, job.input_shape or None)
-    captured = _capture(module.to(place), inputs, plan)
+    captured = _capture(module, place, inputs, plan)
     task = SyntheticTask(captured, job.batch, job.seed)
 
     def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
@@ -106,6 +107,7 @@ def _inputs(model: "torch.nn.Module | str", shapes: Shapes | None, dtypes: Dtype
 
 def _capture(
     module: torch.nn.Module,
+    place: torch.device,
     inputs: tuple[Input, ...],
     plan: Plan | None,
     loss: Loss | None = None,
@@ -125,4 +127,4 @@ def _capture(
             f"model {plan.model} has changed since the plan was made, or its loss: the graph is "
             f"{captured.graph.fingerprint}, the plan's {plan.graph_fingerprint} (profile and plan it again)"
         )
-    return captured
+    return place_model(captured, place)

@@ -7,17 +7,43 @@ Answers: ``ready``; ``step`` after each update of rank 0, or of every rank on re
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 # Every rank captures its model; a fork server loads what that needs once for all of them.
 import torch._dynamo
 import torch._functorch.aot_autograd  # noqa: F401
 
+from deeppool.device.protocol import Stream
+from deeppool.execution.communicator import Communicator
 from deeppool.execution.failure_report import report_failure
 from deeppool.execution.rank import Command, Rank
 from deeppool.processes.heartbeat import Heartbeat
-from deeppool.processes.managed_process import CommandChannel
+from deeppool.processes.managed_process import CommandChannel, Message
 
 WAITING = "waiting for a command"
+
+
+class Served(Protocol):
+    """A rank whose commands are executed."""
+
+    @property
+    def stream(self) -> Stream:
+        """Stream on which its commands run."""
+
+    @property
+    def communicator(self) -> Communicator:
+        """Ends when its commands do."""
+
+    @property
+    def commands(self) -> Mapping[str, Command]:
+        """All commands by name."""
+
+    @property
+    def ready(self) -> Mapping[str, Any]:
+        """Fields of the answer that it is ready."""
+
+
+RankType = TypeVar("RankType", bound=Served)
 
 
 def main(extra_commands: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> None:
@@ -26,11 +52,24 @@ def main(extra_commands: Callable[[Rank], Mapping[str, Command]] = lambda rank: 
     Args:
         extra_commands: commands of a background job in this process.
     """
+    serve(Rank, extra_commands)
+
+
+def serve(
+    make: Callable[[Message, Heartbeat], RankType],
+    extra_commands: Callable[[RankType], Mapping[str, Command]] = lambda rank: {},
+) -> None:
+    """Makes a rank from the command ``setup``, and executes the launcher's commands until ``exit``.
+
+    Args:
+        make: makes the rank.
+        extra_commands: returns commands beside its own.
+    """
     commands = CommandChannel()
     heartbeat = Heartbeat(commands)
     try:
-        rank = Rank(commands.next(), heartbeat)
-        commands.answer("ready", order=rank.order)
+        rank = make(commands.next(), heartbeat)
+        commands.answer("ready", **rank.ready)
         known = {**rank.commands, **extra_commands(rank)}
         with rank.stream.current():
             heartbeat.enter(WAITING, waits=True)

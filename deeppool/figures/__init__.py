@@ -8,11 +8,14 @@
     figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               foreground iteration times alone and collocated, and background harvest
     figures.live(run.samples)              a run in progress: iteration times, bound, background throughput
+    figures.schedule(ring(4))              a collective's transfers from rank to rank, in rounds or priced on a cluster
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, with static partitions
     figures.interference(measured)         foreground throughput next to every kind of background, as heat maps
     figures.training(record)               loss and time of every update of a training
     figures.trade_off(simulations or runs) foreground slowdown against background harvest for ways of sharing a device
+    figures.crossover(record)              jobs that cross over: computing and transfers of every rank
+    figures.crossover_gain(comparisons)    its gain over other orders, by communication / computing
     figures.of(record)                     the default figure of any record
     figures.cluster(simulation)            a simulated cluster: jobs on GPUs over time, and throughput
     figures.strategies(comparison)         throughput and completion times of a workload under every strategy
@@ -24,6 +27,8 @@ arguments       checks of what figures are given
 graph_layout    positions of layers in a drawn graph
 timeline_rows   rows and panels of a timeline
 record_figure   the default figure of any record
+record_view     one record, or two compared, as a figure and a text
+record_page     records as an HTML page
 
 Every figure is a file of its name.
 """
@@ -31,6 +36,8 @@ Every figure is a file of its name.
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
+from deeppool.figures.crossover import crossover
+from deeppool.figures.crossover_gain import crossover_gain
 from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
@@ -38,6 +45,7 @@ from deeppool.figures.layers import layers
 from deeppool.figures.live import live
 from deeppool.figures.record_figure import of
 from deeppool.figures.scaling import scaling
+from deeppool.figures.schedule import schedule
 from deeppool.figures.strategies import strategies
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
@@ -50,6 +58,8 @@ __all__ = [
     "chrome_trace",
     "cluster",
     "collocation",
+    "crossover",
+    "crossover_gain",
     "frontier",
     "graph",
     "interference",
@@ -57,6 +67,7 @@ __all__ = [
     "live",
     "of",
     "scaling",
+    "schedule",
     "strategies",
     "throughput",
     "timeline",

@@ -1,5 +1,7 @@
 """Foreground slowdown and background harvest of a live run."""
 
+from collections.abc import Iterator
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -133,4 +135,16 @@ def _headings(run: RunRecord) -> list[str]:
 
 def _subtitle(run: RunRecord) -> str:
     granted = "" if run.background is None else f" ({escape(run.background.priority)})"
-    return f"<b>measured</b> with {escape(run.where)}, policy {run.policy}{granted}, {run.date[:10]}"
+    notes = "".join(f"<br>{note}" for note in _notes(run))
+    return f"<b>measured</b> with {escape(run.where)}, policy {run.policy}{granted}, {run.date[:10]}{notes}"
+
+
+def _notes(run: RunRecord) -> Iterator[str]:
+    """Yields the delay of the foreground's wake-ups and the cost saved, where there are."""
+    collocated, alone = run.foreground.wake_delay, run.foreground.alone.wake_delay
+    if run.background is not None and collocated is not None:
+        beside = f"p50 {format_seconds(collocated.p50)}, p99 {format_seconds(collocated.p99)}"
+        without = "" if alone is None else f" (alone {format_seconds(alone.p50)}, {format_seconds(alone.p99)})"
+        yield f"delay of the foreground's wake-ups: {beside}{without}"
+    if run.cost_saved is not None:
+        yield f"cost saved: {run.cost_saved.saved_per_gpu_hour:.3g} per GPU-hour at {run.cost_saved.gpu_price:g}"

@@ -7,16 +7,21 @@ from typing import Any
 import plotly.graph_objects as go
 
 from deeppool.base.timeline import Timeline
+from deeppool.collectives.schedule import Schedule
 from deeppool.errors import InvalidValueError
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.collocation import collocation
+from deeppool.figures.crossover import crossover
 from deeppool.figures.frontier import frontier
 from deeppool.figures.interference import interference
 from deeppool.figures.scaling import scaling
+from deeppool.figures.schedule import schedule
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
+from deeppool.interleaving.crossover.comparison_record import CrossoverComparison
+from deeppool.interleaving.crossover.record import CrossoverRecord
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.scaling_record import ScalingStudy
@@ -33,8 +38,8 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
     """Draws the default figure for the type of a record.
 
     Args:
-        record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference, or
-            timeline.
+        record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference,
+            timeline, schedule, or training or comparison of jobs that cross over.
         dark: whether the page is dark.
 
     Raises:
@@ -53,6 +58,8 @@ _FIGURES: dict[type | UnionType, Callable[..., go.Figure]] = {
     Frontier: frontier,
     Profile: batch_curves,
     ScalingStudy: scaling,
+    Schedule: schedule,
+    CrossoverRecord | CrossoverComparison: crossover,
     SharedCluster: throughput,
     Interference: interference,
     CollocatedSimulation: lambda found, *, dark: trade_off([found], dark=dark),

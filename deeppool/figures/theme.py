@@ -116,12 +116,12 @@ def theme_layout(
 
     Args:
         title: escaped already.
-        subtitle: escaped; contains the provenance.
+        subtitle: escaped; contains the provenance; lines are separated by ``<br>``.
         plot_height: pixels of all panels and what is between them.
         heading_height: pixels that the first panel's own heading needs above it.
         dark: whether the page is dark.
     """
-    legend = 66 if subtitle else 44
+    legend = 66 + 16 * subtitle.count("<br>") if subtitle else 44
     top = legend + 24 + heading_height + 6
     height = top + plot_height + _BOTTOM
     # Plotly expects fractions of the height instead of pixels from the top.

@@ -4,6 +4,7 @@ planner           dp.plan and dp.frontier: a profile, a cluster and a limit → 
 request           validation of a request, and the costs that its search reads
 assembly          the GPUs that a search chose → Plan
 plan              Plan, the record
+noise             keeps data parallelism where a plan gains less than the profile can tell
 goal              goals other than the least iteration time, and the background job that one of them counts
 layer_assignment  LayerAssignment and AlternativeCost, the records of one layer
 check             dp.check: times, limits and claim of a plan, without the search

@@ -11,7 +11,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.memory import MemoryUse, Optimizer
-from deeppool.planning.evaluate.schedule import Schedule, order_of, schedule, update_time
+from deeppool.planning.evaluate.schedule import IterationSchedule, order_of, schedule, update_time
 from deeppool.planning.goal import Goal, GoalBackground
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.report.explain import layers_text
@@ -142,7 +142,7 @@ class Plan:
         return decompose([layer.predecessors for layer in self.layers])
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> IterationSchedule:
         """Start times of one iteration."""
         return schedule(
             order_of(self.tree, self.gpu_sets),
@@ -196,6 +196,11 @@ class Plan:
                     f"{name} is {value:g}, the layers sum up to {bound} (make the plan again: was it edited?)"
                 )
 
+    @property
+    def baseline(self) -> str:
+        """Name of what the plan is compared with: PyTorch's DDP, unless nothing overlaps as in DeepPool's paper."""
+        return "DDP" if self.overlap_sync else "data parallelism"
+
     def explain(self) -> str:
         """Returns a table of the layers with the cost of the next smaller and next larger GPU count of each."""
         text = layers_text(str(self), self.layers, self.gpu_counts)
@@ -230,7 +235,7 @@ class Plan:
         text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "
             f"{format_seconds(self.iteration_time)} an iteration "
-            f"({self.speedup:.2f}x one GPU; data parallel {format_seconds(self.data_parallel_iteration_time)}), "
+            f"({self.speedup:.2f}x one GPU; {self.baseline} {format_seconds(self.data_parallel_iteration_time)}), "
             f"amplification {self.amplification:.2f}, {overlap}{self.optimality}"
         )
         if self.claim is not None:

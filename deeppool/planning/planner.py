@@ -13,10 +13,12 @@ from deeppool.planning.evaluate.baselines import data_parallel_time, data_parall
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground, background_job, check_goal
+from deeppool.planning.noise import without_noise
 from deeppool.planning.plan import GpuCounts, LimitScope, Plan, PublishedClaim, Search
 from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
 from deeppool.planning.search.as_run import search_as_run
-from deeppool.planning.search.frontier import Frontier, FrontierPoint, efficient_plans, search_within
+from deeppool.planning.search.efficient_plans import efficient_plans, search_within
+from deeppool.planning.search.frontier import Frontier, FrontierPoint
 from deeppool.planning.search.goal_query import search_for_goal
 from deeppool.planning.search.memory_constrained import search_memory_constrained
 from deeppool.planning.search.published import search_published
@@ -43,7 +45,8 @@ def plan(
     """Returns the fastest burst-parallel plan that keeps the amplification limit and fits into the GPUs' memory.
 
     Or, by ``goal``, the one with the fewest GPU-seconds or the highest cluster throughput of those as fast as data
-    parallelism.
+    parallelism. Where the gain over data parallelism is below the profile's noise, it is data parallelism
+    (:mod:`deeppool.planning.noise`).
 
     Args:
         profile: layer times; per-GPU batches between its sizes are interpolated.
@@ -143,6 +146,8 @@ def plan_from_costs(
         limit_scope=limit_scope,
         explained=explained,
     )
+    if goal == "fastest" and search == "exact" and costs.overlap:
+        made = without_noise(made, profile, costs, memory)
     return replace(made, search=search, claim=claim, goal=goal, background=background)
 
 

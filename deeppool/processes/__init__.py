@@ -10,6 +10,8 @@ hang_detector        finds the rank that no longer makes progress
 stop_detector        finds processes that a signal has stopped
 failure_attribution  finds the rank that failed first, and makes the error message
 shared_page          shared memory between a foreground rank and its background
+clock_offset         the offset between two machines' clocks
+meeting_point        where the ranks of several machines meet: a store, and the interface that leads to it
 wakeup_pipe          wakes a waiting background
 torchrun/            starts ranks through the processes of torchrun
 """

@@ -15,12 +15,14 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-MESSAGE_BYTES = 2**16
-"""Maximum size of one message in either direction."""
+REPORT_BYTES = 2**10
+"""Maximum size of the server's reports: two numbers."""
+STREAMS = 3
+"""Descriptors that may come before that of the request: standard input, output and error of a worker."""
 
 
 class ForkServer:
@@ -46,8 +48,8 @@ class ForkServer:
         return None
 
     def _handle_request(self) -> Callable[[], None] | None:
-        data, descriptors, *_ = socket.recv_fds(self.link, MESSAGE_BYTES, 3)
-        request = json.loads(data or b'{"drain": true}')
+        data, descriptors, *_ = socket.recv_fds(self.link, 1, STREAMS + 1)
+        request: dict[str, Any] = _read_request(descriptors.pop()) if data else {"drain": True}
         if "drain" in request:
             self.accepting = False
             self.selector.unregister(self.link)
@@ -98,6 +100,27 @@ class ForkServer:
         for number, descriptor in enumerate(standard):
             os.dup2(descriptor, number)
             os.close(descriptor)
+
+
+def send_request(link: socket.socket, streams: Sequence[int], request: Mapping[str, object]) -> None:
+    """Sends a request of any size, in a file in memory: a message of the socket has a maximum size.
+
+    Args:
+        link: socket of the client.
+        streams: standard streams of the worker, or none.
+        request: its fields.
+    """
+    with os.fdopen(os.memfd_create("deeppool-fork-request"), "w+b") as content:
+        content.write(json.dumps(request).encode())
+        content.flush()
+        socket.send_fds(link, [b"r"], [*streams, content.fileno()])
+
+
+def _read_request(descriptor: int) -> dict[str, Any]:
+    with os.fdopen(descriptor, "rb") as content:
+        content.seek(0)
+        request: dict[str, Any] = json.load(content)
+    return request
 
 
 def end_with(lifeline: int) -> int:

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from deeppool.errors import RunError
 from deeppool.processes import stop_detector
-from deeppool.processes.fork_server import MESSAGE_BYTES, kill_group
+from deeppool.processes.fork_server import REPORT_BYTES, kill_group, send_request
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether this platform has fork servers."""
@@ -173,7 +173,7 @@ class ForkServerClient:
             while True:
                 if not selector.select(stop_detector.CHECK_SECONDS):
                     self._end_stopped(detector)
-                elif data := self._link.recv(MESSAGE_BYTES):
+                elif data := self._link.recv(REPORT_BYTES):
                     self._on_report(json.loads(data))
                 else:
                     break
@@ -241,7 +241,7 @@ class ForkServerClient:
     def _send(self, descriptors: Sequence[int] = (), **request: Any) -> None:
         """Sends a request; the listener notices that the server is gone."""
         with contextlib.suppress(OSError):
-            socket.send_fds(self._link, [json.dumps(request).encode()], descriptors)
+            send_request(self._link, descriptors, request)
 
 
 _open_lock = threading.Lock()

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from deeppool.device.cpu import usable_cores
+from deeppool.device.cuda import gpu_count
+from deeppool.device.kinds import find_kind
 from deeppool.errors import RunError
 from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
@@ -68,14 +70,12 @@ class LocalLauncher:
         self._device, self._ranks = device, ranks
         self._usable = usable_cores()
         self._folder = Path()
-        self.cores = min(ranks, len(self._usable)) if device == "cpu" else ranks
+        self.cores = min(ranks, len(self._usable)) if find_kind(device).on_cores else ranks
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError if there are too few GPUs, or too little memory."""
-        if self._device == "cuda":
-            import torch
-
-            present = torch.cuda.device_count()
+        if find_kind(self._device).on_gpus:
+            present = gpu_count()
             if self._ranks > present:
                 raise RunError(
                     f"the plan needs {self._ranks} GPUs, this machine has {present} (plan with --gpus {present})"
@@ -101,7 +101,7 @@ class LocalLauncher:
             rendezvous=(self._folder / "rendezvous").as_uri(),
             interface="lo",
             index=rank,
-            core=self._usable[rank % len(self._usable)] if self._device == "cpu" else None,
+            core=self._usable[rank % len(self._usable)] if find_kind(self._device).on_cores else None,
         )
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ManagedProcess:

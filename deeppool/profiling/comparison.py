@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
-from deeppool.profiling.table import Profile
+from deeppool.profiling.table import Profile, graphs_name
 from deeppool.units import format_percent, format_seconds, format_tables
 
 
@@ -141,5 +141,5 @@ def _graph(profile: Profile) -> str:
 
 
 def _origin(profile: Profile) -> str:
-    mode = "CUDA graphs, " * profile.graphs
+    mode = f"{graphs_name(profile.device)}, " * profile.graphs
     return f"{profile.device_name} ({profile.precision}, {mode}{profile.date})"

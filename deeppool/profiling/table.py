@@ -198,7 +198,7 @@ class Profile:
         smallest, largest = self.batch_sizes[0], self.batch_sizes[-1]
         return (
             f"{self.graph}; {self.provenance} on {self.device_name} ({self.device}, {self.precision}, "
-            f"{'CUDA graphs, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}"
+            f"{f'{graphs_name(self.device)}, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}"
             f"{f', one of {self.ranks} ranks' * (self.ranks > 1)}): "
             f"{format_seconds(self.iteration_time(smallest))} at batch {smallest}, "
             f"{format_seconds(self.iteration_time(largest))} at batch {largest}"
@@ -216,3 +216,8 @@ def _interpolate(sizes: tuple[int, ...], times: tuple[float, ...], batch: int) -
     lower = upper - 1
     share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
     return max(times[lower] + share * (times[upper] - times[lower]), times[upper] if share > 1 else 0.0)
+
+
+def graphs_name(device: str) -> str:
+    """Returns what a kind of device calls captured work."""
+    return "CUDA graphs" if device == "cuda" else f"graphs of device {device}"

@@ -5,6 +5,7 @@ parameters, which are fp32 under autocast too.
 """
 
 from deeppool.device.datasheet import GPUS
+from deeppool.device.kinds import find_kind
 
 ACCESSES = 5
 """Bytes moved per byte of parameters."""
@@ -19,7 +20,7 @@ def estimated_update_per_byte(device: str, device_name: str) -> float:
         device: ``cpu`` or ``cuda``.
         device_name: name of the device; a GPU without a data sheet counts as the slowest one that has one.
     """
-    if device == "cpu":
+    if find_kind(device).on_cores:
         return ACCESSES / CPU_BANDWIDTH
     exact = [sheet.bandwidth for sheet in GPUS.values() if sheet.title == device_name]
     model = [sheet.bandwidth for sheet in GPUS.values() if sheet.title.split()[1] in device_name]

@@ -20,13 +20,17 @@ KINDS = {
     "diff": ("deeppool.planning.report.diff", "PlanDiff"),
     "collocated-plan": ("deeppool.simulation.plan.collocated_plan", "CollocatedPlan"),
     "collocated-simulation": ("deeppool.simulation.device.collocated", "CollocatedSimulation"),
+    "crossover": ("deeppool.interleaving.crossover.record", "CrossoverRecord"),
+    "crossover-comparison": ("deeppool.interleaving.crossover.comparison_record", "CrossoverComparison"),
     "critical-batch": ("deeppool.planning.studies.steps_to_accuracy", "CriticalBatch"),
     "evaluation": ("deeppool.evaluation.record", "Evaluation"),
+    "field-changes": ("deeppool.records.field_changes", "FieldChanges"),
     "fidelity": ("deeppool.simulation.plan.fidelity", "Fidelity"),
     "fixed-samples": ("deeppool.planning.studies.steps_to_accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.search.frontier", "Frontier"),
     "interference": ("deeppool.simulation.device.interference", "Interference"),
     "night": ("deeppool.evaluation.nightly_record", "NightlyRun"),
+    "pairing": ("deeppool.interleaving.crossover.pairing", "Pairing"),
     "plan": ("deeppool.planning.plan", "Plan"),
     "price-list": ("deeppool.planning.report.alternatives", "PlanAlternatives"),
     "profile": ("deeppool.profiling.table", "Profile"),
@@ -40,6 +44,7 @@ KINDS = {
     "steps-table": ("deeppool.planning.studies.steps_to_accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
     "training": ("deeppool.records.training_record", "TrainingRecord"),
+    "trials": ("deeppool.records.trials_record", "TrialsRecord"),
     "verdict": ("deeppool.evaluation.regression_report", "RegressionReport"),
     "workload-trace": ("deeppool.simulation.cluster.workload", "WorkloadTrace"),
 }
@@ -60,7 +65,7 @@ def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
     """
     target = Path(folder)
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise DocumentError(f"cannot make the folder {target}: {error.strerror} (choose another folder)") from error
     background = "" if run.background is None else f"-{run.background.model}"
@@ -89,3 +94,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     module, name = KINDS[kind]
     record: Any = serialization.from_json(document, getattr(importlib.import_module(module), name), path)
     return record
+
+
+def text_of(record: Any) -> str:
+    """Returns a record as text: its explanation where it has one, else its line."""
+    explain = getattr(record, "explain", None)
+    return str(record) if explain is None else str(explain())

@@ -3,6 +3,7 @@
 The foreground has the guarantee; the background fills what the foreground leaves idle.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,6 +11,7 @@ from deeppool.base.run_control import BoundInterval
 from deeppool.base.sharing import Policy, Sharing
 from deeppool.base.timeline import Timeline
 from deeppool.records.confidence_interval import format_interval
+from deeppool.records.cost_saved import CostSaved
 from deeppool.units import format_percent, format_seconds
 
 
@@ -41,6 +43,39 @@ def summarise(times: list[float]) -> TimeSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class WakeDelay:
+    """Delay from when a rank may run to when it runs, in seconds, over the iterations of all ranks.
+
+    For each iteration of each rank: the seconds in which its threads could run and did not, divided by how often they
+    got a core, both as Linux counts them (:class:`deeppool.telemetry.run_delay.RunDelayMeter`). It is the mean over an
+    iteration's wake-ups, not each of them: after waits, because data has arrived or another thread has notified it, and
+    after the kernel let another thread run instead.
+    """
+
+    p50: float
+    p99: float
+    per_iteration: float
+    """Mean sum of an iteration's delays, over all threads of a rank."""
+    count: int
+    """Iterations of a rank in which a thread got a core at least once more; the quantiles are over them."""
+
+    def __str__(self) -> str:
+        return (
+            f"p50 {format_seconds(self.p50)}, p99 {format_seconds(self.p99)}, "
+            f"{format_seconds(self.per_iteration)} an iteration"
+        )
+
+
+def summarise_delays(delays: Iterable[tuple[float, int]]) -> WakeDelay | None:
+    """Summarises iterations, each with the seconds of its delays and their number; None: none was measured."""
+    found = [(seconds, times) for seconds, times in delays if times > 0]
+    if not found:
+        return None
+    means = summarise([seconds / times for seconds, times in found])
+    return WakeDelay(means.p50, means.p99, sum(seconds for seconds, _ in found) / len(found), len(found))
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """Measurements of the foreground under one condition."""
 
@@ -49,6 +84,8 @@ class Phase:
     """Throughput in samples per second."""
     idle_share: tuple[float, ...]
     """Share of the phase in which each rank used no CPU."""
+    wake_delay: WakeDelay | None = None
+    """Delay of the ranks' wake-ups; None: not measured, as on systems without the kernel's counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +109,8 @@ class ForegroundResult:
     slowdown_margin: float | None = None
     """Half width of the slowdown's 95 % interval, from the variation between rounds; None if unknown or without
     background."""
+    wake_delay: WakeDelay | None = None
+    """Delay of the ranks' wake-ups while collocated, under all bounds; None: not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +220,7 @@ class RunRecord:
     background: BackgroundResult | None
     stages: tuple[StageTimes, ...]
     timeline: Timeline
-    """One measured iteration beside the background."""
+    """One measured iteration beside the background: the one nearest the median, of the last round."""
     plan_timeline: Timeline
     """Timeline predicted by the plan."""
     notes: tuple[str, ...]
@@ -199,6 +238,8 @@ class RunRecord:
     ``governors`` are of the last one under which anything was measured."""
     plan_update_time: float = 0.0
     """Part of ``plan_iteration_time`` that is the update; 0 where the plan does not predict it."""
+    cost_saved: CostSaved | None = None
+    """What the background saved, if a price of the GPU-hour was given."""
 
     @property
     def where(self) -> str:
@@ -206,6 +247,13 @@ class RunRecord:
         if self.emulated_rank is not None:
             return f"emulated: rank {self.emulated_rank} of {self.ranks}, transfers modelled, on {self.device_name}"
         return f"{self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend})"
+
+    def _format_wake_delay(self) -> str:
+        front = self.foreground
+        if front.wake_delay is None:
+            return "delay of the foreground not measured"
+        alone = f"; alone {front.alone.wake_delay}" if front.alone.wake_delay is not None else ""
+        return f"delay of the foreground {front.wake_delay}{alone}"
 
     def __str__(self) -> str:
         front = self.foreground
@@ -234,6 +282,9 @@ class RunRecord:
                 f"{format_interval(back.harvest_margin)}, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )
+            lines.append(f"wake-up      {self._format_wake_delay()}")
+        if self.cost_saved is not None:
+            lines.append(f"cost saved   {self.cost_saved}")
         lines += governor_lines(self.governors)
         lines += [f"held         {held}" for held in self.bounds]
         for stage in self.stages:

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.base.timeline import Timeline
+from deeppool.records.compute_times import ComputeTimes, straggler
 from deeppool.records.run_record import GovernorResult, StageTimes, TimeSummary, format_losses, governor_lines
+from deeppool.records.transfer_plan import TransferPlan
+from deeppool.records.trials_record import TrialsRecord
 from deeppool.units import format_seconds
 
 
@@ -35,6 +38,8 @@ class BackgroundOutcome:
     """Description of each crash, hang, or loss that is not a number."""
     ended: str
     """Exit reason: ``finished``, ``stopped with the foreground``, ``evicted: …``, ``waiting``, or its last fault."""
+    final_loss: float | None = None
+    """Mean loss of its last steps, ten at most, or None where there was none, or it is not a number."""
 
     def __str__(self) -> str:
         if self.rank is None:
@@ -105,7 +110,7 @@ class TrainingRecord:
     switched: bool
     """Whether the training continued with the proposed plan."""
     timeline: Timeline
-    """Timeline of the last update."""
+    """Timeline of the update nearest the median, of those in the last chunk."""
     date: str
     versions: dict[str, str]
     background: tuple[BackgroundOutcome, ...] = ()
@@ -113,6 +118,12 @@ class TrainingRecord:
     """Result of each rank's controller, where feedback or a bound on the slowdown was requested."""
     plan_update_time: float = 0.0
     """Part of ``plan_iteration_time`` that is the update; 0 where the plan does not predict it."""
+    trials: TrialsRecord | None = None
+    """Results of the hyper-parameter trials, if the background was some."""
+    transfers: TransferPlan | None = None
+    """Plan of the transfers, where a scheduler made one."""
+    compute_times: tuple[ComputeTimes, ...] = ()
+    """How long each rank computes before it meets the others; the first update of each start is left out."""
 
     @property
     def planned_time(self) -> float:
@@ -135,6 +146,12 @@ class TrainingRecord:
             lines.append(f"replanned: {self.proposal}{' (switched to it)' if self.switched else ''}")
         if self.checkpoint:
             lines.append(f"last checkpoint {self.checkpoint}")
+        if self.transfers is not None:
+            lines.append(f"transfers    {self.transfers}")
+        if (late := straggler(self.compute_times)) is not None:
+            lines.append(f"late         {late}")
         lines += [f"background   {outcome}" for outcome in self.background]
+        if self.trials is not None:
+            lines += [f"trials       {line}" for line in str(self.trials).splitlines()]
         lines += governor_lines(self.governors)
         return "\n".join(lines)

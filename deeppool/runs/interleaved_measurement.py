@@ -4,24 +4,25 @@ All conditions are measured in the same processes and in short rounds, so that a
 run affects every condition alike:
 
     warm-up │ idle cores  active cores  collocated  background alone │ … as many rounds as fit
+    on GPUs │             foreground alone  collocated  background alone │ …
 
 Where a controller limits the background, it first learns during iterations that are not counted.
 
 *Active cores* is the foreground alone with an idle-priority spinner on each core. It is the baseline: a foreground with
-gaps runs up to 10 % faster when anything at all keeps its core awake.
+gaps runs up to 10 % faster when anything at all keeps its core awake. A GPU does not sleep so: there the foreground
+alone is one condition, without spinners.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from deeppool.base.live_sample import BESIDE
 from deeppool.base.run_control import RunControl
 from deeppool.base.sharing import Sharing
-from deeppool.base.timeline import Span
-from deeppool.collocation.background_group import WorkDone
+from deeppool.collocation.background_jobs import WorkDone
 from deeppool.collocation.collocated_processes import CollocatedProcesses
 from deeppool.collocation.condition_results import BoundResults, ConditionResults, assign_to_bounds
 from deeppool.collocation.sample_publisher import SamplePublisher
@@ -77,8 +78,6 @@ class RunResults:
     active_cores: ConditionResults = field(default_factory=ConditionResults)
     collocated: ConditionResults = field(default_factory=ConditionResults)
     background_alone: WorkDone = field(default_factory=WorkDone)
-    background_spans: list[Span] = field(default_factory=list)
-    """Background steps during the last collocated round."""
     losses: list[float] = field(default_factory=list)
     last: list[Message] = field(default_factory=list)
     """Answers of the ranks for the last collocated round; without a background, for the last round."""
@@ -125,7 +124,7 @@ class InterleavedMeasurement:
             self._publisher.condition = "learning"
             with self._background_trains(WorkDone):
                 self._train(DENSE)
-        conditions = 1 if self._background is None else 4
+        conditions = 1 if self._background is None else 3 if self._spinners is None else 4
         budget = (30.0 if seconds is None else seconds) / conditions
         total = steps or max(2, int(budget / iteration))
         counts = iterations_per_round(total, iteration, self._background.step_seconds if self._background else 0.0)
@@ -139,22 +138,20 @@ class InterleavedMeasurement:
 
     def _measure_round(self, count: int, seconds: float) -> None:
         results, publisher = self.results, self._publisher
-        if self._spinners is None:
-            publisher.condition = "awake"
-            results.last = self._train(count)
-            results.active_cores.add(results.last)
-            return
-        publisher.condition = "asleep"
-        results.idle_cores.add(self._train(count))
+        if self._spinners is not None:
+            publisher.condition = "asleep"
+            results.idle_cores.add(self._train(count))
         publisher.condition = "awake"
-        with self._spinners.spinning():
-            results.active_cores.add(self._train(count))
+        with nullcontext() if self._spinners is None else self._spinners.spinning():
+            results.last = self._train(count)
+        results.active_cores.add(results.last)
+        if self._background is None:
+            return
         publisher.condition = "collocated"
         with self._background_trains(lambda: results.bounds[-1].work):
             results.last = self._train(count)
         results.collocated.add(results.last)
         assign_to_bounds(results.last, results.bounds)
-        results.background_spans = results.bounds[-1].work.spans
         publisher.condition = "background alone"
         with self._background_trains(lambda: results.background_alone):
             self._rest(seconds)

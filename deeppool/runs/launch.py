@@ -12,6 +12,7 @@ from deeppool.base.live_sample import OnSample
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
+from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.collocation.background_placement import THREAD, BackgroundSetup, place_background
 from deeppool.collocation.collocated_processes import collocated_processes
 from deeppool.collocation.job_queue import BackgroundJob, measured_job
@@ -20,9 +21,10 @@ from deeppool.errors import InvalidValueError
 from deeppool.job import Job, Progress
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher
+from deeppool.records.cost_saved import check_gpu_price
 from deeppool.records.run_record import RunRecord
 from deeppool.runs.interleaved_measurement import InterleavedMeasurement
-from deeppool.runs.launch_record import build_run_record, mark_emulated
+from deeppool.runs.launch_record import add_cost_saved, build_run_record, mark_emulated
 
 
 @registered
@@ -38,6 +40,8 @@ def launch(
     learning_rate: float = 0.001,
     seed: int = 0,
     emulate_rank: int | None = None,
+    load_imbalance: Delays | None = None,
+    gpu_price: float | None = None,
     launcher: Launcher | None = None,
     run_control: RunControl | None = None,
     on_sample: OnSample | None = None,
@@ -61,6 +65,9 @@ def launch(
         emulate_rank: runs this rank alone, on one GPU or core, as it would run among all ranks of the plan: its stages
             in the plan's order, with waits in place of transfers, all-reduces and the layers of other ranks. Values
             and loss are meaningless, and weights do not change. None: all ranks run.
+        load_imbalance: delays that ranks are given before they compute: a function of rank and update, as those of
+            :mod:`deeppool.collectives.partial.load_imbalance`.
+        gpu_price: price of a GPU-hour, for what the background saves; on a CPU of a core-hour. None: not computed.
         launcher: starts the processes. Default: on this machine.
         run_control: lets another thread change the bound during the run.
         on_sample: called with every iteration of the foreground; see :data:`deeppool.base.live_sample.OnSample`.
@@ -78,11 +85,12 @@ def launch(
             f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {emulate_rank}: "
             f"the plan is for {plan.gpus} GPUs"
         )
+    check_gpu_price(gpu_price, has_background=background is not None)
     report = on_progress or (lambda what, share: None)
     setup = None
     if sharing is not None and background is not None:
         job = measured_job(background, plan, background_batch)
-        setup = BackgroundSetup(job, sharing, *place_background(sharing, plan.device, job))
+        setup = BackgroundSetup(job, sharing, place_background(sharing, plan.device))
 
     with closing(run_control or RunControl()) as run_control:
         _open(run_control, setup)
@@ -95,6 +103,7 @@ def launch(
             learning_rate=learning_rate if emulate_rank is None else 0.0,
             seed=seed,
             emulated_rank=emulate_rank,
+            load_imbalance=load_imbalance,
             reports_progress=on_sample is not None,
         ) as processes:
             publisher = SamplePublisher(on_sample, processes.background)
@@ -103,7 +112,9 @@ def launch(
             )
             results = measurement.measure(seconds, steps)
     record = build_run_record(plan, setup, processes, results)
-    return record if emulate_rank is None else mark_emulated(record, emulate_rank)
+    if emulate_rank is not None:
+        record = mark_emulated(record, emulate_rank)
+    return record if gpu_price is None else add_cost_saved(record, gpu_price)
 
 
 def _check(

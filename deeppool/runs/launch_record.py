@@ -5,13 +5,16 @@ import math
 from dataclasses import replace
 
 from deeppool.base.sharing import policy_name
+from deeppool.collocation.background_jobs import BackgroundJobs
 from deeppool.collocation.background_placement import BackgroundSetup
-from deeppool.collocation.collocated_processes import BackgroundJobs, CollocatedProcesses
+from deeppool.collocation.collocated_processes import CollocatedProcesses
 from deeppool.collocation.condition_results import harvest_margin, last_measured, slowdown_margin
 from deeppool.device.environment import package_versions
-from deeppool.execution.measurements import governor_results, stage_times, timeline
+from deeppool.device.kinds import find_kind
+from deeppool.execution.measurements import governor_results, stage_times
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
+from deeppool.records.cost_saved import CostSaved
 from deeppool.records.run_record import BackgroundResult, ForegroundResult, Phase, RunRecord
 from deeppool.runs.interleaved_measurement import RunResults
 from deeppool.simulation.plan.simulate import simulate
@@ -38,10 +41,11 @@ def build_run_record(
         throughput=front.throughput,
         idle_share=front.idle_share,
         alone=alone,
-        alone_asleep=None if setup is None else results.idle_cores.phase(batch, block),
+        alone_asleep=None if not results.idle_cores.rounds else results.idle_cores.phase(batch, block),
         slowdown=front.iteration_time.mean / alone.iteration_time.mean - 1,
         first_loss=_mean(results.losses[:window]),
         last_loss=_mean(results.losses[-window:]),
+        wake_delay=front.wake_delay,
         slowdown_margin=None if setup is None else slowdown_margin(results.active_cores.rounds, measured.rounds, block),
     )
     background = processes.background
@@ -55,14 +59,14 @@ def build_run_record(
         cores=processes.cores,
         device=plan.device,
         device_name=plan.device_name,
-        backend="gloo" if plan.device == "cpu" else "nccl",
+        backend=find_kind(plan.device).backend,
         policy=policy_name(sharing),
         foreground=foreground,
         background=None if setup is None or background is None else _background(setup, background, results, alone),
         stages=stage_times(plan, stages_of(plan), results.last),
-        timeline=timeline(plan, results.last, -1, results.background_spans),
+        timeline=(results.active_cores if setup is None else measured).typical.timeline(plan),
         plan_timeline=simulate(plan).timeline,
-        notes=_notes(plan.gpus, processes.cores, setup, changes=len(bounds) - 1),
+        notes=_notes(plan.gpus, processes.cores, changes=len(bounds) - 1),
         date=datetime.datetime.now().isoformat(timespec="seconds"),
         versions=package_versions("deeppool", "torch"),
         sharing=None if sharing is None else replace(sharing, max_slowdown=measured.bound),
@@ -71,6 +75,21 @@ def build_run_record(
         else tuple(bound.interval(alone.iteration_time.mean, setup.job.batch) for bound in bounds),
         governors=governor_results(sharing, results.last),
     )
+
+
+def add_cost_saved(record: RunRecord, gpu_price: float) -> RunRecord:
+    """Adds to a record what its background saved at a price of the GPU-hour."""
+    if record.background is None:
+        return record
+    front = record.foreground
+    found = CostSaved.of(
+        seconds=front.iteration_time.count * front.iteration_time.mean,
+        slowdown=front.slowdown,
+        harvest=record.background.harvest,
+        ranks=record.ranks if record.emulated_rank is None else 1,
+        gpu_price=gpu_price,
+    )
+    return replace(record, cost_saved=found)
 
 
 def mark_emulated(record: RunRecord, rank: int) -> RunRecord:
@@ -125,7 +144,7 @@ def _mean(losses: list[float]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def _notes(ranks: int, cores: int, setup: BackgroundSetup | None, changes: int) -> tuple[str, ...]:
+def _notes(ranks: int, cores: int, changes: int) -> tuple[str, ...]:
     notes = [
         "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
         "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
@@ -137,6 +156,4 @@ def _notes(ranks: int, cores: int, setup: BackgroundSetup | None, changes: int) 
             "the bound was changed while it ran: iteration times, slowdown and background throughput are of the "
             "last bound with measured iterations, and bounds lists all; idle shares are over all collocated iterations"
         )
-    if setup is not None and setup.placement_reason is not None:
-        notes.append(setup.placement_reason)
     return tuple(notes)

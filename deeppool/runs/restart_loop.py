@@ -7,7 +7,9 @@ from pathlib import Path
 from deeppool.base.sharing import Sharing
 from deeppool.errors import InvalidValueError, PlanError, RankFailedError, RankRefusedError, RunCancelledError
 from deeppool.execution import checkpoint
+from deeppool.execution.measurements import computing_seconds, update_times
 from deeppool.execution.ranks import Ranks
+from deeppool.execution.typical_iteration import TypicalIteration
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.replan import replan
 from deeppool.processes.managed_process import Message
@@ -65,7 +67,14 @@ class RestartLoop:
             try:
                 pages = None if settings.supervisor is None else settings.supervisor.folder
                 with Ranks(
-                    self._plan, settings.job, folder, settings.launcher, sharing=self._sharing, shared_pages=pages
+                    self._plan,
+                    settings.job,
+                    folder,
+                    settings.launcher,
+                    sharing=self._sharing,
+                    shared_pages=pages,
+                    gradient_sync=settings.gradient_sync,
+                    load_imbalance=settings.load_imbalance,
                 ) as ranks:
                     ranks.wait_until_ready()
                     self._resume(ranks)
@@ -114,7 +123,11 @@ class RestartLoop:
         due = settings.checkpoints.next_due(progress.updates, settings.steps)
         answers = ranks.train(count, partial(self._on_update, ranks), report_all=True, collocated=collocated)
         progress.last = answers
-        progress.times += [max(times) for times in zip(*(answer["times"] for answer in answers), strict=True)][1:]
+        waits = settings.gradient_sync is None or settings.gradient_sync.ranks_wait
+        progress.times += update_times(answers, ranks_wait=waits)[1:]
+        progress.add_computing(computing_seconds(answers))
+        for iteration in range(min(1, count - 1), count):
+            progress.typical.add(answers, iteration)
         progress.updates += count
         if settings.checkpoints.path is not None and progress.updates == due:
             settings.report("writing a checkpoint", progress.updates / settings.steps)
@@ -144,6 +157,7 @@ class RestartLoop:
         ranks.switch(found.after, state)
         self._plan, progress.switched = found.after, True
         progress.times.clear()
+        progress.typical = TypicalIteration()
 
     def _on_update(self, ranks: Ranks, message: Message) -> None:
         """Handles one rank's message about an update; the last rank's message completes its metrics."""

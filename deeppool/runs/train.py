@@ -3,15 +3,19 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
-from deeppool.collocation.job_queue import Background, JobQueue, job_lists
+from deeppool.collectives.partial.load_imbalance import Delays
+from deeppool.collocation.job_queue import Background, JobLists, JobQueue, job_lists
 from deeppool.collocation.supervisor import Supervisor
+from deeppool.collocation.trials import TrialRun, Trials, trial_run
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
+from deeppool.execution.sync_method import GradientSyncMethod
 from deeppool.job import Progress
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.profile_correction import check_profile_matches
@@ -38,9 +42,11 @@ def train(
     replan_after: int | None = None,
     profile: Profile | None = None,
     launcher: Launcher | None = None,
-    background: Background | None = None,
+    background: Background | Trials | None = None,
     policy: Policy | Sharing | None = None,
     max_slowdown: float | None = None,
+    gradient_sync: GradientSyncMethod | None = None,
+    load_imbalance: Delays | None = None,
     run_control: RunControl | None = None,
     on_proposal: Callable[[Replan], bool] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
@@ -62,11 +68,15 @@ def train(
         launcher: starts the processes. Default: on this machine.
         background: background jobs to train in the gaps, on this machine: a list of :class:`deeppool.BackgroundJob`,
             which the ranks take in order as they become free, or ``{rank: [jobs]}``; or a model, by name or as a
-            :class:`deeppool.job.Job`, trained on synthetic data beside every rank. A failing job does not affect the
-            training.
+            :class:`deeppool.job.Job`, trained on synthetic data beside every rank; or hyper-parameter trials,
+            :class:`deeppool.Trials`. A failing job does not affect the training.
         policy: how background jobs share a device with a rank, see :data:`deeppool.base.sharing.POLICIES`. Default:
             ``priority``.
         max_slowdown: bound on the slowdown of the training by them: 0.03 is 3 %.
+        gradient_sync: how ranks sum their gradients: :class:`deeppool.TransferScheduler` or
+            :class:`deeppool.EagerSGD`. Default: in buckets, each iteration with its whole update.
+        load_imbalance: delays that ranks are given before they compute, to study what late ranks cost: a function of
+            rank and update, as those of :mod:`deeppool.collectives.partial.load_imbalance`.
         run_control: lets another thread change that bound during the training.
         on_proposal: called with the new plan and its predicted gain; returning True switches to it. No process is
             started again, but the state passes through a checkpoint, so ranks on several machines need
@@ -105,7 +115,6 @@ def train(
             "checkpoints, in a folder that all machines share, or leave on_proposal out)"
         )
     sharing = _sharing(background, policy, max_slowdown)
-    jobs = None if sharing is None or background is None else JobQueue(job_lists(background, plan), plan.gpus)
     report = on_progress or (lambda what, share: None)
     folder_of_checkpoints = CheckpointFolder(
         path=None if checkpoints is None else Path(checkpoints),
@@ -119,8 +128,10 @@ def train(
         run_control = stack.enter_context(closing(run_control or RunControl()))
         run_control.open(sharing)
         stack.enter_context(folder_of_checkpoints.locked())
-        supervisor = None
-        if jobs is not None and sharing is not None:
+        supervisor = trials = None
+        if sharing is not None and background is not None:
+            trials = stack.enter_context(trial_run(background)) if isinstance(background, Trials) else None
+            jobs = JobQueue(_jobs(background, trials, plan), plan.gpus)
             # Background jobs outlive an attempt: a lost rank is no reason to end them.
             folder = stack.enter_context(private_folder())
             supervisor = stack.enter_context(_supervisor(jobs, launcher, plan, sharing, folder))
@@ -134,17 +145,21 @@ def train(
             ),
             run_control=run_control,
             supervisor=supervisor,
+            gradient_sync=gradient_sync,
+            load_imbalance=load_imbalance,
             on_metrics=on_metrics,
             report=report,
         )
         loop = RestartLoop(plan, sharing, settings)
         loop.run(restarts)
+    for event in () if supervisor is None else supervisor.events():
+        report(event, 1.0)
     report("done", 1.0)
-    return loop.record()
+    return loop.record() if trials is None else replace(loop.record(), trials=trials.record())
 
 
 def _sharing(
-    background: Background | None, policy: Policy | Sharing | None, max_slowdown: float | None
+    background: Background | Trials | None, policy: Policy | Sharing | None, max_slowdown: float | None
 ) -> Sharing | None:
     """Returns how background jobs share devices with the ranks; None: there are none."""
     if background is None:
@@ -158,6 +173,13 @@ def _sharing(
             "(leave it 'auto'; deeppool.launch can run one in a thread of the rank)"
         )
     return found
+
+
+def _jobs(background: Background | Trials, trials: TrialRun | None, plan: Plan) -> JobLists:
+    """Returns the jobs of a background in any form; ``trials`` are those of its trials, if it is some."""
+    if isinstance(background, Trials) or trials is not None:
+        return [] if trials is None else trials.jobs()
+    return job_lists(background, plan)
 
 
 def _supervisor(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing, folder: Path) -> Supervisor:

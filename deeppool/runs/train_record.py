@@ -3,13 +3,16 @@
 import datetime
 import statistics
 
+from deeppool.base.serialization import from_json
 from deeppool.base.sharing import Sharing
 from deeppool.device.environment import package_versions
-from deeppool.execution.measurements import governor_results, stage_times, timeline
+from deeppool.execution.measurements import governor_results, stage_times
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
+from deeppool.records.compute_times import compute_times
 from deeppool.records.run_record import summarise
 from deeppool.records.training_record import TrainingRecord
+from deeppool.records.transfer_plan import TransferPlan
 from deeppool.runs.training_state import TrainingProgress, TrainingSettings
 
 
@@ -19,6 +22,8 @@ def build_training_record(
     """Builds the record of a training so far; ``plan`` and ``sharing`` are those in force now."""
     found = settings.checkpoints.latest()
     accumulation = settings.job.accumulation
+    transfers = progress.last[0]["transfers"]
+    times = summarise(progress.times or [statistics.median(m.seconds for m in progress.metrics)])
     return TrainingRecord(
         model=plan.model,
         global_batch=plan.global_batch,
@@ -29,7 +34,7 @@ def build_training_record(
         device_name=plan.device_name,
         plan_iteration_time=plan.iteration_time,
         plan_update_time=plan.update_time,
-        iteration_time=summarise(progress.times or [statistics.median(m.seconds for m in progress.metrics)]),
+        iteration_time=times,
         metrics=tuple(progress.metrics),
         resumed_from=progress.resumed_from,
         checkpoint=None if found is None else str(found),
@@ -37,9 +42,11 @@ def build_training_record(
         stages=stage_times(plan, stages_of(plan), progress.last, accumulation),
         proposal=progress.proposal,
         switched=progress.switched,
-        timeline=timeline(plan, progress.last, -1),
+        timeline=progress.typical.timeline(plan),
         governors=governor_results(sharing, progress.last),
         date=datetime.datetime.now().isoformat(timespec="seconds"),
         versions=package_versions("deeppool", "torch"),
+        transfers=None if transfers is None else from_json(transfers, TransferPlan, "the plan of transfers"),
+        compute_times=compute_times(progress.computing),
         background=() if settings.supervisor is None else settings.supervisor.outcomes(),
     )

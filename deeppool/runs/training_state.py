@@ -5,9 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from deeppool.base.run_control import RunControl
+from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.collocation.supervisor import Supervisor
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
+from deeppool.execution.sync_method import GradientSyncMethod
+from deeppool.execution.typical_iteration import TypicalIteration
 from deeppool.job import Progress
 from deeppool.planning.replanning.replan import Replan
 from deeppool.processes.launcher import Launcher
@@ -15,6 +18,9 @@ from deeppool.processes.managed_process import Message
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics
 from deeppool.training.training_job import TrainingJob
+
+EXACT = 1e-9
+"""Rounding of a sum of shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class TrainingSettings:
     run_control: RunControl
     supervisor: Supervisor | None
     """Supervisor of the background jobs; None: there are none."""
+    gradient_sync: GradientSyncMethod | None
+    load_imbalance: Delays | None
     on_metrics: Callable[[Metrics], None] | None
     report: Progress
 
@@ -56,6 +64,10 @@ class TrainingProgress:
     times: list[float] = field(default_factory=list)
     """Seconds of each iteration of its slowest rank; the first one of every chunk is left out."""
     metrics: list[Metrics] = field(default_factory=list)
+    typical: TypicalIteration = field(default_factory=TypicalIteration)
+    """Of those iterations; of chunks of one update, also that."""
+    computing: list[list[float | None]] = field(default_factory=list)
+    """Of each rank: its computing seconds of each iteration, as in ``times``; None: it left the iteration out."""
     last: list[Message] = field(default_factory=list)
     """Answers of the ranks for the last chunk of updates."""
     _reports: dict[int, list[Message]] = field(default_factory=dict)
@@ -66,6 +78,12 @@ class TrainingProgress:
         self.updates = updates
         self._reports.clear()
         self.metrics = [metrics for metrics in self.metrics if metrics.update <= updates]
+
+    def add_computing(self, seconds: list[list[float | None]]) -> None:
+        """Adds the computing seconds of the iterations of a chunk, by rank."""
+        self.computing = self.computing or [[] for _ in seconds]
+        for known, new in zip(self.computing, seconds, strict=True):
+            known.extend(new[1:])
 
     def add_report(self, message: Message, ranks: int) -> list[Message]:
         """Adds one rank's message about an update; returns all of them once every rank has reported it, else none."""
@@ -86,9 +104,13 @@ def metrics_of(reports: list[Message], samples: int, model: str, checkpoints: Ch
     Raises:
         RunError: the loss is not finite.
     """
-    seconds = max(report["seconds"] for report in reports)
+    # Of eager-SGD a rank that is late in its update finds it complete.
+    share = sum(report["computed_share"] for report in reports)
+    late = share < 1 - EXACT
+    seconds = (min if late else max)(report["seconds"] for report in reports if report["computed"])
     rate = next((report["learning_rate"] for report in reports if "learning_rate" in report), None)
     step, loss = reports[0]["step"], sum(report["loss"] for report in reports)
+    loss = loss / share if late and share else loss
     if math.isfinite(loss):
         return Metrics(step, float(loss), seconds, samples / seconds, rate)
     # fp16 overflowed, and the update was skipped.

@@ -18,5 +18,7 @@ class BackgroundLimits(NamedTuple):
     """Operators during which it may launch nothing."""
 
 
+CLOSED = BackgroundLimits(open=False, share=1.0, banned=frozenset())
+"""Limits that admit nothing."""
 FREE = BackgroundLimits(open=True, share=1.0, banned=frozenset())
 """Limits without any restriction."""

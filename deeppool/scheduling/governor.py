@@ -60,6 +60,15 @@ def combine(ranks: Sequence[ForegroundIteration]) -> ForegroundIteration:
     )
 
 
+class _Begun(NamedTuple):
+    """An iteration that has begun and is not observed yet."""
+
+    iteration: int
+    limits: BackgroundLimits
+    previous_alone: bool
+    """Whether the iteration before was alone, so that no pieces are in flight and the caches are warm."""
+
+
 class Governor:
     """Sets one rank's limits; learns from each iteration by :meth:`observe` and :meth:`learn`, or :meth:`end`."""
 
@@ -75,8 +84,8 @@ class Governor:
         self._controller_bans = frozenset[Operator]()
         """Bans under which the controller's evidence was measured."""
         self._iteration = 0
-        self._previous_alone = False
-        """Whether the iteration before was alone, so that no pieces are in flight and the caches are warm."""
+        self._begun: deque[_Begun] = deque()
+        """Iterations not observed yet; on a GPU the one before runs while the host launches the next."""
         self._limits = FREE
         self._ended: deque[tuple[BackgroundLimits, bool]] = deque()
         """Iterations not learned yet: limits, and whether the one before was alone."""
@@ -102,8 +111,9 @@ class Governor:
             return FREE
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
         share = 1.0 if self._controller is None else self._controller.share
-        self._previous_alone = not self._limits.open
+        previous_alone = not self._limits.open
         self._limits = BackgroundLimits(not is_alone(iteration, closely=self._needs_baseline), share, banned)
+        self._begun.append(_Begun(iteration, self._limits, previous_alone))
         return self._limits
 
     @property
@@ -124,19 +134,18 @@ class Governor:
         self._block += seconds
 
     def observe(self, seconds: float, operators: Mapping[Operator, float]) -> ForegroundIteration:
-        """Records an iteration of this rank; returns what all ranks :func:`combine` and :meth:`learn`."""
-        if self._limits is FREE:
+        """Records this rank's earliest iteration that is not; returns what all :func:`combine` and :meth:`learn`."""
+        if not self._begun:
             return ForegroundIteration(seconds)
-        self._ended.append((self._limits, self._previous_alone))
+        iteration, limits, previous_alone = self._begun.popleft()
+        self._ended.append((limits, previous_alone))
         if self._feedback is None:
             return ForegroundIteration(seconds)
-        if self._limits.open:
-            self._feedback.collocated(self._iteration, operators)
-        elif self._previous_alone:
+        if limits.open:
+            self._feedback.collocated(iteration, operators)
+        elif previous_alone:
             self._feedback.alone(operators)
-        return ForegroundIteration(
-            seconds, self._feedback.trying(self._iteration), self._limits.banned != self._controller_bans
-        )
+        return ForegroundIteration(seconds, self._feedback.trying(iteration), limits.banned != self._controller_bans)
 
     def learn(self, measured: ForegroundIteration) -> None:
         """Learns the combined measurement of the earliest iteration not learned yet; equal on all ranks."""

@@ -5,12 +5,15 @@ without overtaking, so a large job never waits for later ones, and GPUs may stay
 are independent.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 Role = Literal["foreground", "background"]
+Positions = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,63 @@ class JobPlacement:
     gpus: tuple[int, ...]
 
 
+class GpuPool:
+    """The GPUs of a cluster that are free for a job of either role."""
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        """Starts with all GPUs free."""
+        ordered = sorted(gpus, key=lambda gpu: gpu.number)
+        self.numbers = np.array([gpu.number for gpu in ordered], dtype=np.intp)
+        nodes: dict[str, int] = {}
+        self._node = np.array([nodes.setdefault(gpu.node, len(nodes)) for gpu in ordered], dtype=np.intp)
+        self._nodes = len(nodes)
+        self._free = {role: np.full(len(ordered), True) for role in ("foreground", "background")}
+
+    def hold(self, placement: JobPlacement, *, held: bool = True) -> None:
+        """Marks the GPUs of a job as held, or as free again; numbers of lost GPUs are ignored."""
+        wanted = np.array(placement.gpus, dtype=np.intp)
+        found = np.searchsorted(self.numbers, wanted)
+        known = self.numbers[np.minimum(found, len(self.numbers) - 1)] == wanted
+        self._free[placement.role][found[known]] = not held
+
+    def choose(self, request: Request, allowed: NDArray[np.bool_] | None = None) -> JobPlacement | None:
+        """Returns GPUs for a job, or None if too few are free; it holds none.
+
+        Args:
+            request: the job.
+            allowed: whether each GPU, by ascending number, may be used; None: all.
+        """
+        free = self._free[request.role]
+        found = np.flatnonzero(free if allowed is None else free & allowed)
+        if len(found) < request.gpu_count:
+            return None
+        if request.role == "foreground":
+            chosen = self._pack_nodes(found, request.gpu_count)
+        else:
+            # Its processes do not communicate; its throughput is highest on GPUs without a foreground.
+            alone = self._free["foreground"][found]
+            chosen = np.concatenate([found[alone], found[~alone]])[: request.gpu_count]
+        return JobPlacement(request.job, request.role, tuple(self.numbers[chosen].tolist()))
+
+    def _pack_nodes(self, free: Positions, count: int) -> Positions:
+        """Prefers the fullest node with enough free GPUs, to leave emptier ones for larger jobs; else the fewest nodes.
+
+        Of equal nodes, the one of the lowest free number comes first.
+        """
+        node = self._node[free]
+        rooms = np.bincount(node, minlength=self._nodes)
+        fitting = rooms[rooms >= count]
+        if len(fitting):
+            first = node[np.argmax(rooms[node] == fitting.min())]
+            chosen: Positions = free[node == first][:count]
+            return chosen
+        _, earliest = np.unique(node, return_index=True)
+        rank = np.zeros(self._nodes, dtype=np.intp)
+        rank[node[earliest]] = earliest
+        order = np.lexsort((free, rank[node], -rooms[node]))
+        return free[order][:count]
+
+
 def place(waiting: Sequence[Request], running: Iterable[JobPlacement], gpus: Sequence[Gpu]) -> tuple[JobPlacement, ...]:
     """Returns the jobs that start now, with their GPUs.
 
@@ -47,42 +107,19 @@ def place(waiting: Sequence[Request], running: Iterable[JobPlacement], gpus: Seq
         running: jobs that hold GPUs, lost GPUs included.
         gpus: all GPUs of the cluster.
     """
-    held = list(running)
+    pool = GpuPool(gpus)
+    for placement in running:
+        pool.hold(placement)
     starting = []
     blocked: set[Role] = set()
     # A background placed first could get a foreground on its GPUs at once.
     for request in sorted(waiting, key=lambda request: request.role == "background"):
         if request.role in blocked:
             continue
-        chosen = _choose(request, held, gpus)
+        chosen = pool.choose(request)
         if chosen is None:
             blocked.add(request.role)
             continue
         starting.append(chosen)
-        held.append(chosen)
+        pool.hold(chosen)
     return tuple(starting)
-
-
-def _choose(request: Request, held: Sequence[JobPlacement], gpus: Sequence[Gpu]) -> JobPlacement | None:
-    taken = {gpu for placement in held if placement.role == request.role for gpu in placement.gpus}
-    free = [gpu for gpu in gpus if gpu.number not in taken]
-    if len(free) < request.gpu_count:
-        return None
-    if request.role == "foreground":
-        chosen = _pack_nodes(free, request.gpu_count)
-    else:
-        # Its processes do not communicate; its throughput is highest on GPUs without a foreground.
-        busy = {gpu for placement in held if placement.role == "foreground" for gpu in placement.gpus}
-        chosen = sorted((gpu.number for gpu in free), key=lambda number: (number in busy, number))
-    return JobPlacement(request.job, request.role, tuple(chosen[: request.gpu_count]))
-
-
-def _pack_nodes(free: Sequence[Gpu], count: int) -> list[int]:
-    """Prefers the fullest node with enough free GPUs, to leave emptier ones for larger jobs; else the fewest nodes."""
-    nodes: dict[str, list[int]] = defaultdict(list)
-    for gpu in sorted(free, key=lambda gpu: gpu.number):
-        nodes[gpu.node].append(gpu.number)
-    candidates = [numbers for numbers in nodes.values() if len(numbers) >= count]
-    if candidates:
-        return min(candidates, key=len)
-    return [number for numbers in sorted(nodes.values(), key=len, reverse=True) for number in numbers]

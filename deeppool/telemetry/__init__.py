@@ -3,6 +3,7 @@
 record      Sample, Telemetry and its summary
 gpu_meter   GPUs, by the driver's management library
 cpu_meter   cores and processes, by psutil
+run_delay   how long this process's threads wait for a core, by the kernel
 sampler     the thread
 """
 

@@ -1,6 +1,13 @@
 """Training in one process: the definition of a job and the computation of its step.
 
 training_job    TrainingJob: model, loss, data and optimizer
+step            TrainingStep: compute, start_sync, finish_sync, update
+value_flow      values between parts, and their gradients
+gradient_sum    the sum of gradients over ranks
+segment_run     forward and backward of a part of the model
+graph_replay    the same as graphs of the device
+bucket          buckets of parameters, and the announcement of complete ones
+update          optimizer, clipping, loss scale and schedule
 synthetic_task  a learnable task for any classifier
 data            samples of a dataset for each rank
 sampler         order of the samples by a sampler of the user's own

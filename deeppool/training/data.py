@@ -114,7 +114,10 @@ class ShardReader:
         self._current: dict[range, tuple[int, Samples]] = {}
 
     def shard(self, iteration: int, samples: range) -> Samples:
-        """Returns inputs and targets of some samples of a global batch; iterations must be consecutive."""
+        """Returns inputs and targets of some samples of a global batch; iterations must be ascending."""
+        for _ in range(self._current.get(samples, (iteration,))[0] + 1, iteration):
+            # Left out by this rank; a new loader would have to start its processes again.
+            next(self._loaders[samples])
         if samples not in self._loaders:
             batches = _ShardPositions(self.order, samples, iteration)
             self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))

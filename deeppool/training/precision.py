@@ -17,7 +17,9 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast(device: str, precision: Precision, *, cache_enabled: bool = True) -> torch.autocast:
     """Returns the autocast context for forwards on a kind of device; ``cache_enabled`` keeps cast weights."""
     dtype = AUTOCAST.get(precision, torch.bfloat16)
-    return torch.autocast(device, dtype, enabled=precision in AUTOCAST, cache_enabled=cache_enabled)
+    # The kernels of an emulated device are the CPU's.
+    kind = "cuda" if device == "cuda" else "cpu"
+    return torch.autocast(kind, dtype, enabled=precision in AUTOCAST, cache_enabled=cache_enabled)
 
 
 def boundary_types(

@@ -21,7 +21,6 @@ controls         labelled sliders and drop-down lists
 markup           HTML paragraphs and lists
 run_row          start and cancel buttons with progress
 sortable_table   a table with sortable columns and selectable rows; layer_rows: the layers of a profile for it
-record_view      one record, or two compared, as a figure and a text
 exploration      cached plans, frontiers and shared clusters of one profile
 latest_task      a background thread that runs only the newest task
 """

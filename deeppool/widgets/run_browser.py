@@ -11,12 +11,13 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool.figures.formatting import shorten
+from deeppool.figures.record_view import RecordView, comparison_view, record_view
+from deeppool.planning.report.comparison import Comparison
 from deeppool.records.files import load
 from deeppool.records.record_index import Entry, record_index
 from deeppool.units import format_bytes
 from deeppool.widgets.live_figure import prepare_figure, update_figure
 from deeppool.widgets.panel import Panel
-from deeppool.widgets.record_view import Comparison, RecordView, comparison_view, record_view
 
 ROWS = 8
 COLUMNS = (19, 38, 14, 12)

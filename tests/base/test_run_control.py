@@ -9,6 +9,7 @@ from deeppool.base.run_control import BoundInterval, RunControl, refusal
 from deeppool.base.sharing import POLICIES, Sharing, find_sharing
 from deeppool.collocation.condition_results import BoundResults, assign_to_bounds, last_measured
 from deeppool.errors import InvalidValueError
+from tests.figures.records import two_layer_plan
 
 BOUND = Sharing(max_slowdown=0.05)
 
@@ -94,7 +95,8 @@ def test_a_call_that_holds_no_bound_says_which_one_does() -> None:
 
 
 def answers(times: list[float], *bounds: list[int]) -> list[dict]:
-    return [{"times": times, "bounds": numbers} for numbers in bounds]
+    spans = [[("forward", 0, "stage", 0.0, seconds)] for seconds in times]
+    return [{"times": times, "bounds": numbers, "spans": spans} for numbers in bounds]
 
 
 def test_iterations_go_to_the_bound_that_all_ranks_held() -> None:
@@ -109,6 +111,7 @@ def test_iterations_go_to_the_bound_that_all_ranks_held() -> None:
     assert bounds[3].rounds == [[], [], [8.0]], "of the rounds before, it has none"
     assert last_measured(bounds) is bounds[3]
     assert last_measured([BoundResults(None, 0.0)]).bound is None
+    assert [one.typical.timeline(two_layer_plan(2)).duration for one in bounds] == [1.0, 3.0, 6.0, 8.0]
 
 
 def test_what_was_measured_under_a_bound_is_told_in_a_line() -> None:

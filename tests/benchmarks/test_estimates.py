@@ -11,8 +11,8 @@ from benchmarks.estimates.a100_layers import BLOCKS, MODELS, read_layers
 from benchmarks.estimates.fit import A100, Table, nelder_mead, tiled
 from benchmarks.estimates.main import LONG, Fits, accuracy_table, errors, held_out, whole
 from benchmarks.planner.a100 import FOLDER_VARIABLE
+from deeppool.device.roofline import FITTED
 from deeppool.errors import DocumentError
-from deeppool.profiling.estimate.roofline import FITTED
 
 FOLDER = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(FOLDER is None, reason=f"no A100 layer times: {FOLDER_VARIABLE} names no folder")

@@ -1,6 +1,5 @@
 """The script for a GPU, tried where there is none."""
 
-import dataclasses
 import json
 import sys
 
@@ -52,17 +51,19 @@ def test_what_time_is_too_short_for_is_named(script):
 
 def test_what_cannot_be_measured_is_an_entry_and_does_not_end_the_others(script, monkeypatch):
     # CUDA graphs are refused on a CPU.
-    monkeypatch.setattr(run, "ON_CPU", (run.Mode("fp32", True), run.Mode("fp32", False)))
+    monkeypatch.setitem(run.MODES, "cpu", (run.Mode("fp32", True), run.Mode("fp32", False)))
     summary = json.loads((script("--device", "cpu", "--quick") / "summary.json").read_text())
     failed, measured = summary["profiles"]["measurements"]
     assert failed["error"] == "graphs are CUDA graphs, got device cpu (leave graphs out)"
     assert "checks" in measured
 
 
-def test_dry_run_on_a_cpu_climbs_the_ladder_and_tries_the_kernels(script):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("emulated", marks=pytest.mark.stress)])
+def test_dry_run_climbs_the_ladder_and_tries_the_kernels(script, device):
     summary = json.loads(
-        (script("--device", "cpu", "--quick", "--parts", "ladder", "pairs") / "summary.json").read_text()
+        (script("--device", device, "--quick", "--parts", "ladder", "pairs") / "summary.json").read_text()
     )
+    assert summary["device"] == device
     (measured,) = summary["ladder"]["measurements"]
     (gap,) = measured["gaps"]
     assert [rung["rung"] for rung in gap["rungs"]] == list(collocation.LADDER)
@@ -71,7 +72,7 @@ def test_dry_run_on_a_cpu_climbs_the_ladder_and_tries_the_kernels(script):
         assert rung["background_samples_per_second_alone"] > 0
         assert rung["harvest"] >= 0
     problems = {rung["rung"]: rung["problem"] for rung in gap["rungs"] if rung["problem"]}
-    assert problems == {"+ SM share 25 %": "device cpu has no multiprocessors"}
+    assert problems == {"+ SM share 25 %": f"device {device} has no multiprocessors"}
     kinds = len(kernels.QUICK_SIZES)
     assert len({(pair["foreground"], pair["background"]) for pair in summary["pairs"]["interference"]}) == kinds**2
     assert all(pair["share_of_alone"] > 0 for pair in summary["pairs"]["interference"])
@@ -87,10 +88,14 @@ def climb(script):
 
 @pytest.mark.stress
 def test_a_rung_that_cannot_be_had_is_named_and_the_others_are_climbed(script, monkeypatch):
-    def refuse(device, share):
-        raise RuntimeError("no context\nand a traceback of C++")
+    make = collocation.Climb.make
 
-    monkeypatch.setattr(collocation, "sm_share", refuse)
+    def refuse(climb, name, *rung):
+        if name == "+ SM share 25 %":
+            raise RuntimeError("no context\nand a traceback of C++")
+        make(climb, name, *rung)
+
+    monkeypatch.setattr(collocation.Climb, "make", refuse)
     measured = climb(script)
     (gap,) = measured["gaps"]
     assert measured["failed"] == {"+ SM share 25 %": "no context"}
@@ -105,14 +110,14 @@ def test_a_background_that_fails_beside_the_foreground_is_no_result(script, monk
     def run_and_fail(rung, foreground, iterations):
         rungs.append(rung)
         if rung is rungs[0]:
-            rung.pieces = (dataclasses.replace(rung.pieces[0], work=lambda: 1 / 0), *rung.pieces[1:])
+            rung.job.training.step = lambda: 1 / 0
         run_beside(rung, foreground, iterations)
 
     monkeypatch.setattr(collocation.Background, "run", run_and_fail)
     measured = climb(script)
     (gap,) = measured["gaps"]
     first = next(iter(collocation.LADDER))
-    assert measured["failed"] == {first: "beside the foreground: division by zero"}
+    assert measured["failed"] == {first: "beside the foreground: failed: ZeroDivisionError: division by zero"}
     assert gap["left_out"] == [first]
     assert len(gap["rungs"]) == len(collocation.LADDER) - 1
 

@@ -12,7 +12,7 @@ from deeppool.training.training_job import TrainingJob
 from tests.figures.records import two_layer_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
-OWN = "examples.own_training:job"
+OWN, TRIALS = "examples.own_training:job", "examples.own_training:trials"
 
 
 def test_each_name_becomes_a_job_with_a_folder_of_its_own() -> None:
@@ -36,6 +36,13 @@ def test_each_name_becomes_a_job_with_a_folder_of_its_own() -> None:
     ]
 
 
+def test_a_callable_may_return_trials_which_are_a_queue_by_themselves() -> None:
+    none = {"steps": None, "checkpoints": None, "memory": None, "restarts": 0}
+    found = find_background([TRIALS], two_layer_plan(), batch=4, **none)
+    assert isinstance(found, dp.Trials)
+    assert [found.job(**configuration).schedule for configuration in found.configurations] == [None, None]
+
+
 def test_without_names_there_is_no_background() -> None:
     assert find_background([], two_layer_plan(), batch=4, steps=None, checkpoints=None, memory=None, restarts=0) is None
 
@@ -47,6 +54,8 @@ def test_without_names_there_is_no_background() -> None:
         (["--background", "examples.own_training:nothing"], "cannot make job 'examples.own_training:nothing'"),
         (["--background", OWN, "--background-memory", "lots"], "a size of memory is, for example, 40GB"),
         (["--background", OWN, "--background-restarts", "-1"], "restarts of a background job must be at least 0"),
+        (["--background", TRIALS, "--background-steps", "3"], "trials have steps, a folder, a memory budget"),
+        (["--background", TRIALS, "--background", OWN], "trials are a queue by themselves"),
         (["--max-slowdown", "0.03"], "policy and max_slowdown are about a background job"),
     ],
 )

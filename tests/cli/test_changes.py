@@ -1,6 +1,7 @@
 """``deeppool diff``, ``explain`` and ``replan``: what they print, and what they save."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 import deeppool as dp
 from deeppool.cli import app
-from deeppool.cluster.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link, find_cluster
 from deeppool.errors import DeeppoolError
 from tests.planning.replanning.test_profile_correction import run_with
 from tests.strategies import make_graph, profile_from_times
@@ -65,6 +66,38 @@ def test_diff_json_is_one_object(files: Path) -> None:
 
 def test_diff_refuses_plans_of_different_graphs(files: Path) -> None:
     assert "the plans are of different graphs" in refused("diff", files / "plan.json", files / "other.json")
+
+
+def test_diff_of_other_kinds_lists_the_fields_that_differ_the_largest_change_first(files: Path, tmp_path: Path) -> None:
+    before = find_cluster("dgx-a100", 8)
+    dp.save(before, tmp_path / "before.json")
+    slower = replace(before.inside, latency=2 * before.inside.latency)
+    dp.save(replace(before, gpus=10, inside=slower), tmp_path / "after.json")
+    found = json.loads(command("diff", tmp_path / "before.json", tmp_path / "after.json", "--json").stdout)
+    assert found["format"] == "deeppool/field-changes"
+    changed = {change["path"]: (change["before"], change["after"]) for change in found["changes"]}
+    assert changed == {"gpus": (8, 10), "inside.latency": (before.inside.latency, slower.latency)}
+    text = command("diff", tmp_path / "before.json", tmp_path / "after.json").stdout
+    assert text.index("inside.latency") < text.index("gpus: 8 → 10  (+25 %)")
+    assert "a cluster and a plan cannot be compared" in refused("diff", tmp_path / "before.json", files / "plan.json")
+
+
+def test_show_prints_every_record_and_writes_a_page_that_loads_nothing(files: Path, tmp_path: Path) -> None:
+    made, page = dp.load(files / "plan.json"), tmp_path / "page.html"
+    assert command("show", files / "plan.json").stdout == made.explain() + "\n"
+    outcome = command("show", files / "plan.json", files / "slow.json", "--html", page)
+    assert outcome.stdout.count(str(files)) == 2
+    html = page.read_text()
+    assert html.count("<section>") == html.count("Plotly.newPlot(") == 2
+    assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=", html)
+    both = json.loads(command("show", files / "plan.json", files / "slow.json", "--json").stdout)
+    assert [record["format"] for record in both["records"]] == ["deeppool/plan", "deeppool/run"]
+
+
+def test_show_refuses_a_file_of_another_kind_before_it_writes(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"format": "another"}')
+    assert "is it a file of deeppool?" in refused("show", tmp_path / "other.json", "--html", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_explain_without_a_layer_is_the_plans_own_table(files: Path) -> None:

@@ -23,7 +23,7 @@ from tests.strategies import make_graph, profile_from_times
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
 EXAMPLE = "examples.two_branch:two_branch"
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(command.name for command in app.registered_commands)
 
 
 @dataclass(frozen=True)
@@ -274,6 +274,12 @@ def test_help_names_every_command_and_the_way_from_a_model_to_a_run(deeppool: Co
         assert part in text
 
 
+def test_the_version_and_the_short_help_stand_before_any_command(deeppool: Command) -> None:
+    assert deeppool("--version").out == f"deeppool {dp.__version__}\n"
+    assert deeppool("-h").out == deeppool("--help").out
+    assert deeppool("plan", "-h").out == deeppool("plan", "--help").out
+
+
 # -- output -----------------------------------------------------------------------------------------
 
 
@@ -370,7 +376,7 @@ def test_run_json_has_the_fields_of_the_contract(deeppool: Command, tiny: Path, 
     assert "slowdown" in front
     assert {"throughput", "alone_throughput", "harvest"} <= set(back)
     names = {event["args"].get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
-    assert {f"{EXAMPLE}, planned (predicted)", f"{EXAMPLE}, measured (measured)"} <= names
+    assert {f"{EXAMPLE}, planned (predicted)", f"{EXAMPLE}, measured, an iteration near the median (measured)"} <= names
 
 
 # -- estimates --------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.collectives.layout import Layout
-from deeppool.collectives.reshard import Transfer, busiest_samples, reshard
+from deeppool.collectives.reshard import busiest_samples, reshard
+from deeppool.collectives.schedule import Transfer
 from deeppool.errors import InvalidValueError
 
 

@@ -59,12 +59,12 @@ def test_a_share_of_a_gpu_is_none_of_a_core(device: str, priority: str, monkeypa
 def test_a_background_is_a_plain_loop_bit_by_bit(tmp_path: Path) -> None:
     job = plain_training()
     worker = start(job, tmp_path)
-    found = [worker.step() for _ in range(STEPS)]
+    found = [worker.training.step() for _ in range(STEPS)]
     module = job.model
     assert found == plain_loop(module, STEPS)
     # A captured BatchNorm does not count its batches: it has a momentum, and no use for the count.
     state = {name: value for name, value in module.state_dict().items() if "num_batches" not in name}
-    assert all(torch.equal(value, worker.trainer.state[name]) for name, value in state.items())
+    assert all(torch.equal(value, worker.training.trainer.state[name]) for name, value in state.items())
 
 
 def test_a_stopped_job_resumes_bit_by_bit(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deeppool.collocation.background_group import WorkDone
+from deeppool.collocation.background_jobs import WorkDone
 from deeppool.collocation.condition_results import ConditionResults, harvest_margin, slowdown_margin
 
 SPEEDS = (1.0, 1.3, 0.8, 1.1)

@@ -13,13 +13,13 @@ from torch import nn
 
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collocation.background_placement import PROCESS, PROCESS_UNDER_MPS, THREAD, place_background
+from deeppool.collocation.background_training import BackgroundTraining
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.collocation.job_queue import BackgroundJob, save_background_job
 from deeppool.device.cuda import cuda_problem
 from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.losses import classification_loss
-from deeppool.job import Job
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.training.data import ShardReader
 from deeppool.training.training_job import TrainingJob
@@ -91,7 +91,8 @@ def start_background(
         **save_background_job(job, folder),
     }
     found = find_device(device)
-    return InProcessBackground(setup, found, found.torch_device(), foreground)
+    training = BackgroundTraining(setup, found, found.torch_device(), paced=True)
+    return InProcessBackground(training, found, foreground)
 
 
 def losses_of_a_plain_loop(steps: int) -> list[float]:
@@ -109,30 +110,23 @@ def losses_of_a_plain_loop(steps: int) -> list[float]:
     return losses
 
 
-def losses_known(background: InProcessBackground) -> int:
-    """Steps whose loss has been computed, including the first one, which no launcher launches."""
-    forwards = (len(background.pieces) - 1) // 2
-    steps, pieces = divmod(background.launcher.launched, len(background.pieces))
-    return 1 + steps + (pieces >= forwards)
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("device", ["cpu", "emulated", pytest.param("cuda", marks=ON_A_GPU)])
 @pytest.mark.parametrize("sharing", [THREADED, PACED], ids=["whole", "in pieces"])
 def test_an_in_process_background_trains_as_a_plain_loop_does_however_often_it_rests(
     sharing: Sharing, device: str, tmp_path: Path
 ) -> None:
     foreground = Foreground()
     background = start_background(tmp_path, make_job(), sharing, foreground, device)
-    losses = {losses_known(background): background.loss}
+    losses = [background.training.last_loss]
     for _ in range(6):
         background.begin()
         foreground.wait_for(10)
         done = background.rest()
-        assert done["error"] is None
-        losses[losses_known(background)] = done["loss"]
-    assert background.launcher.launched == background.launcher.finished > 10
-    expected = losses_of_a_plain_loop(max(losses))
-    assert losses == {steps: pytest.approx(expected[steps - 1], rel=1e-4) for steps in losses}
+        assert "why" not in done
+        losses += done["parts"][0][1]
+        assert done["updates"] == len(losses)
+    assert background.finished > 10
+    assert losses == pytest.approx(losses_of_a_plain_loop(len(losses)), rel=1e-4)
 
 
 def test_work_is_counted_in_steps_and_their_pieces(tmp_path: Path) -> None:
@@ -142,11 +136,9 @@ def test_work_is_counted_in_steps_and_their_pieces(tmp_path: Path) -> None:
     for _ in range(3):
         background.begin()
         foreground.wait_for(20)
-        done = background.rest()
-        assert done["seconds"] > 0
-        total += done["steps"]
+        total += background.rest()["parts"][0][0]
     # Pieces in flight at the end of a phase are not counted.
-    assert 0 < total <= background.launcher.finished / len(background.pieces)
+    assert 0 < total <= background.finished / background.training.pieces
 
 
 def test_the_foregrounds_limits_apply(tmp_path: Path) -> None:
@@ -154,8 +146,8 @@ def test_the_foregrounds_limits_apply(tmp_path: Path) -> None:
     background = start_background(tmp_path, make_job(), PACED, foreground)
     background.begin()
     foreground.wait_for(20)
-    assert background.rest()["steps"] == 0
-    assert background.launcher.launched == 0
+    assert background.rest()["parts"] == [(0, [])]
+    assert background.finished == 0
 
 
 class Broken(Fixed):
@@ -166,30 +158,30 @@ class Broken(Fixed):
 def test_a_job_that_fails_reports_its_error_and_stays_ended(tmp_path: Path) -> None:
     foreground = Foreground()
     background = start_background(tmp_path, make_job(), THREADED, foreground)
-    background._task.samples.__self__.dataset.__class__ = Broken
+    background.training.task.samples.__self__.dataset.__class__ = Broken
     for _ in range(2):
         background.begin()
-        background.launcher._thread.join(TIMEOUT)
-        done = background.rest()
-        assert done["error"] == "failed: OSError: the disk is gone"
-        assert done["loss"] is None
+        background._thread.join(TIMEOUT)
+        assert background.rest() == {"why": "failed: OSError: the disk is gone"}
 
 
-@pytest.mark.parametrize(
-    ("choices", "what"),
-    [
-        ({"accumulation": 2}, "accumulation 2"),
-        ({"clip_norm": 1.0}, "clip_norm 1.0"),
-        ({"schedule": torch.optim.lr_scheduler.ConstantLR}, "a schedule"),
-    ],
-)
-def test_a_training_that_a_device_cannot_replay_needs_a_process(choices: dict, what: str, tmp_path: Path) -> None:
-    job = make_job(**choices)
-    with pytest.raises(InvalidValueError, match=f"cannot have {what}.*give it 'process'"):
-        place_background(Sharing(home="thread"), "cuda", job)
-    home, why = place_background(Sharing(), "cuda", job)
-    assert home.startswith(PROCESS)
-    assert what in str(why)
+def test_a_background_in_a_thread_clips_accumulates_and_follows_a_schedule(tmp_path: Path) -> None:
+    """As in a process of its own, whose training the same job gives."""
+    choices = {"accumulation": 2, "clip_norm": 0.1, "schedule": halve}
+    foreground = Foreground()
+    background = start_background(tmp_path, make_job(**choices), PACED, foreground)
+    alone = start_background(tmp_path, make_job(**choices), THREADED, Foreground())
+    background.begin()
+    foreground.wait_for(100)
+    background.rest()
+    alone.training.trainer.watcher = None
+    losses = [alone.training.last_loss] + [alone.training.step() for _ in range(background.training.updates - 1)]
+    assert len(losses) > 2
+    assert background.training.last_loss == pytest.approx(losses[-1], rel=1e-5)
+
+
+def halve(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +200,9 @@ def test_a_background_runs_where_requested_or_by_default_in_a_thread_on_a_gpu(
     if daemon:
         (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    job = BackgroundJob(Job("resnet18", (3, 64, 64), 4))
-    assert place_background(sharing, device, job) == (home, None)
+    assert place_background(sharing, device) == home
 
 
 def test_a_priority_that_a_thread_cannot_have_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="at the rank's own priority on a CPU, got priority lowest"):
-        place_background(Sharing(home="thread"), "cpu", BackgroundJob(Job("resnet18", (3, 64, 64), 4)))
+        place_background(Sharing(home="thread"), "cpu")

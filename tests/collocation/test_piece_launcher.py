@@ -1,204 +1,220 @@
-"""Pieces are launched in order and behind the gate, without waiting for one before the next."""
+"""Pieces of a background are delayed: when, for how long, and how they wait. On a virtual clock."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.piece_launcher import MAX_QUEUED_SECONDS, LaunchedPiece, PieceLauncher, time_pieces
+from deeppool.collocation.piece_launcher import MAX_QUEUED_SECONDS, MAX_SLEEP, MIN_SLEEP, PieceLauncher
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import cuda_problem
-from deeppool.device.find import find_device
-from deeppool.device.protocol import Launch
-from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
-from deeppool.scheduling.gate import Gate
+from deeppool.processes.shared_page import SharedPage
+from deeppool.scheduling.background_limits import BackgroundLimits
 
-TIMEOUT = 30.0
+NOTHING: frozenset[tuple[str, int]] = frozenset()
+POLL = 2e-5
+"""Seconds between two polls."""
 
 
-class Queue:
-    """A stream that runs work asynchronously, as a GPU does: one thread, first in, first out."""
+class Machine:
+    """A foreground and a background on one core with a virtual clock."""
 
-    priority = "low"
+    def __init__(self, folder: Path, sharing: Sharing, *, polls: bool = False, device: Any = None) -> None:
+        self.now = 0.0
+        self.used = 0.0
+        self.polls_made = 0
+        self.sleeps: list[float] = []
+        self.later: dict[int, Callable[[], None]] = {}
+        """Actions by the number of the poll at which they happen."""
+        self.stop: int | None = None
+        """The poll at which it must stop."""
+        self.foreground, self.page = SharedPage(folder, 0), SharedPage(folder, 0)
+        self.launcher = PieceLauncher(
+            sharing,
+            lambda: (BackgroundLimits(*self.page.limits), self.page.doing),
+            self.page.count,
+            device or CpuDevice(),
+            must_stop=self.must_stop,
+            wait=None if polls else self.sleep,
+            clock=self.clock,
+            used=lambda: self.used,
+        )
+
+    def clock(self) -> float:
+        self.now += POLL
+        return self.now
+
+    def sleep(self, seconds: float) -> bool:
+        self.sleeps.append(seconds)
+        notified = self.page.wait(0)
+        self.now += 0 if notified else seconds
+        return notified
+
+    def must_stop(self) -> bool:
+        self.polls_made += 1
+        if self.polls_made in self.later:
+            self.later[self.polls_made]()
+        return self.polls_made == self.stop
+
+    def order(self, open: bool = True, share: float = 1.0, banned=NOTHING) -> None:  # noqa: A002
+        self.foreground.set_limits(open=open, share=share, banned=banned)
+
+    def piece(self, kind: str, stage: int, seconds: float) -> None:
+        self.launcher.begin(kind, stage)
+        self.now += seconds
+        self.used += seconds
+        self.launcher.end()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    return tmp_path
+
+
+def test_no_piece_is_delayed_before_the_first_limits_and_after_the_last(folder: Path) -> None:
+    machine = Machine(folder, Sharing(gaps_only=True, pieces=1, in_flight=0.001))
+    machine.piece("forward", 0, 0.01)
+    machine.order(open=False)
+    machine.foreground.begin("forward", 3)
+    machine.foreground.clear()
+    machine.piece("backward", 0, 0.01)
+    assert machine.polls_made == 0
+
+
+def test_a_closed_gate_delays_a_piece_until_it_opens(folder: Path) -> None:
+    machine = Machine(folder, Sharing(max_slowdown=0.01))
+    machine.order(open=False)
+    machine.later = {5: machine.order}
+    machine.piece("forward", 0, 0.01)
+    assert machine.polls_made == 5
+    # The first limits notified it before it waited.
+    assert machine.sleeps == [MIN_SLEEP, MIN_SLEEP, 2 * MIN_SLEEP, 4 * MIN_SLEEP, 8 * MIN_SLEEP]
+    _, pieces, busy, held = machine.foreground.done
+    assert pieces == 1
+    assert busy == pytest.approx(0.01)
+    # As it does when the gate opens.
+    assert held == pytest.approx(7 * MIN_SLEEP + 5 * POLL)
+
+
+def test_sleeps_double_until_the_foreground_notifies(folder: Path) -> None:
+    machine = Machine(folder, Sharing(max_slowdown=0.01))
+    machine.order(open=False)
+    machine.later = {20: lambda: machine.foreground.begin("forward", 0), 30: machine.foreground.end}
+    machine.later |= {40: lambda: machine.foreground.begin("sync", 0), 50: machine.order}
+    machine.piece("forward", 0, 0.01)
+    assert machine.sleeps[:4] == [MIN_SLEEP, MIN_SLEEP, 2 * MIN_SLEEP, 4 * MIN_SLEEP]
+    # Computing and its end do not notify; a wait of the foreground does.
+    assert machine.sleeps[18:40] == [MAX_SLEEP] * 22
+    assert machine.sleeps[40:43] == [MIN_SLEEP, 2 * MIN_SLEEP, 4 * MIN_SLEEP]
+    assert len(machine.sleeps) == 50
+
+
+def test_no_piece_begins_beside_a_banned_operator_but_beside_others(folder: Path) -> None:
+    machine = Machine(folder, Sharing(feedback=0.1))
+    machine.order(banned=frozenset({("sync", 1)}))
+    machine.foreground.begin("sync", 0)
+    machine.piece("forward", 0, 0.01)
+    assert machine.polls_made == 0
+    machine.foreground.begin("sync", 1)
+    machine.later = {3: machine.order}
+    machine.piece("forward", 1, 0.01)
+    assert machine.polls_made == 3
+
+
+def test_with_gaps_only_a_piece_waits_while_the_foreground_computes(folder: Path) -> None:
+    machine = Machine(folder, Sharing(gaps_only=True))
+    machine.order()
+    machine.foreground.begin("reshard", 0)
+    machine.piece("forward", 0, 0.01)
+    assert machine.polls_made == 0
+    machine.foreground.begin("backward", 0)
+    machine.later = {4: machine.foreground.end}
+    machine.piece("forward", 1, 0.01)
+    assert machine.polls_made == 4
+
+
+def test_a_background_that_must_stop_is_admitted(folder: Path) -> None:
+    machine = Machine(folder, Sharing(max_slowdown=0.01))
+    machine.order(open=False)
+    machine.stop = 3
+    machine.piece("forward", 0, 0.01)
+    assert machine.polls_made == 3
+    assert machine.foreground.done[1] == 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("polls", [False, True])
+def test_a_background_uses_its_share_of_the_time_and_no_more(folder: Path, share: float, polls: bool) -> None:
+    machine = Machine(folder, Sharing(max_slowdown=0.01), polls=polls)
+    machine.order(share=share)
+    for step in range(100):
+        machine.piece("forward", 0, 0.002)
+        machine.piece("backward", 0, 0.004)
+        machine.piece("update", 0, 0.001)
+        assert machine.foreground.done[0] == step + 1
+    _, pieces, busy, held = machine.foreground.done
+    assert (pieces, busy) == (300, pytest.approx(0.7))
+    # A full bucket at the start, and a piece beyond what is earned, are all that it may have more.
+    assert share == pytest.approx(busy / machine.now, abs=0.02)
+    assert busy + held == pytest.approx(machine.now, rel=0.03)
+    assert bool(machine.sleeps) is not polls
+
+
+def test_a_background_in_one_piece_is_never_delayed(folder: Path) -> None:
+    machine = Machine(folder, Sharing(pieces=2, in_flight=0.001))
+    machine.order()
+    for _ in range(50):
+        machine.piece("forward", 0, 0.05)
+    assert machine.polls_made == 0
+
+
+class Gpu:
+    """A device that runs behind its host: it has passed the stamps up to ``reached``."""
+
+    asynchronous = True
 
     def __init__(self) -> None:
-        self.thread = ThreadPoolExecutor(max_workers=1)
-        self.given = threading.Semaphore(0)
-        self.count = 0
+        self.stamps = 0
+        self.reached = -1
 
-    def launch(self, work: Callable[[], None]) -> Launch:
-        self.count += 1
-        self.given.release()
-        return Launch(self, None, self.thread.submit(work))
+    def stamp(self) -> int:
+        self.stamps += 1
+        return self.stamps - 1
 
-    def passed(self, stamp: Future[None]) -> bool:
-        return stamp.done()
+    def passed(self, stamp: int) -> bool:
+        return stamp <= self.reached
 
-    def seconds(self, start: None, end: Future[None]) -> float:
-        return 1e-3
+    def seconds(self, earlier: int, later: int) -> float:
+        return 0.001 * (later - earlier)
 
 
-class Timer:
-    """A stream that runs work at once and reports the given seconds."""
-
-    priority = "low"
-
-    def __init__(self, times: list[float]) -> None:
-        self.times = iter(times)
-
-    def launch(self, work: Callable[[], None]) -> Launch:
-        work()
-        return Launch(self, None, next(self.times))
-
-    def passed(self, stamp: float) -> bool:
-        return True
-
-    def seconds(self, start: None, end: float) -> float:
-        return end
+def test_pieces_of_a_device_are_in_flight_until_it_has_passed_them(folder: Path) -> None:
+    gpu = Gpu()
+    machine = Machine(folder, Sharing(pieces=2), device=gpu)
+    machine.piece("forward", 0, 0.0)
+    machine.piece("forward", 1, 0.0)
+    assert machine.polls_made == 0
+    assert machine.foreground.done == (0, 0, 0.0, pytest.approx(0, abs=1e-3)), "nothing is known to be done"
+    # The third waits for the first, whose stamps are 0 and 1.
+    machine.later = {7: lambda: setattr(gpu, "reached", 1)}
+    machine.piece("update", 1, 0.0)
+    assert machine.polls_made == 7
+    assert machine.foreground.done[:3] == (0, 1, pytest.approx(0.001))
+    gpu.reached = 5
+    machine.launcher.begin("forward", 0)
+    assert machine.foreground.done[:3] == (1, 3, pytest.approx(0.003))
 
 
-class Foreground:
-    """What the launcher sees of one; a test waits until the launcher has looked again."""
-
-    def __init__(self, limits: BackgroundLimits = FREE, doing: Operator | None = None) -> None:
-        self.limits, self.doing = limits, doing
-        self.reads = threading.Semaphore(0)
-
-    def __call__(self) -> tuple[BackgroundLimits, Operator | None]:
-        self.reads.release()
-        return self.limits, self.doing
-
-    def wait_for_looks(self, count: int) -> None:
-        while self.reads.acquire(blocking=False):
-            pass
-        for _ in range(count):
-            assert self.reads.acquire(timeout=TIMEOUT)
-
-
-@pytest.mark.parametrize("kind", ["cpu", "queue"])
-def test_pieces_run_in_order_and_every_launch_is_counted(kind: str) -> None:
-    done: list[int] = []
-    enough = threading.Event()
-
-    def work(number: int) -> None:
-        done.append(number)
-        if len(done) >= 50:
-            enough.set()
-
-    stream: Any = Queue() if kind == "queue" else CpuDevice().stream("low")
-    launcher = PieceLauncher(stream, Gate(Sharing(pieces=3)), Foreground())
-    with launcher.running([LaunchedPiece(lambda number=number: work(number), 1e-6) for number in range(3)]):
-        assert enough.wait(TIMEOUT)
-    assert launcher.error is None
-    assert launcher.finished == len(done) >= 50
-    assert done == [number % 3 for number in range(len(done))]
-    assert launcher.seconds > 0
-
-
-def test_no_more_pieces_are_in_flight_than_the_limit_and_the_next_follows_when_one_ends() -> None:
-    queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
-    launcher = PieceLauncher(queue, Gate(Sharing(pieces=2)), foreground)
-    with launcher.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=TIMEOUT)), 1e-3)]):
-        for expected in range(2, 6):
-            for _ in range(2 if expected == 2 else 1):
-                assert queue.given.acquire(timeout=TIMEOUT)
-            foreground.wait_for_looks(20)
-            assert queue.count == expected, "a piece was launched beyond the limit"
-            ends.release()
-        ends.release(100)
-    assert launcher.finished == queue.count
-    assert launcher.error is None
-
-
-@pytest.mark.parametrize(("seconds", "most"), [(MAX_QUEUED_SECONDS / 8, 8), (1.0, 2)])
-def test_without_a_limit_the_device_queue_is_bounded_too(seconds: float, most: int) -> None:
-    queue, foreground, ends = Queue(), Foreground(), threading.Semaphore(0)
-    launcher = PieceLauncher(queue, Gate(Sharing(priority="normal")), foreground)
-    with launcher.running([LaunchedPiece(lambda: assert_(ends.acquire(timeout=TIMEOUT)), seconds)]):
-        for _ in range(most):
-            assert queue.given.acquire(timeout=TIMEOUT)
-        foreground.wait_for_looks(20)
-        assert queue.count == most
-        ends.release()
-        assert queue.given.acquire(timeout=TIMEOUT)
-        foreground.wait_for_looks(20)
-        assert queue.count == most + 1
-        ends.release(100)
-    assert launcher.finished == queue.count
-    assert launcher.error is None
-
-
-def test_nothing_is_launched_beside_a_banned_operator() -> None:
-    queue = Queue()
-    banned = ("sync", 3)
-    foreground = Foreground(BackgroundLimits(open=True, share=1.0, banned=frozenset({banned})), doing=banned)
-    launcher = PieceLauncher(queue, Gate(Sharing(feedback=0.1)), foreground)
-    with launcher.running([LaunchedPiece(lambda: None, 1e-3)]):
-        foreground.wait_for_looks(20)
-        assert queue.count == 0
-        foreground.doing = ("forward", 3)
-        assert queue.given.acquire(timeout=TIMEOUT)
-
-
-def test_a_launcher_behind_a_closed_gate_stops() -> None:
-    foreground = Foreground(BackgroundLimits(open=False, share=1.0, banned=frozenset()))
-    launcher = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), foreground)
-    with launcher.running([LaunchedPiece(lambda: None, 1e-3)]):
-        foreground.wait_for_looks(3)
-    assert (launcher.finished, launcher.error) == (0, None)
-
-
-def test_a_piece_that_fails_ends_the_launcher_and_not_the_foreground() -> None:
-    failed = threading.Event()
-
-    def fail() -> None:
-        failed.set()
-        raise RuntimeError("out of memory")
-
-    launcher = PieceLauncher(CpuDevice().stream("low"), Gate(Sharing()), Foreground())
-    with launcher.running([LaunchedPiece(lambda: None, 1e-3), LaunchedPiece(fail, 1e-3)]):
-        assert failed.wait(TIMEOUT)
-    assert str(launcher.error) == "out of memory"
-    assert not any(thread.name == "deeppool background" for thread in threading.enumerate())
-
-
-def test_a_piece_is_expected_to_take_the_median_of_its_own_times() -> None:
-    steps = [(9.0, 70.0), (2.0, 60.0), (3.0, 50.0), (1.0, 500.0), (2.0, 40.0)]  # the first time is a cold one
-    done: list[str] = []
-    works = [lambda: done.append("short"), lambda: done.append("long")]
-    pieces = time_pieces(works, Timer([seconds for step in steps for seconds in step]), CpuDevice())
-    assert [piece.expected for piece in pieces] == [2.0, 60.0]
-    assert [piece.work for piece in pieces] == works
-    assert done == ["short", "long"] * len(steps)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
-def test_graphs_beside_a_foreground_do_all_their_work() -> None:
-    device = find_device("cuda")
-    stream, count = device.stream("low"), torch.zeros((), device="cuda")
-    a = torch.randn(1024, 1024, device="cuda")
-
-    def work() -> None:
-        torch.matmul(a, a)
-        count.add_(1)
-
-    with stream.current():
-        (graph,) = device.repeatable(work)
-    pieces = time_pieces([graph], stream, device)
-    device.synchronize()
-    before = float(count)
-    launcher = PieceLauncher(stream, Gate(Sharing(pieces=2, in_flight=1e-3)), Foreground())
-    with launcher.running(pieces), device.stream("high").current():
-        for _ in range(100):
-            float((a @ a).sum())
-    assert launcher.error is None
-    assert float(count) - before == launcher.finished > 0
-
-
-def assert_(true: bool) -> None:
-    assert true
+def test_without_a_limit_the_device_queue_is_bounded_too(folder: Path) -> None:
+    """Pieces of 1 ms as they ran before: the first two, and then 20 ms of them."""
+    gpu = Gpu()
+    machine = Machine(folder, Sharing(priority="normal"), device=gpu)
+    machine.piece("forward", 0, 0.0)
+    gpu.reached = 1
+    launched = 0
+    machine.stop = 1
+    while not machine.polls_made:
+        machine.piece("forward", 0, 0.0)
+        launched += 1
+    assert launched - 1 == MAX_QUEUED_SECONDS / 0.001

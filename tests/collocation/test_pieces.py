@@ -59,7 +59,7 @@ def test_there_are_as_few_pieces_as_fit_the_limit(times: list[tuple[float, float
     ],
 )
 def test_pieces_are_longer_where_the_foreground_does_not_wait_for_them(sharing: Sharing, limit: float) -> None:
-    assert longest_piece(sharing) == limit
+    assert longest_piece(sharing, CpuDevice()) == limit
 
 
 class Job:

@@ -49,7 +49,7 @@ class FakeProcess:
         self.inbox.put((self, {"event": event, **content}))
 
     def report(self, updates: int, *, event: str = "progress", **content: object) -> None:
-        fields = {"updates": updates, "samples": 2 * updates, "first_loss": 2.0, "last_loss": 1.0}
+        fields = {"updates": updates, "samples": 2 * updates, "first_loss": 2.0, "last_loss": 1.0, "final_loss": 1.5}
         self.answer(event, **fields, cpu=self.usage.cpu, slowest=0.1, **content)
 
     def exit(self) -> None:
@@ -63,7 +63,7 @@ class FakeLauncher:
         self.started: list[FakeProcess] = []
 
     def worker_spec(self, rank: int) -> SimpleNamespace:
-        return SimpleNamespace(core=rank, index=rank)
+        return SimpleNamespace(core=rank, index=rank, folder="")
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox) -> FakeProcess:
         self.started.append(FakeProcess(rank, inbox))

@@ -12,7 +12,6 @@ import deeppool as dp
 from deeppool.coordinator import ray_connection
 from deeppool.coordinator.history import ClusterStatus, GpuUse, History, JobProgress, JobRecord
 from deeppool.coordinator.ray_connection import Joined
-from deeppool.coordinator.runtime import interface_of
 from deeppool.errors import DocumentError, InvalidValueError, RunError
 
 QUEUED = JobRecord(3, "foreground", "vgg16", 2, 500, "2026-11-21T12:00:00")
@@ -142,8 +141,3 @@ def test_the_token_is_this_users_and_stays(state: Path) -> None:
     assert len(text) == 64
     assert oct(path.stat().st_mode)[-3:] == "600"
     assert ray_connection.token_file().read_text() == text
-
-
-def test_ranks_listen_on_the_interface_of_their_address() -> None:
-    assert interface_of("127.0.0.1") == interface_of("127.0.0.2") == "lo"
-    assert interface_of("203.0.113.1") is None

@@ -73,6 +73,18 @@ def test_one_gpu_and_no_bytes_synchronise_for_nothing(model):
     assert Network(CLUSTER, model).all_reduce_time(8, 0) == 0
 
 
+def test_a_run_performs_the_pattern_that_is_priced():
+    assert Network(CLUSTER, "halving-doubling").all_reduce_schedule(6, 4).pattern == "halving-doubling"
+    assert Network(CLUSTER, "hierarchical").all_reduce_schedule(16, 4).pattern == "hierarchical"
+    best = Network(CLUSTER, "best")
+    # No whole nodes: 8 latencies against the 22 of a ring for few bytes, and fewer bytes in the ring for many.
+    assert best.all_reduce_schedule(12, 4).pattern == "halving-doubling"
+    assert best.all_reduce_schedule(12, 10**9) is None
+    assert best.all_reduce_schedule(16, 10**9).pattern == "hierarchical"
+    for library in ("ring", "measured", "paper"):
+        assert Network(CLUSTER, library).all_reduce_schedule(16, 10**9) is None
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_samples_that_stay_cost_nothing(model):
     assert Network(CLUSTER, model).reshard_time(first(4), first(4), 10**6) == 0

@@ -1,17 +1,22 @@
 """What a GPU can do for two jobs: the answers without one, and on one."""
 
+import ctypes
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pynvml
 import pytest
 import torch
+from torch.cuda import green_contexts
 
 import deeppool as dp
+from deeppool.base.sharing import Sharing
 from deeppool.device.abilities import GpuAbilities, gpu_abilities, mps
+from deeppool.device.background_stream import background_stream
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import cuda_problem
+from deeppool.device.cuda import CudaDevice, cuda_problem
+from deeppool.device.driver import granted_multiprocessors
 from deeppool.device.find import find_device
 from deeppool.device.nvml import Nvml
 from deeppool.device.sm_share import sm_share
@@ -22,6 +27,101 @@ def test_on_a_cpu_a_share_of_multiprocessors_is_a_stream_and_a_reason() -> None:
     found = sm_share(CpuDevice(), 0.5)
     assert found.problem == "device cpu has no multiprocessors"
     assert found.stream.launch(lambda: None).done()
+
+
+MULTIPROCESSORS, ASKED, GRANTED = 132, 33, 32
+STREAM, CONTEXT = 0x5000, 0x9000
+
+
+class Driver:
+    """The functions of libcuda that tell what was granted, for one stream of a green context."""
+
+    def __init__(self, granted: int, problem: int = 0) -> None:
+        self.granted, self.problem = granted, problem
+
+    def cuStreamGetGreenCtx(self, stream: ctypes.c_void_p, context: Any) -> int:  # noqa: N802  # the driver's
+        ctypes.cast(context, ctypes.POINTER(ctypes.c_void_p))[0] = CONTEXT if stream.value == STREAM else None
+        return 0
+
+    def cuGreenCtxGetDevResource(self, context: ctypes.c_void_p, resource: Any, kind: int) -> int:  # noqa: N802
+        assert (context.value, kind) == (CONTEXT, 1)
+        # CUdevResource of cuda.h: the type, padding up to byte 96, and a union that begins with sm.smCount.
+        ctypes.cast(resource, ctypes.POINTER(ctypes.c_uint))[96 // 4] = self.granted
+        return self.problem
+
+
+def test_what_the_driver_granted_is_read_back() -> None:
+    assert granted_multiprocessors(STREAM, Driver(GRANTED)) == GRANTED
+    assert granted_multiprocessors(STREAM + 1, Driver(GRANTED)) is None, "a stream of no green context"
+    assert granted_multiprocessors(STREAM, Driver(GRANTED, problem=801)) is None
+    assert granted_multiprocessors(STREAM, object()) is None, "an older driver"
+
+
+class Event:
+    """An event of torch on a device whose streams pass at once; ``refuses`` says why a stream does not take it."""
+
+    refuses: ClassVar[dict[object, str]] = {}
+    now = 0.0
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.timed = enable_timing
+
+    def record(self, stream: object) -> None:
+        if stream in Event.refuses:
+            raise RuntimeError(Event.refuses[stream])
+        Event.now += 1.0
+        self.at = Event.now
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, other: "Event") -> float:
+        assert self.timed
+        return other.at - self.at
+
+
+@pytest.fixture
+def green(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torch on a GPU with green contexts, which asks for multiprocessors and keeps what comes."""
+    own = type("GreenStream", (), {"cuda_stream": STREAM, "wait_event": lambda self, event: None})()
+    primary = type("PrimaryStream", (), {"wait_event": lambda self, event: None, "priority": 0})()
+    asked: list[int] = []
+
+    def create(*, num_sms: int, device_id: int) -> Any:
+        asked.append(num_sms)
+        return SimpleNamespace(Stream=lambda: own)
+
+    monkeypatch.setattr(green_contexts, "SUPPORTED", True)
+    monkeypatch.setattr(green_contexts, "GreenContext", SimpleNamespace(create=create))
+    properties = SimpleNamespace(multi_processor_count=MULTIPROCESSORS)
+    for name, found in {
+        "Event": Event,
+        "current_device": lambda: 0,
+        "synchronize": lambda index: None,
+        "get_device_properties": lambda index: properties,
+        "current_stream": lambda: primary,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, found)
+    monkeypatch.setattr(CudaDevice, "stream", lambda device, priority: SimpleNamespace(priority=priority))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(GRANTED))
+    monkeypatch.setattr(Event, "refuses", {})
+    return SimpleNamespace(device=CudaDevice.__new__(CudaDevice), stream=own, asked=asked)
+
+
+def test_a_share_says_how_many_multiprocessors_were_granted(green: Any) -> None:
+    found = sm_share(green.device, 0.25)
+    assert green.asked == [ASKED]
+    assert (found.multiprocessors, found.granted, found.problem) == (ASKED, GRANTED, None)
+    assert background_stream(green.device, Sharing(share=0.25)).granted == (
+        "stream priority low, on 32 multiprocessors (granted; 33 were asked for)"
+    )
+
+
+def test_a_driver_that_refuses_torchs_events_on_the_share_gives_no_share(green: Any) -> None:
+    Event.refuses[green.stream] = "CUDA error: invalid resource handle\nCUDA kernel errors might be"
+    found = background_stream(green.device, Sharing(share=0.25))
+    assert found.stream is not green.stream
+    assert found.granted == "stream priority low, on all multiprocessors (CUDA error: invalid resource handle)"
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
@@ -84,6 +184,9 @@ def test_every_gpu_of_the_machine_is_described_and_a_share_computes_the_same() -
     assert "yes" in {gpu.cuda_graphs for gpu in found.gpu_abilities}
     device = find_device("cuda")
     share = sm_share(device, 0.25)
+    if share.problem is None:
+        assert share.granted is not None
+        assert 0 < share.granted < torch.cuda.get_device_properties(0).multi_processor_count
     a = torch.randn(2048, 2048, device="cuda")
     with share.stream.current():
         product = a @ a

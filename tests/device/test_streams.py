@@ -17,7 +17,7 @@ ON_A_GPU = (
 SIZE = 4096
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=ON_A_GPU)])
 def device(request: pytest.FixtureRequest) -> Device:
     return find_device(request.param)
 

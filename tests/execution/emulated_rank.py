@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from deeppool.device.cpu import CpuDevice
 from deeppool.execution.communicator import Communicator, ProcessGroup
 from deeppool.execution.emulated_rank import EmulatedCommunicator
 from deeppool.execution.replay_schedule import replay_schedule
@@ -61,6 +62,6 @@ def run_rank(rank: int, folder: str) -> None:
     found = []
     for overlap_sync in (False, True):
         captured = make_captured()
-        found.append(spans_of(captured, make_plan(captured, overlap_sync=overlap_sync), ProcessGroup()))
+        found.append(spans_of(captured, make_plan(captured, overlap_sync=overlap_sync), ProcessGroup(CpuDevice())))
     Path(folder, f"spans-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

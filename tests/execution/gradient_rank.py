@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
+from deeppool.device.cpu import CpuDevice
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -76,9 +77,8 @@ def run_rank(
     size = MODELS[name][1]
     captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype, granularity=granularity)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
-    trainer = Trainer(
-        captured, stages, ProcessGroup(), Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    )
+    rule = Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    trainer = Trainer(captured, stages, ProcessGroup(CpuDevice()), rule)
     inputs, targets = make_batch(name, batch, dtype)
     loss = trainer.gradients([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])
     gradients = {

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
+from deeppool.device.cpu import CpuDevice
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
@@ -86,7 +87,7 @@ def run_rank(rank: int, folder: str, sets: dict[str, tuple[int, ...]], timeout: 
         for index, layer in enumerate(layers)
     ]
     training = Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    trainer = Trainer(captured, stages, ProcessGroup(), training)
+    trainer = Trainer(captured, stages, ProcessGroup(CpuDevice()), training)
     generator = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(BATCH, 8, generator=generator), torch.randint(4, (BATCH,), generator=generator)
     trainer.iterate([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])

@@ -245,6 +245,22 @@ def test_the_millionth_update_is_the_latest(trainer: Trainer, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-999999"]
 
 
+def test_a_checkpoint_is_private_whatever_the_umask(trainer: Trainer, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = CheckpointFolder(
+            path=tmp_path / "new", every=1, keep=2, model="m", graph_fingerprint="f", global_batch=BATCH
+        )
+        with folder.locked():
+            whole = write(trainer, tmp_path / "new")
+            paths = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+            modes = {path.relative_to(tmp_path).as_posix(): oct(path.stat().st_mode & 0o777) for path in paths}
+    finally:
+        os.umask(before)
+    files = {f"new/{whole.name}/{name}": "0o600" for name in ("rank-0.pt", RECORD)}
+    assert modes == {"new": "0o700", f"new/{whole.name}": "0o700", "new/.lock": "0o600", **files}
+
+
 # -- the lock -----------------------------------------------------------------------------------------
 
 HOLDER = """

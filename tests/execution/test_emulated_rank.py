@@ -9,12 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deeppool.device.cuda import cuda_problem
+from deeppool.device.find import find_device
 from deeppool.execution.emulated_rank import EmulatedCommunicator
 from deeppool.execution.replay_schedule import replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.placement import place_model
 from deeppool.planning.evaluate.schedule import order_of, schedule
+from deeppool.training.graph_replay import GraphReplay
 from tests.execution import emulated_rank
 from tests.execution.gradient_rank import make_batch, make_model
 from tests.execution.training_rank import Rule, training
@@ -215,18 +219,24 @@ def test_an_emulated_rank_performs_the_operations_of_a_real_one_in_order(tmp_pat
             assert {kind for kind, *_ in spans} == {"forward", "backward", "reshard", "sync", "update"}
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_an_emulated_rank_runs_its_stages_as_cuda_graphs():
-    captured = capture(make_model("branches", torch.float32).cuda(), (3, 6, 6))
+ON_A_GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
+)
+
+
+@pytest.mark.parametrize("kind", ["emulated", pytest.param("cuda", marks=ON_A_GPU)])
+def test_an_emulated_rank_runs_its_stages_as_graphs(kind: str):
+    device = find_device(kind)
+    captured = place_model(capture(make_model("branches", torch.float32), (3, 6, 6)), device.torch_device())
     made = emulated_rank.make_plan(captured, overlap_sync=False)
     stages = stages_of(made)
-    synchronize = torch.cuda.current_stream().synchronize
-    communicator = EmulatedCommunicator(0, made.gpus, replay_schedule(made, stages, 0), synchronize=synchronize)
+    schedule = replay_schedule(made, stages, 0)
+    communicator = EmulatedCommunicator(0, made.gpus, schedule, synchronize=device.synchronize_stream)
     trainer = Trainer(captured, stages, communicator, training(Rule("")))
     for index, stage in enumerate(stages):
-        assert hasattr(trainer._forwards[index], "func") == (0 not in stage.layout.gpus)
-    inputs, targets = (x.cuda() for x in make_batch("branches", emulated_rank.BATCH, torch.float32))
+        assert isinstance(trainer.step.passes[index], GraphReplay) == (0 in stage.layout.gpus)
+    inputs, targets = (x.to(device.torch_device()) for x in make_batch("branches", emulated_rank.BATCH, torch.float32))
     for _ in range(2):
         trainer.iterate([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])
     assert {kind for kind, *_ in trainer.spans} == {"forward", "backward", "reshard", "sync", "update"}

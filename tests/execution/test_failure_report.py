@@ -155,7 +155,11 @@ class ZerosDataset(Dataset):
         return torch.zeros(2)
 
 
-@pytest.mark.parametrize("way", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
+@pytest.mark.parametrize(
+    "way",
+    [ConnectionResetError(104, "Connection reset by peer"), pytest.param(EOFError(), marks=pytest.mark.stress)],
+    ids=repr,
+)
 def test_a_loader_worker_that_exits_while_its_samples_are_fetched_counts_as_lost(
     way: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,13 +119,16 @@ def test_slowed_operators_are_reported_by_stage_name(tmp_path: Path) -> None:
 
 
 class DeviceTimes:
-    """Accumulates device times of all iterations, governed or not, as stamps on a GPU do."""
+    """Times of iterations on a device that is one behind its host, as stamps on a GPU give them."""
 
     def __init__(self) -> None:
-        self.since: dict[tuple[str, int], float] = {}
+        self._now: dict[tuple[str, int], float] = {}
+        self._ended: list[Any] = []
+        self.reads: list[int] = []
+        """Iterations that were launched and not read, when one was read."""
 
     def iterate(self, seconds: float) -> None:
-        self.since["sync", 1] = self.since.get(("sync", 1), 0.0) + seconds
+        self._now["sync", 1] = self._now.get(("sync", 1), 0.0) + seconds
 
     def begin(self, kind: str, stage: int) -> None:
         pass
@@ -133,9 +136,40 @@ class DeviceTimes:
     def end(self) -> None:
         pass
 
-    def times(self) -> dict[tuple[str, int], float]:
-        found, self.since = self.since, {}
-        return found
+    def start(self) -> None:
+        self._now, self._ended = {}, []
+
+    def lap(self) -> Any:
+        self._ended.append((2 * self._now["sync", 1], self._now))
+        self._now = {}
+        return self._read() if len(self._ended) > 1 else None
+
+    def finish(self) -> Any:
+        return self._read() if self._ended else None
+
+    def _read(self) -> Any:
+        self.reads.append(len(self._ended))
+        return self._ended.pop(0)
+
+
+def test_the_times_of_an_iteration_are_read_while_the_device_has_the_next_one(tmp_path: Path) -> None:
+    """Waiting for each iteration would leave the device idle, and count as slowdown: the baseline does not wait."""
+    trainer, page, clock = two_stages(), SharedPage(tmp_path, 0), DeviceTimes()
+    control = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, SingleRank())
+    control.use_device_times(clock)
+    banned = []
+    for _ in range(2 * DENSE):
+        control.begin(trainer)
+        open_, _, bans = page.limits
+        clock.iterate(0.2 if open_ and ("sync", 1) not in bans else 0.1)
+        control.end(99.0, [])
+        banned.append(bool(bans))
+    control.pause(trainer)
+    assert clock.reads == [2] * (2 * DENSE - 1) + [1], "only the last one is read with nothing behind it"
+    # Each time is of the iteration with whose limits it was measured, or iterations alone would look slow.
+    assert any(banned)
+    governor = control._governor
+    assert governor.slowdown is None or governor.slowdown.mean >= 0
 
 
 def test_device_times_of_ungoverned_iterations_ban_no_operator(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ import torch
 from torch import nn
 
 from deeppool.collectives import buckets as rule
-from deeppool.execution.gradient_sync import GradientSync, buckets
+from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
+from deeppool.collectives.schedule import Schedule
+from deeppool.execution.gradient_sync import GradientSync, make_buckets
 from deeppool.planning.evaluate.schedule import bucket_seconds
+from deeppool.training.bucket import Announcer, Bucket
 
 RANKS = (0, 1)
 
@@ -25,12 +28,14 @@ class MirroredCommunicator:
 
     def __init__(self) -> None:
         self.sent: list[torch.Tensor] = []
+        self.schedules: list[Schedule | None] = []
 
-    def group(self, ranks: tuple[int, ...]) -> "MirroredCommunicator":
+    def group(self, ranks: tuple[int, ...], *, schedules: bool = False) -> "MirroredCommunicator":
         return self
 
-    def all_reduce(self, tensor: torch.Tensor) -> CompletedWork:
+    def all_reduce(self, tensor: torch.Tensor, schedule: Schedule | None = None) -> CompletedWork:
         self.sent.append(tensor.clone())
+        self.schedules.append(schedule)
         tensor *= 2
         return CompletedWork()
 
@@ -47,26 +52,40 @@ def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Param
     return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
 
 
+def buckets(*layers: nn.Parameter) -> list[Bucket]:
+    """Of one part."""
+    return make_buckets([{RANKS: layers}], 0)
+
+
 def test_small_gradients_share_buckets_from_the_last_layer_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule, "ALONE_BYTES", 400)
     monkeypatch.setattr(rule, "BUCKET_BYTES", 100)
     small, large, other, last = parameters(20, 100, 10, 15)
-    found = [bucket.parameters for bucket in buckets([small, large, other, last], group=None)]
+    found = [bucket.parameters for bucket in buckets(small, large, other, last)]
     assert [[len(member) for member in members] for members in found] == [[15, 10], [100], [20]]
     assert found[1][0] is large
 
 
 def test_gradients_of_two_types_do_not_share_a_bucket() -> None:
     mixed = [*parameters(3), *parameters(4, dtype=torch.bfloat16), *parameters(5)]
-    found = [[member.dtype for member in bucket.parameters] for bucket in buckets(mixed, group=None)]
+    found = [[member.dtype for member in bucket.parameters] for bucket in buckets(*mixed)]
     assert found == [[torch.bfloat16], [torch.float32, torch.float32]]
+
+
+def test_a_rank_has_the_buckets_of_its_own_sets_last_part_first() -> None:
+    first, other, last = parameters(1, 2, 3)
+    found = make_buckets([{(0, 1): [first]}, {(1, 2): [other]}, {(0,): [last]}], 0)
+    assert [(bucket.part, bucket.ranks, bucket.parameters) for bucket in found] == [
+        (2, (0,), (last,)),
+        (0, (0, 1), (first,)),
+    ]
 
 
 def test_the_planner_prices_the_buckets_that_run() -> None:
     """Linear layers without bias, so that each layer has one gradient."""
     widths = [(700, 900), (1024, 1024), (64, 64), (1000, 1000), (1000, 1000), (2048, 2048), (10, 10)] * 3
     layers = [nn.Parameter(torch.empty(wide, high, device="meta")) for wide, high in widths]
-    run = [sum(member.nbytes for member in bucket.parameters) for bucket in buckets(layers, group=None)]
+    run = [sum(member.nbytes for member in bucket.parameters) for bucket in buckets(*layers)]
     sizes = [layer.nbytes for layer in layers]
     order = tuple(range(len(layers)))
     priced = bucket_seconds(order, [range(2)] * len(layers), sizes, lambda gpus, size: float(size))
@@ -74,19 +93,21 @@ def test_the_planner_prices_the_buckets_that_run() -> None:
     assert [size for size in reversed(priced) if size] == run
 
 
-@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("early", [True, False])
 def test_a_missing_gradient_counts_as_zeros_and_keeps_its_place_in_the_order(
-    communicator: MirroredCommunicator, overlap: bool, monkeypatch: pytest.MonkeyPatch
+    communicator: MirroredCommunicator, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rule, "ALONE_BYTES", 0)  # each gradient is a bucket
     first, second, unused = parameters(3, 3, 2)
-    sync = GradientSync(communicator, [RANKS], [[([first, second, unused], RANKS)]], overlap=overlap)
+    sync, found = GradientSync(communicator, [RANKS]), buckets(first, second, unused)
+    announcer = Announcer(found, early=early)
     started_before_first = []
     first.register_hook(lambda gradient: started_before_first.append(len(communicator.sent)))
-    sync.expect(0)
+    announcer.expect(found, sync.start)
     ((first + 1) * second).sum().backward()
-    sync.start(0)
-    sync.finish(0)
+    announcer.part_done()
+    for bucket in found:
+        sync.finish(bucket)
     # Its bucket comes first, on all ranks.
     assert started_before_first == [0]
     assert [len(tensor) for tensor in communicator.sent] == [2, 3, 3]
@@ -101,32 +122,55 @@ def test_an_overlapped_bucket_starts_once_its_gradients_are_ready(
 ) -> None:
     monkeypatch.setattr(rule, "ALONE_BYTES", 0)
     first, second = parameters(3, 3)
-    sync = GradientSync(communicator, [RANKS], [[([first, second], RANKS)]], overlap=True)
+    sync, found = GradientSync(communicator, [RANKS]), buckets(first, second)
+    announcer = Announcer(found, early=True)
     for update in range(2):
         communicator.sent.clear()
         first.grad = second.grad = None
-        sync.expect(0)
+        announcer.expect(found, sync.start)
         (second * 2).sum().backward()
         assert len(communicator.sent) == 1, update
         (first * 3).sum().backward()
         assert len(communicator.sent) == 2
-        sync.start(0)
-        sync.finish(0)
+        announcer.part_done()
+        for bucket in found:
+            sync.finish(bucket)
         assert (first.grad.tolist(), second.grad.tolist()) == ([6.0] * 3, [4.0] * 3)
-    sync.close()
-    first.grad = None
-    (first * 3).sum().backward()
-    assert len(communicator.sent) == 2, "a closed sync still receives gradients"
+    announcer.expect(found, sync.start)
+    announcer.close()
+    first.grad = second.grad = None
+    (first * 3 + second).sum().backward()
+    assert len(communicator.sent) == 2, "a closed announcer still receives gradients"
 
 
 def test_gradients_of_earlier_batches_do_not_count(communicator: MirroredCommunicator) -> None:
     (only,) = parameters(3)
-    sync = GradientSync(communicator, [RANKS], [[([only], RANKS)], []], overlap=True)
+    sync, found = GradientSync(communicator, [RANKS]), buckets(only)
+    announcer = Announcer(found, early=True)
     only.sum().backward()
-    sync.expect(1)
+    announcer.expect([], sync.start)
     only.sum().backward()
     assert not communicator.sent
-    sync.expect(0)
+    announcer.expect(found, sync.start)
     only.sum().backward()
     assert [tensor.tolist() for tensor in communicator.sent] == [[3.0] * 3]
-    sync.close()
+    announcer.close()
+
+
+def test_a_bucket_is_summed_by_the_schedule_of_its_ranks_and_bytes(
+    communicator: MirroredCommunicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule, "ALONE_BYTES", 0)
+    doubling = recursive_doubling(2)
+
+    def choose(ranks: int, size: int) -> Schedule | None:
+        assert ranks == len(RANKS)
+        return doubling if size <= 4 * 3 else None
+
+    sync, found = GradientSync(communicator, [RANKS], choose), buckets(*parameters(3, 10))
+    for bucket in found:
+        sync.start(bucket)
+    assert [len(tensor) for tensor in communicator.sent] == [10, 3]
+    assert communicator.schedules == [None, doubling]
+    assert sync.patterns(found) == ("recursive-doubling",)
+    assert GradientSync(communicator, [RANKS]).patterns(found) == ()

@@ -1,5 +1,7 @@
 """Process-wide settings that are active in each phase of a rank."""
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -8,14 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
 from deeppool.cluster.cluster import find_cluster
+from deeppool.collocation import collocated_rank
 from deeppool.collocation.collocated_rank import CollocatedRank
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import CudaDevice
+from deeppool.device.emulated.device import EmulatedDevice
+from deeppool.execution.checkpoint import load, save_shard
+from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.execution.rank import Rank
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.trainer import Trainer
@@ -43,9 +50,9 @@ def open_settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def make_rank(folder: Path, **more: Any) -> Rank:
+def make_rank(folder: Path, device: str = "cpu", **more: Any) -> Rank:
     """Makes the only rank of a plan; it is emulated, so it joins no rendezvous."""
-    profile = dp.profile(EXAMPLE, device="cpu", batch_sizes=[BATCH])
+    profile = dp.profile(EXAMPLE, device=device, batch_sizes=[BATCH])
     serialization.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
     setup = {"rank": 0, "ranks": 1, "position": 0, "emulated": True, "folder": str(folder), "index": 0, "core": None}
     setup |= {"shared_pages": None, "job": JOB, "sharing": None}
@@ -82,7 +89,104 @@ def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, o
     sharing = asdict(Sharing(priority="normal", home="thread"))
     rank = make_rank(tmp_path, sharing=sharing)
     answer = CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, None)
-    assert answer["error"] is None
-    assert answer["loss"] > 0
+    assert answer.get("why") is None
+    assert answer["first_loss"] > 0
     with CpuDevice().arithmetic("fp32"):
-        assert "allow_tf32" in CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, None)["error"]
+        assert "allow_tf32" in CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, None)["why"]
+
+
+DEVICE_SECONDS = 0.15
+"""Of a kernel that takes no CPU time, as one of a GPU."""
+TRAIN = {"collocated": False, "awake": False, "report_all": False}
+SILENT: Any = SimpleNamespace(answer=lambda *_, **__: None)
+
+
+@pytest.fixture(scope="module")
+def emulated_rank(tmp_path_factory: pytest.TempPathFactory) -> Rank:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EmulatedDevice, "select", lambda *_: None)
+        return make_rank(tmp_path_factory.mktemp("rank"), "emulated")
+
+
+def test_a_device_is_busy_while_it_computes_and_iterations_have_its_times(
+    emulated_rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, steps = emulated_rank, 3
+
+    def slow(forward: Any) -> Any:
+        def launch(inputs: Any) -> Any:
+            rank.device.runtime.launch("sleep", (), (), lambda: time.sleep(DEVICE_SECONDS))
+            return forward(inputs)
+
+        return launch
+
+    for run in rank.trainer.step.passes:
+        monkeypatch.setattr(run, "forward", slow(run.forward))
+    with rank.stream.current():
+        answer = rank.train({**TRAIN, "steps": steps}, SILENT)
+    forwards = len(rank.trainer.stages) * DEVICE_SECONDS
+    assert steps * forwards <= answer["busy"] <= answer["wall"]
+    # By the host's clock the first iteration would end before its update, and the last one include the one before.
+    assert all(seconds >= forwards for seconds in answer["times"])
+    assert sum(answer["times"]) <= answer["wall"]
+
+
+def test_a_rank_whose_device_waits_for_others_does_not_hang_whatever_its_host_does(emulated_rank: Rank) -> None:
+    rank, arrived = emulated_rank, threading.Event()
+    assert rank.activity() is None
+    with rank.stream.current():
+        with rank.trainer.span("sync", 0, "all-reduce"):
+            rank.device.runtime.launch("wait for other ranks", (), (), arrived.wait)
+        with rank.trainer.span("update", 0, "update"):
+            pass
+        # The host is outside any span, as in float(loss).
+        waiting = rank.activity()
+        assert waiting is not None
+        assert waiting.waits
+        assert waiting.what.startswith("gradient synchronisation of stage")
+        # And here it reads data, whose copy to the device may wait.
+        rank.trainer.reading(0)
+        assert rank.activity() == waiting
+        arrived.set()
+        rank.device.synchronize_stream()
+    reading = rank.activity()
+    assert reading is not None
+    assert not reading.waits
+    rank.trainer.doing = None
+    assert rank.activity() is None
+
+
+def test_a_background_in_the_process_changes_no_random_number_of_the_rank(
+    emulated_rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = emulated_rank
+
+    def draw(*_: Any, **__: Any) -> Any:
+        # As models are made, and as their layers draw on the device.
+        torch.manual_seed(3)
+        torch.empty(4, device=rank.torch_device).uniform_()
+        raise RuntimeError("no further")
+
+    monkeypatch.setattr(collocated_rank, "BackgroundTraining", draw)
+    monkeypatch.setattr(rank, "setup", {**rank.setup, "sharing": {}})
+    before = torch.get_rng_state(), rank.device.random_state()
+    answer = CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, SILENT)
+    assert "no further" in answer["why"]
+    rank.device.synchronize()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(rank.device.random_state(), before[1])
+
+
+def test_a_checkpoint_holds_the_devices_random_numbers(emulated_rank: Rank, tmp_path: Path) -> None:
+    trainer, device = emulated_rank.trainer, emulated_rank.device
+
+    def draw() -> list[float]:
+        return torch.empty(4, device=emulated_rank.torch_device).uniform_().tolist()
+
+    kept = CheckpointFolder(path=tmp_path, every=1, keep=1, model="m", graph_fingerprint="f", global_batch=BATCH)
+    folder = kept.save(lambda partial: [save_shard(trainer, partial)], 1)
+    expected = draw()
+    draw()
+    load(trainer, folder)
+    assert draw() == expected
+    assert device.random_state() is not None

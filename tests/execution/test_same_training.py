@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.execution.update import LossScale
 from deeppool.graph.capture.losses import classification_loss
-from tests.execution.training_rank import UPDATES, Rule, make_batch, make_model, make_optimizer, make_schedule, run_rank
+from deeppool.training.update import LossScale
+from tests.execution.training_rank import Rule, make_batch, make_model, make_optimizer, make_schedule, run_rank
 from tests.ranks import run_ranks
 
 RULES = (
@@ -21,15 +21,18 @@ RULES = (
     Rule("overlap", overlap_sync=True, frozen=True, accumulation=2, clip_norm=0.05),
     Rule("overlap-data-parallel", overlap_sync=True, data_parallel=True, batch_norm=True),
     Rule("float32", dtype=torch.float32, clip_norm=0.05),
+    # Rounds that wait for all ranks are synchronous training, also where sets of ranks differ between layers.
+    Rule("eager-data-parallel", eager="full", data_parallel=True, frozen=True, schedule=True, accumulation=2),
+    Rule("eager-burst-parallel", eager="full", schedule=True, optimizer="AdamW"),
 )
 DROPOUT = Rule("dropout", dropout=0.4, accumulation=2)
 BFLOAT = Rule("bfloat16", dtype=torch.float32, precision="bf16")
 SCALED = Rule("scaled", dtype=torch.float32, precision="fp16", infinite_update=1)
 
 
-def spawn(ranks: int, rules: tuple[Rule, ...], folder: Path) -> None:
+def spawn(ranks: int, rules: tuple[Rule, ...], folder: Path, device: str = "cpu") -> None:
     folder.mkdir()
-    run_ranks(run_rank, (ranks, rules, str(folder)), ranks)
+    run_ranks(run_rank, (ranks, rules, str(folder), device), ranks)
 
 
 def answers(folder: Path, rule: Rule, ranks: int) -> list[dict]:
@@ -43,7 +46,7 @@ def one_process(rule: Rule) -> tuple[nn.Module, list[float]]:
     optimizer = make_optimizer(rule, trained)
     schedule = make_schedule(optimizer) if rule.schedule else None
     losses = []
-    for update in range(UPDATES):
+    for update in range(rule.updates):
         total = 0.0
         for number in range(rule.accumulation):
             inputs, targets = make_batch(rule, update * rule.accumulation + number)
@@ -78,10 +81,16 @@ def check(found: list[dict], expected: dict[str, torch.Tensor], losses: list[flo
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "ranks", [pytest.param(2, marks=pytest.mark.stress), 3, pytest.param(8, marks=pytest.mark.stress)]
+    ("ranks", "device"),
+    [
+        pytest.param(2, "cpu", marks=pytest.mark.stress),
+        (3, "cpu"),
+        pytest.param(8, "cpu", marks=pytest.mark.stress),
+        (2, "emulated"),
+    ],
 )
-def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
-    spawn(ranks, RULES, tmp_path / "run")
+def test_updates_are_those_of_one_process(ranks: int, device: str, tmp_path: Path) -> None:
+    spawn(ranks, RULES, tmp_path / "run", device)
     for rule in RULES:
         model, losses = one_process(rule)
         tolerance = 1e-10 if rule.dtype == torch.float64 else 1e-5

@@ -181,7 +181,7 @@ READING = r"reading the samples of stage \S.* \(update 4\)"
             allocate_too_much,
             0,
             rf"rank 1 ran out of memory in {READING}: .* more were asked for, it holds .*, the machine has .* left, at "
-            r"\S+:\d+ in ask_for_too_much .*smaller global batch",
+            r"\S+:\d+ in allocate_too_much .*smaller global batch",
             id="memory",
             marks=pytest.mark.stress,
         ),

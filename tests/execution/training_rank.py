@@ -1,6 +1,8 @@
 """One rank that trains under several rules, started by torch.multiprocessing: see test_same_training.py."""
 
+import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,13 +10,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from deeppool.base import serialization
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.collectives import buckets
 from deeppool.collectives.layout import Layout
+from deeppool.costs.communication import Network
+from deeppool.device.find import find_device
 from deeppool.device.protocol import Precision
 from deeppool.execution.communicator import ProcessGroup
+from deeppool.execution.eager_driver import EagerDriver
+from deeppool.execution.eager_sgd import EagerSGD
 from deeppool.execution.stages import Stage
+from deeppool.execution.sync_driver import SyncDriver
 from deeppool.execution.trainer import Trainer
+from deeppool.execution.transfer_scheduler import TransferDriver, TransferScheduler
 from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.placement import place_model
 from deeppool.training.training_job import Training
 
 SHAPE = (3, 6, 6)
@@ -39,6 +50,11 @@ class Rule:
     overlap_sync: bool = False
     data_parallel: bool = False
     """One stage on all ranks, instead of one on a random set for each layer."""
+    updates: int = UPDATES
+    transfers: bool = False
+    """Whether transfers follow a plan, made after the second update."""
+    eager: str | None = None
+    """Mode of eager-SGD."""
     infinite_update: int | None = None
     """Updates in which the data hold an infinite number."""
 
@@ -111,21 +127,31 @@ def stages(rule: Rule, layers: int, ranks: int) -> list[Stage]:
     return [Stage(str(index), (index,), Layout(gpus, rule.batch)) for index, gpus in enumerate(sets)]
 
 
-def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> None:
+def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: str = "cpu") -> None:
     """Trains under each rule; saves the parameters and buffers of this rank, its losses and the loss's scale."""
     torch.set_num_threads(1)
+    device = find_device(kind)
+    place = device.torch_device()
     # Several buckets for each stage of so small a model.
     buckets.ALONE_BYTES, buckets.BUCKET_BYTES = 1000, 1500
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     for rule in rules:
-        captured = capture(make_model(rule), SHAPE, input_dtype=rule.dtype)
+        captured = place_model(capture(make_model(rule), SHAPE, input_dtype=rule.dtype), place)
         parts = stages(rule, len(captured.graph.layers), ranks)
         trainer = Trainer(
-            captured, parts, ProcessGroup(), training(rule), rule.precision, overlap_sync=rule.overlap_sync
+            captured,
+            parts,
+            ProcessGroup(device),
+            training(rule),
+            rule.precision,
+            overlap_sync=rule.overlap_sync,
+            divide_stages=rule.transfers,
+            make_driver=driver_of(rule),
         )
         losses = []
-        for update in range(UPDATES):
-            batches = [make_batch(rule, update * rule.accumulation + number) for number in range(rule.accumulation)]
+        for update in range(rule.updates):
+            numbers = range(update * rule.accumulation, (update + 1) * rule.accumulation)
+            batches = [tuple(tensor.to(place) for tensor in make_batch(rule, number)) for number in numbers]
             losses.append(
                 trainer.iterate(
                     [
@@ -134,14 +160,36 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str) -> Non
                     ]
                 )
             )
+        unfinished = len(trainer.step.pending())
+        trainer.drain()
+        assert not trainer.step.pending()
         mine = {name for part in parts for name in names_of(captured, part) if rank in part.layout.gpus}
-        state = {name: value for name, value in captured.source.state_dict().items() if name in mine}
+        state = {name: value.cpu() for name, value in captured.source.state_dict().items() if name in mine}
         scale = torch.tensor(trainer.update.scale.factor)
         torch.save(
-            {"state": state, "losses": torch.tensor(losses, dtype=torch.float64), "scale": scale},
+            {
+                "state": state,
+                "losses": torch.tensor(losses, dtype=torch.float64),
+                "scale": scale,
+                "unfinished": unfinished,
+                "transfers": trainer.transfers and json.dumps(serialization.to_json(trainer.transfers)),
+            },
             Path(folder, f"{rule.name}-{rank}.pt"),
         )
     dist.destroy_process_group()
+
+
+def driver_of(rule: Rule) -> Callable[[Trainer], SyncDriver] | None:
+    if rule.eager is not None:
+        return lambda trainer: EagerDriver(trainer, EagerSGD(mode=rule.eager).join)
+    return make_transfer_driver if rule.transfers else None
+
+
+def make_transfer_driver(trainer: Trainer) -> TransferDriver:
+    """Returns a driver whose latency is a part's compute, so that some gradients travel together and others do not."""
+    link = Link(1e6, 1e-4, "made by hand")
+    network = Network(Cluster(trainer.ranks, "by hand", trainer.ranks, link, link))
+    return TransferDriver(trainer, TransferScheduler(measured_updates=1), network)
 
 
 def names_of(captured, stage: Stage) -> set[str]:

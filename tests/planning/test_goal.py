@@ -11,7 +11,7 @@ from deeppool.cli import main
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.report.diff import diff
 from deeppool.planning.search.optimality import optimality_factor
-from tests.planning.search.test_price_sweep import PROBLEMS, every_plan
+from tests.planning.search.test_efficient_plans import PROBLEMS, every_plan
 from tests.planning.search.test_search import ROUNDING
 from tests.sampling import examples
 from tests.strategies import make_graph, profile_from_times
@@ -65,6 +65,13 @@ def test_a_background_worth_more_than_the_foreground_slows_it_to_the_speed_of_da
     made = dp.plan(one_layer(10e-3, 6e-3, 6e-3), 4, 16, goal="cluster_throughput", background=job)
     assert made.layers[0].gpu_count == 2
     assert dp.plan(one_layer(10e-3, 6e-3, 6e-3), 4, 16).iteration_time == made.iteration_time
+
+
+def test_the_bound_is_that_of_the_speed_of_data_parallelism_whatever_is_known_of_slower_plans():
+    """VGG-16's frontier as it runs is worst bounded far from data parallelism."""
+    profile = dp.find_profile("vgg16-cpu")
+    made, whole = dp.plan(profile, 8, 32, goal="ddp_speed"), dp.frontier(profile, 8, 32)
+    assert optimality_factor(made.optimality) < optimality_factor(whole.optimality)
 
 
 @pytest.mark.parametrize(

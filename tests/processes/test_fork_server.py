@@ -75,6 +75,13 @@ def describe(child: ManagedProcess) -> dict[str, object]:
     return receive(child, SECONDS)
 
 
+def test_a_request_may_be_larger_than_a_message(own: ForkServerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A notebook's variables alone may be more than the 64 KiB that a message once had; 1 MiB is more than a socket's.
+    monkeypatch.setenv("DEEPPOOL_TEST_LARGE", 2**20 * "x")
+    with ManagedProcess(MODULE, "large", fork_server=own) as child:
+        assert 2**20 < int(str(describe(child)["environment_size"])) < 2**20 + 2**17
+
+
 def test_processes_that_a_forked_process_started_end_with_it(own: ForkServerClient) -> None:
     child = ManagedProcess(MODULE, "parent", fork_server=own)
     child.send("start")

@@ -22,11 +22,11 @@ from hypothesis import strategies as some
 
 import deeppool as dp
 from deeppool.errors import RunError
+from deeppool.processes.clock_offset import ClockOffset
 from deeppool.processes.torchrun.channel import HANDSHAKE_SECONDS, Channel
-from deeppool.processes.torchrun.clock import ClockOffset
 from deeppool.processes.torchrun.host_server import HostSlot
-from deeppool.processes.torchrun.launcher import LOOPBACK
-from deeppool.processes.torchrun.rendezvous import _gather
+from deeppool.processes.torchrun.launcher import LOOPBACK, listen
+from deeppool.processes.torchrun.rendezvous import WorkerGroup, _gather
 from examples import own_training
 from tests.conftest import CHECKOUT
 from tests.processes.children import gone, runs
@@ -316,6 +316,26 @@ def connect(*keys: bytes) -> list[Channel | ConnectionError]:
             for end, key, accepted in ((listener.accept()[0], keys[0], True), (made, keys[-1], False))
         ]
     return [end.exception() or end.result() for end in ends]
+
+
+def test_the_launcher_listens_at_the_address_that_was_asked_for_only() -> None:
+    def addresses(asked: str) -> str:
+        with listen(asked) as listener:
+            return str(listener.getsockname()[0])
+
+    assert [addresses(name) for name in ("127.0.0.1", "127.0.0.5", "localhost", "::1")] == ["127.0.0.1"] * 4
+    every = {"::", "0.0.0.0"}
+    # TEST-NET-1: an address of no machine, as one that a network translates.
+    assert addresses("192.0.2.1") in every
+    own = {x.address for found in psutil.net_if_addrs().values() for x in found if x.family == socket.AF_INET}
+    for address in sorted(own - {"127.0.0.1"})[:1]:
+        assert addresses(address) == address
+
+
+def test_only_a_group_beyond_the_loopback_says_what_others_can_read() -> None:
+    slot = HostSlot(0, 0, 1, 0, "host", (0,), 0, 0, "")
+    assert WorkerGroup({}, slot, LOOPBACK).exposure is None
+    assert "unencrypted (rank 0 at 192.0.2.1)" in (WorkerGroup({}, slot, "192.0.2.1").exposure or "")
 
 
 def test_ends_with_different_keys_refuse_each_other() -> None:

@@ -35,7 +35,7 @@ COMMANDS = {
     "cluster": [f"plan profile.json --gpus 2 --global-batch 8 --cluster {FILE}"],
     "run": [f"simulate plan.json --against {FILE}"],
     "interference": [f"simulate plan.json --background profile.json --interference {FILE}"],
-    "workload-trace": [f"simulate {FILE} --gpus 2"],
+    "workload-trace": [f"cluster simulate {FILE} --gpus 2"],
     "steps-table": [f"scaling profile.json --gpus 4 --steps-to-accuracy {FILE}"],
     "critical-batch": [f"scaling profile.json --gpus 4 --steps-to-accuracy {FILE}"],
 }

@@ -41,6 +41,12 @@ FIGURES: dict[str, dict[str, Any]] = {
     },
     "collocated-simulation": {"iterations": 50, "harvest": 0.7440519694151918, "slowdown": 1.6712809767272208},
     "critical-batch": {"least_steps": 10_000, "critical_batch": 2048},
+    "crossover": {"jobs.0.name": "Sequential", "jobs.0.updates": 3, "jobs.1.losses.2": 1.4793426394462585},
+    "crossover-comparison": {
+        "orders.0.order": "crossover",
+        "orders.0.predicted": 0.0031922770003802725,
+        "orders.0.seconds.0": 0.0036784779986192007,
+    },
     "diff": {
         "request.0.after": 1.1,
         "iteration_time.change": 0.0002548756800475828,
@@ -54,6 +60,7 @@ FIGURES: dict[str, dict[str, Any]] = {
         "quantities.3.measured": 1.375942619952623,
         "conditions.jitter": 1.0897479001511454,
     },
+    "field-changes": {"kind": "cluster", "changes.0.path": "gpus", "changes.0.after": 16, "changes.1.after": None},
     "fixed-samples": {"samples": 1_000_000, "largest_batch": 8192},
     "frontier": {
         "layers": ("conv1", "left", "right", "add", "fc"),
@@ -63,6 +70,7 @@ FIGURES: dict[str, dict[str, Any]] = {
     },
     "interference": {"intensities": (1.0,), "arrangements.2.name": "lowest", "arrangements.2.background": ((0.4,),)},
     "night": {"preset": "quick", "outcomes.0.state": "done", "outcomes.0.observations.0.value": 1.5},
+    "pairing": {"groups.0.1.compute": 0.0016705190000720904, "memory": 8e9, "refused": ()},
     "plan": {
         "model": "Tiny",
         "graph_fingerprint": "adbf6d50e0e47434",
@@ -129,6 +137,12 @@ FIGURES: dict[str, dict[str, Any]] = {
         "metrics.3.loss": 2.3684792518615723,
         "metrics.0.samples_per_second": 69.33261731218367,
         "checkpoint": "checkpoints/step-000004",
+    },
+    "trials": {
+        "steps": 12,
+        "results.0.configuration": {"lr": 0.5, "nesterov": True, "init": None},
+        "best.final_loss": 1.25,
+        "results.2.ended": "its loss is nan after step 3",
     },
     "verdict": {"moved.0.band": 0.16406664703440077, "moved.0.nights": 8, "unmet.0.held": "2026-11-08", "judged": 1},
     "workload-trace": {"jobs.0.iterations": 50, "jobs.0.amplification_limit": 1.5, "jobs.1.iterations": None},

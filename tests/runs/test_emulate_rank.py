@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +17,7 @@ from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.replanning.profile_correction import correct_profile
 from tests.figures.records import run_of, two_layer_plan
 from tests.planning.replanning.test_profile_correction import run_with, two_stages
+from tests.strategies import profile_from_times
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
@@ -52,6 +57,24 @@ def test_one_rank_of_eight_runs_on_one_core_and_lasts_as_long_as_the_plan(tmp_pa
     assert front["first_loss"] is None
     assert run["background"]["harvest"] > 0
     assert "emulated: rank 5 of 8" in run["timeline"]["title"]
+
+
+@pytest.mark.stress  # torch is compiled again without its assertions, where the installation cannot be written
+@pytest.mark.processes
+def test_a_run_needs_no_assertions(tmp_path: Path) -> None:
+    # That none has an effect is checked in test_architecture.py: an emulated rank once kept its place in one.
+    graph = dp.capture(EXAMPLE).graph
+    made = dp.plan(profile_from_times(graph, [lambda b: 1e-4 * b] * len(graph.layers)), 2, 4)
+    command = ["-m", "deeppool.cli", "run", str(dp.save(made, tmp_path / "plan.json")), "--emulate-rank", "0"]
+    done = subprocess.run(
+        [sys.executable, *command, "--steps", "3", "--json"],
+        env={**os.environ, "PYTHONOPTIMIZE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["foreground"]["iteration_time"]["count"] == 3
 
 
 @pytest.mark.parametrize("rank", [-1, 4])

@@ -1,10 +1,18 @@
-"""Rounds of a run: how many, and how long."""
+"""Rounds of a run: how many, how long, and under which conditions."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.runs.interleaved_measurement import iterations_per_round, rounds_per_block
+from deeppool.base.run_control import RunControl
+from deeppool.collocation.background_jobs import WorkDone
+from deeppool.collocation.collocated_processes import CollocatedProcesses
+from deeppool.collocation.sample_publisher import SamplePublisher
+from deeppool.runs.interleaved_measurement import InterleavedMeasurement, iterations_per_round, rounds_per_block
 
 
 @pytest.mark.parametrize(
@@ -45,3 +53,72 @@ def test_rounds_have_equal_length_and_cover_all_iterations(total: int, seconds: 
     shares = iterations_per_round(total, seconds)
     assert sum(shares) == total
     assert 0 < max(shares) <= min(shares) + 1
+
+
+class FakeRanks:
+    """Ranks that answer at once, and record how they were asked."""
+
+    def __init__(self) -> None:
+        self.conditions: list[tuple[bool, bool]] = []
+        """Whether each training was beside the background, and whether governors may take it as a baseline."""
+
+    def train(self, count: int, on_step: Any, *, collocated: bool, awake: bool) -> list[dict[str, Any]]:
+        self.conditions.append((collocated, awake))
+        times = [0.01] * count
+        return [
+            {
+                "times": times,
+                "losses": times,
+                "busy": 0.0,
+                "wall": 1.0,
+                "run_delays": [(0.0, 0)],
+                "bounds": [0] * count,
+                "spans": [[]] * count,
+            }
+        ]
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+
+class FakeBackground:
+    step_seconds = 0.0
+
+    def begin(self) -> None:
+        pass
+
+    def measure(self, work: WorkDone, started: float) -> None:
+        work.steps += 1
+        work.seconds += 1.0
+
+
+class FakeSpinners:
+    def __init__(self) -> None:
+        self.spun = 0
+
+    @contextmanager
+    def spinning(self) -> Iterator[None]:
+        self.spun += 1
+        yield
+
+
+@pytest.mark.parametrize("on_cores", [True, False])
+def test_only_ranks_on_cores_are_measured_with_sleeping_cores(on_cores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeppool.runs.interleaved_measurement.POLL_SECONDS", 0.001)
+    ranks, spinners = FakeRanks(), FakeSpinners()
+    processes = CollocatedProcesses(1, ranks, FakeBackground(), spinners if on_cores else None)  # type: ignore[arg-type]
+    measurement = InterleavedMeasurement(
+        processes,
+        sharing=None,
+        publisher=SamplePublisher(None, None),
+        run_control=RunControl(),
+        report=lambda what, share: None,
+    )
+    results = measurement.measure(None, steps=3)
+    alone, beside = (False, True), (True, False)
+    _, *measured = ranks.conditions
+    assert measured == [*([(False, False)] if on_cores else []), alone, beside] * 3
+    assert spinners.spun == (3 if on_cores else 0)
+    assert len(results.active_cores.rounds) == len(results.collocated.rounds) == 3
+    assert len(results.idle_cores.rounds) == (3 if on_cores else 0)
+    assert results.background_alone.steps == 3

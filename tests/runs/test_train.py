@@ -132,6 +132,47 @@ def test_another_plan_on_other_ranks_continues_the_same_training(whole, tmp_path
 
 
 @pytest.mark.processes
+def test_the_pattern_that_a_plan_names_sums_the_gradients(whole) -> None:
+    expected, _ = whole
+    # Three ranks: halving-doubling folds one of them; the library sums the same otherwise.
+    named = dp.plan(make_profile(), 3, BATCH, network_model="halving-doubling")
+    assert max(layer.gpu_count for layer in named.layers) == 3
+    record = dp.train(named, make_job(), steps=4)
+    assert losses(record) == pytest.approx(losses(expected)[:4], rel=1e-4)
+    synced = {span.name for span in record.timeline.spans if span.kind == "sync"}
+    assert synced == {f"{stage.name} by halving-doubling" for stage in record.stages if len(stage.gpus) > 1}
+    assert not any(" by " in span.name for span in expected.timeline.spans)
+
+
+@pytest.mark.processes
+def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous_training(tmp_path: Path) -> None:
+    states, records = [], []
+    for name, method in (("default", None), ("planned", dp.TransferScheduler(measured_updates=1))):
+        folder = tmp_path / name
+        records.append(
+            dp.train(
+                make_plan(2),
+                make_job(clip_norm=None),
+                steps=6,
+                checkpoints=folder,
+                checkpoint_every=4,
+                gradient_sync=method,
+            )
+        )
+        states.append([load_weights(folder / step) for step in ("step-000004", "step-000006")])
+    assert losses(records[1]) == pytest.approx(losses(records[0]), rel=1e-4)
+    for default, planned in zip(*states, strict=True):
+        for name, value in default.items():
+            if value.is_floating_point():
+                assert torch.allclose(planned[name], value, rtol=1e-3, atol=1e-5), name
+    assert records[0].transfers is None
+    sent = {name for transfer in records[1].transfers.transfers for name in transfer.gradients}
+    assert sent == set(dict(net().named_parameters()))
+    assert "transfers by library" in str(records[1])
+    assert dp.load(dp.save(records[1], tmp_path / "record.json")) == records[1]
+
+
+@pytest.mark.processes
 def test_a_killed_rank_costs_only_the_updates_since_the_last_checkpoint(whole, tmp_path: Path) -> None:
     expected, _ = whole
     killed = threading.Event()

@@ -14,7 +14,8 @@ NO_CHECKPOINTS = CheckpointFolder(path=None, every=100, keep=2, model="m", graph
 
 
 def report(step: int, rank: int, loss: float = 0.0, seconds: float = 1.0, **more: object) -> dict:
-    return {"step": step, "rank": rank, "loss": loss, "seconds": seconds, "skipped": False, **more}
+    fields = {"step": step, "rank": rank, "loss": loss, "seconds": seconds, "skipped": False}
+    return fields | {"computed_share": 0.5, "computed": True} | more
 
 
 def test_an_update_is_complete_when_every_rank_has_reported_it() -> None:
@@ -37,6 +38,15 @@ def test_reports_and_metrics_after_the_checkpoint_are_dropped_on_resuming() -> N
 def test_metrics_are_of_the_slowest_rank_and_the_whole_batch() -> None:
     reports = [report(3, 0, seconds=2.0, learning_rate=0.1), report(3, 1, loss=1.5, seconds=4.0)]
     assert metrics_of(reports, 8, "m", NO_CHECKPOINTS) == Metrics(3, 1.5, 4.0, 2.0, 0.1)
+
+
+def test_metrics_of_an_update_that_a_late_rank_left_out_are_of_those_that_computed_it() -> None:
+    reports = [
+        report(3, 0, loss=0.5, seconds=2.0, computed_share=0.25),
+        report(3, 1, loss=1.0, seconds=9.0, computed_share=0.25),
+        report(3, 2, seconds=0.1, computed_share=0.0, computed=False),
+    ]
+    assert metrics_of(reports, 8, "m", NO_CHECKPOINTS) == Metrics(3, 3.0, 2.0, 4.0, None)
 
 
 def test_a_skipped_update_has_no_loss_and_any_other_loss_must_be_finite() -> None:

@@ -97,7 +97,7 @@ def test_two_plans_are_compared(folder: Path) -> None:
 def test_what_cannot_be_compared_is_reported(folder: Path) -> None:
     browser = RunBrowser(folder)
     browser.other.value = folder / "plan.json"
-    assert "a Plan and a RunRecord cannot be compared" in browser.problem
+    assert "a plan and a run cannot be compared" in browser.problem
     assert (browser.compared, browser.text.value) == (None, "")
 
 

@@ -69,9 +69,9 @@ def measure_interference(
     report = on_progress or (lambda what, share: None)
     chosen, lengths = kernel_specs(found.kind, matrices, durations), check_waits(waits)
     report("starting", 0.0)
-    with (CudaBench if found.kind == "cuda" else CpuBench)(chosen, arrangements) as bench:
+    with (CudaBench if found.asynchronous else CpuBench)(chosen, arrangements) as bench:
         names = list(bench.arrangements)
-        with_waits = found.kind == "cpu" and "lowest" in names and bool(lengths)
+        with_waits = not found.asynchronous and "lowest" in names and bool(lengths)
         with_transfers = with_waits and found.count >= RANKS
         reports = _progress_of_parts(
             report,

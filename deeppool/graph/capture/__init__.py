@@ -20,6 +20,7 @@ activation_memory  bytes that the forward of a layer saves for its backward
 fake_tensors       runs a program on tensors without data
 index_ranges       value ranges of integer inputs, such as tokens
 losses             default losses
+placement          moves a captured model to a device
 extract            some layers of a captured model as a module
 coverage           share of a model that its graph covers, and warnings
 """

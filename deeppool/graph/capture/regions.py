@@ -14,6 +14,8 @@ from torch import fx, nn
 from torch._higher_order_ops.wrap import wrap_with_autocast, wrap_with_set_grad_enabled
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
+from deeppool.errors import CaptureError
+
 AUTOCAST = "autocast"
 """Key in a node's ``meta`` of the arguments of :func:`enter_autocast`."""
 MODES: dict[Any, int] = {wrap_with_set_grad_enabled: 1, wrap_with_autocast: 4}
@@ -65,7 +67,11 @@ def _inline(program: fx.GraphModule, call: fx.Node) -> None:
         elif original.op == "call_function" and autocast:
             copied.meta[AUTOCAST] = autocast
     for user in list(call.users):
-        assert user.target is operator.getitem
+        if user.target is not operator.getitem:
+            raise CaptureError(
+                f"{user.name} takes all results of region {region.target}, only single ones can be placed in layers "
+                "(an error of deeppool: please report it with the model)"
+            )
         user.replace_all_uses_with(results[user.args[1]])
         call.graph.erase_node(user)
     call.graph.erase_node(call)

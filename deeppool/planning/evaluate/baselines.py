@@ -24,6 +24,11 @@ def data_parallel_time(costs: CostTable) -> float:
     if not costs.overlap:
         sync = sum(network.all_reduce_time(gpus, layer.parameter_bytes) for layer in layers)
         return float(costs.compute[:, -1].sum()) + sync
-    everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], gpus))
-    last = (len(costs.gpu_counts) - 1,) * len(layers)
-    return Placement(everywhere, last, (0,) * len(layers)).iteration_time
+    return data_parallel_placement(costs).iteration_time
+
+
+def data_parallel_placement(costs: CostTable) -> Placement:
+    """Returns every layer on all GPUs, with the costs as run."""
+    everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], costs.network.cluster.gpus))
+    layers = len(costs.graph.layers)
+    return Placement(everywhere, (len(costs.gpu_counts) - 1,) * layers, (0,) * layers)

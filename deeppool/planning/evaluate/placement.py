@@ -8,7 +8,14 @@ from typing import NamedTuple
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of
-from deeppool.planning.evaluate.schedule import Order, Schedule, bucket_seconds, busy_gpu_seconds, order_of, schedule
+from deeppool.planning.evaluate.schedule import (
+    IterationSchedule,
+    Order,
+    bucket_seconds,
+    busy_gpu_seconds,
+    order_of,
+    schedule,
+)
 from deeppool.planning.evaluate.timing import pass_duration
 from deeppool.planning.search.gpu_partition import concurrent_branches
 
@@ -113,7 +120,7 @@ class Placement:
         return tuple(map(LayerTimes, incoming, forward, backward, sync, all_reduce, costs.update.tolist()))
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> IterationSchedule:
         """Start times of all layers."""
         overlap, computing = self.costs.overlap, self.costs.network.sync_computing
         return schedule(self.order, self.gpus, self.layer_times, overlap_sync=overlap, sync_computing=computing)

@@ -70,7 +70,7 @@ class LayerSeconds(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class IterationSchedule:
     """Start times of one iteration, per layer, in seconds from its start."""
 
     iteration_time: float
@@ -166,7 +166,7 @@ def layers_in_order(order: Order) -> Iterator[int]:
 
 def schedule(
     order: Order, gpus: Gpus, layers: Sequence[LayerSeconds], *, overlap_sync: bool, sync_computing: float = 0.0
-) -> Schedule:
+) -> IterationSchedule:
     """Returns the schedule of one iteration; complexity O(layers x different sets of GPUs).
 
     Args:
@@ -206,7 +206,7 @@ def schedule(
     end = run_backward(order, run_forward(order, 0.0))
     passes = max(end, channels.end)
     whole = passes + update_time(gpus, layers)
-    return Schedule(whole, passes, *map(tuple, (inputs, backward, computed, gradients, sent, all_reduce)))
+    return IterationSchedule(whole, passes, *map(tuple, (inputs, backward, computed, gradients, sent, all_reduce)))
 
 
 def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
@@ -225,7 +225,9 @@ class ExposedSync:
     end: float
 
 
-def exposed_syncs(times: Schedule, layers: Sequence[LayerSeconds], computed: Sequence[int]) -> Iterator[ExposedSync]:
+def exposed_syncs(
+    times: IterationSchedule, layers: Sequence[LayerSeconds], computed: Sequence[int]
+) -> Iterator[ExposedSync]:
     """Yields the intervals of all-reduces on one GPU during which it neither computes nor moves samples.
 
     Args:
@@ -282,7 +284,7 @@ def _runs(gpus: GpuSet) -> Iterator[tuple[int, int]]:
     yield first, previous
 
 
-def busy_gpu_seconds(times: Schedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
+def busy_gpu_seconds(times: IterationSchedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """Returns the GPU-seconds of computing, transfers, all-reduces and updates; what overlaps counts once."""
     passes = zip(times.backward, times.computed, times.gradients, times.sent, strict=True)
     backward = (computed - start + sent - gradients for start, computed, gradients, sent in passes)

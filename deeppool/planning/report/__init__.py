@@ -3,6 +3,7 @@
 explain       reasons for the GPU count of each layer
 alternatives  cost of every other GPU count of a layer, as a record
 diff          differences between two plans, as a record
+comparison    any two records of one kind, compared
 summary       a plan in three sentences
 tables        text tables that fit the page
 """

@@ -25,7 +25,7 @@ def _speed(plan: Plan) -> str:
     used = plan.gpu_seconds / (plan.gpus * against)
     return (
         f"{plan.model} at global batch {plan.global_batch} on {_gpus(plan.gpus)} ({plan.cluster.name}) takes "
-        f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} data parallelism "
+        f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} {plan.baseline} "
         f"({format_seconds(against)}), with {_percent(used)} of its GPU-seconds."
     )
 

@@ -13,15 +13,14 @@ label_bundle         labels of several branches together
 local_search         regions that are not series-parallel
 overlap              the fastest plan whose all-reduces overlap the backward pass
 flow_shop            exact overlap for layers in sequence
-price_sweep          efficient plans whose all-reduces overlap the backward pass
 as_run               the fastest of them that fits into the memory of a GPU
+efficient_plans      every efficient plan, and the search under a limit on the iteration
+relaxed_frontier     sums of labels: bounds of all plans, and plans near to them
+step_labels          labels of the steps, from searches at several prices of a GPU-second
+sum_bounds           labels of which all sums are beaten by known ones
 label_sums           efficient sums of labels along a model
+frontier             record of all efficient plans
 goal_query           the efficient plan that serves a goal best
-frontier             every efficient plan, and the search under a limit on the iteration
-frontier_dp          efficient labels of each part of a model
-labels               labels as arrays of seconds and GPU-seconds
-pareto               Pareto fronts of a chain
 memory_constrained   the fastest plan that fits into the memory of a GPU
-lagrangian_bound     lower bound where GPU-seconds have a price
 published            search of the DeepPool paper
 """

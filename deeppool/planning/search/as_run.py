@@ -1,6 +1,6 @@
 """The fastest plan in the model of a run: all-reduces overlap the backward pass, and the plan fits into the GPUs.
 
-Without memory that is the search of ``overlap`` for a limit on each layer, and of ``price_sweep`` for one on the
+Without memory that is the search of ``overlap`` for a limit on each layer, and of ``efficient_plans`` for one on the
 iteration. Where what they find does not fit, the plan that the memory-constrained search finds without overlap is
 timed with it: how much memory a plan needs does not depend on overlap. Its bound is that of all plans, fitting or not.
 """
@@ -14,10 +14,10 @@ from deeppool.errors import PlanError
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
+from deeppool.planning.search.efficient_plans import efficient_plans, search_within
 from deeppool.planning.search.memory_constrained import search_memory_constrained
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import search_overlapping
-from deeppool.planning.search.price_sweep import PriceSweep, search_overlapping_within
 from deeppool.planning.search.search import SearchResult
 from deeppool.units import format_bytes
 
@@ -34,7 +34,7 @@ def search_as_run(costs: CostTable, limit: float | None, scope: LimitScope, memo
     Raises:
         PlanError: no plan fits, or none was found to.
     """
-    found = search_overlapping(costs, limit) if scope == "layer" else search_overlapping_within(costs, limit)
+    found = search_overlapping(costs, limit) if scope == "layer" else search_within(costs, limit)
     capacity = costs.network.cluster.memory
     if capacity is None or not memory.known or memory.peak(_placed(costs, found).gpus) <= capacity:
         return found
@@ -57,7 +57,8 @@ def _fitting(
     alone = search_memory_constrained(replace(costs, overlap=False), limit, scope, memory, capacity)
     candidates = [_placed(costs, alone)]
     if scope == "iteration":
-        candidates += [Placement(costs, *point.plan) for point in PriceSweep(costs).points.values()]
+        found = efficient_plans(costs)
+        candidates += [Placement(costs, *found.trace(point)) for point in range(len(found.time))]
     budget = costs.single_gpu_time * (1 + TOLERANCE) * (limit or 0.0)
     for placement in candidates:
         within = scope == "layer" or limit is None or placement.gpu_seconds <= budget

@@ -9,7 +9,7 @@ from deeppool.planning.evaluate.baselines import data_parallel_time
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground
-from deeppool.planning.search.frontier import EfficientPlans, efficient_plans
+from deeppool.planning.search.efficient_plans import EfficientPlans, efficient_plans
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.search import SearchResult
 from deeppool.units import format_bytes
@@ -41,10 +41,12 @@ def search_for_goal(
             f"{format_bytes(costs.network.cluster.memory or 0)} (plan for goal 'fastest', or on more GPUs)"
         )
     best = max(fitting, key=lambda index: (values[index], -found.time[index]))
-    most = _most(goal, background, costs, found, slowest)
+    if background is None:
+        gap = float(found.work[best]) / found.least_work(slowest)
+    else:
+        gap = _most_throughput(background, costs, found, slowest) / float(values[best])
     options, starts = found.trace(best)
-    gap = values[best] / most if goal == "ddp_speed" else most / values[best]
-    return SearchResult(options, starts, float(found.time[best]), certificate(max(1.0, float(gap))))
+    return SearchResult(options, starts, float(found.time[best]), certificate(max(1.0, gap)))
 
 
 def _values(goal: Goal, background: GoalBackground | None, costs: CostTable, time: Floats, work: Floats) -> Floats:
@@ -57,10 +59,8 @@ def _values(goal: Goal, background: GoalBackground | None, costs: CostTable, tim
     return throughput
 
 
-def _most(
-    goal: Goal, background: GoalBackground | None, costs: CostTable, found: EfficientPlans, slowest: float
-) -> float:
-    """Returns what no plan as fast as data parallelism can exceed.
+def _most_throughput(background: GoalBackground, costs: CostTable, found: EfficientPlans, slowest: float) -> float:
+    """Returns the cluster throughput that no plan within ``slowest`` seconds can exceed.
 
     Any plan has a point with no more GPU-seconds that takes at most the frontier's factor longer. At the plan's own
     time, that point's GPUs would leave as much to the background as the plan's.
@@ -71,9 +71,6 @@ def _most(
     # Plans with fewer GPU-seconds than the last point have none.
     if found.beyond is not None and found.beyond[0] <= slowest:
         time, work = np.append(time, found.beyond[0]), np.append(work, found.beyond[1])
-    if goal == "ddp_speed":
-        return -float(work.min())
-    assert background is not None
     # Per iteration: samples of the foreground, less those that its GPU-seconds cost the background.
     gained = costs.global_batch - work / background.sample_time
     throughput = np.where(gained > 0, gained / time, gained / slowest)

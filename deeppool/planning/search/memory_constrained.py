@@ -32,7 +32,7 @@ from deeppool.graph.series_parallel import ParallelBlock, decompose, parts_of
 from deeppool.planning.evaluate.memory import Integers, MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
-from deeppool.planning.search.frontier import search_within
+from deeppool.planning.search.efficient_plans import search_within
 from deeppool.planning.search.gpu_partition import Gpus
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.search import SearchResult, search

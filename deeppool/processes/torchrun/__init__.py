@@ -9,7 +9,6 @@ messages.
     host_server.py   starts processes on its machine for the launcher
     launcher.py      the launcher's side: a Launcher whose processes the host servers start
     channel.py       the authenticated connection between the two: JSON messages, and files
-    clock.py         the offset between two machines' clocks
 """
 
 import os

@@ -4,17 +4,19 @@ import itertools
 import os
 import platform
 import queue
+import shutil
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from deeppool.device.cpu import usable_cores
+from deeppool.device.cuda import gpu_count
 from deeppool.errors import RunError
+from deeppool.processes.clock_offset import ClockOffset
 from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import Inbox, ManagedProcess, Message, ProcessHandle
 from deeppool.processes.torchrun.channel import Channel
-from deeppool.processes.torchrun.clock import ClockOffset
 
 PING_SECONDS = 2.0
 FIRST_PINGS = 8
@@ -43,7 +45,6 @@ class HostSlot:
 def find_host_slot(folder: Path) -> HostSlot:
     """Returns the slot of this process."""
     import psutil
-    import torch
 
     rank, local_ranks = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     return HostSlot(
@@ -54,7 +55,7 @@ def find_host_slot(folder: Path) -> HostSlot:
         host=platform.node(),
         cores=tuple(usable_cores()),
         memory=psutil.virtual_memory().available,
-        gpus=torch.cuda.device_count(),
+        gpus=gpu_count(),
         folder=str(folder),
     )
 
@@ -103,9 +104,12 @@ class HostServer:
         return None
 
     def _on_folder(self, message: Message) -> None:
-        """Removes the files of the previous attempt."""
+        """Removes what the previous attempt left: files, and the folders of its loader workers' sockets."""
         for path in self._folder.iterdir():
-            path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _on_file(self, message: Message) -> None:
         self._channel.receive_file(self._folder / Path(message["name"]).name, message["size"])

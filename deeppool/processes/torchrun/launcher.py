@@ -3,17 +3,18 @@
 import itertools
 import queue
 import signal
-import socket
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deeppool.device.kinds import find_kind
 from deeppool.errors import RankFailedError, RunError
 from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.launcher import WorkerSpec
 from deeppool.processes.managed_process import Inbox, ManagedProcess, Message, ProcessHandle
+from deeppool.processes.meeting_point import LOOPBACK, listen, open_store, store_url
 from deeppool.processes.torchrun.channel import Channel
 from deeppool.processes.torchrun.host_server import HostSlot
 from deeppool.units import format_bytes
@@ -21,7 +22,6 @@ from deeppool.units import format_bytes
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-LOOPBACK = "127.0.0.1"
 ANSWER_SECONDS = 5.0
 """Time limit in seconds for an immediate answer of a host server."""
 
@@ -156,18 +156,21 @@ class TorchrunLauncher:
         nodes = {slot.node: slot for slot in self._slots}.values()
         self.same_files = self.one_node
         self.cores = (
-            sum(min(slot.local_ranks, len(slot.cores)) for slot in nodes) if device == "cpu" else len(self._slots)
+            sum(min(slot.local_ranks, len(slot.cores)) for slot in nodes)
+            if find_kind(device).on_cores
+            else len(self._slots)
         )
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError if a node has too few GPUs, or too little memory."""
+        kind = find_kind(self._device)
         for slot in self._slots:
-            if self._device == "cuda" and slot.local_rank >= slot.gpus:
+            if kind.on_gpus and slot.local_rank >= slot.gpus:
                 raise RunError(
                     f"{slot.host} has {slot.gpus} GPUs for {slot.local_ranks} ranks "
                     f"(torchrun --nproc-per-node {slot.gpus}, and a plan for as many)"
                 )
-            if self._device == "cpu" and slot.local_ranks * needed > slot.memory:
+            if not kind.on_gpus and slot.local_ranks * needed > slot.memory:
                 raise RunError(
                     f"{slot.host} has {slot.local_ranks} ranks of {model}, about "
                     f"{format_bytes(slot.local_ranks * needed)} of memory; {format_bytes(slot.memory)} are available "
@@ -183,18 +186,18 @@ class TorchrunLauncher:
             connection.channel.send("folder")
             for path in sorted(folder.iterdir()):
                 connection.channel.send_file(path)
-        self._store = _create_store(self._address)
+        self._store = open_store(listen(self._address), self._address)
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """Returns a rank's resources; between nodes gloo finds the interface itself, or by ``GLOO_SOCKET_IFNAME``."""
+        """Returns a rank's resources; between nodes each rank finds the interface that leads to the rendezvous."""
         slot = self._slots[rank]
         own = rank == 0 or self.one_node
         return WorkerSpec(
             folder=str(self._folder) if own else slot.folder,
-            rendezvous=(self._folder / "rendezvous").as_uri() if self._store is None else _store_url(self._store),
+            rendezvous=(self._folder / "rendezvous").as_uri() if self._store is None else store_url(self._store),
             interface="lo" if self._address == LOOPBACK else None,
             index=slot.local_rank,
-            core=slot.cores[slot.local_rank % len(slot.cores)] if self._device == "cpu" else None,
+            core=slot.cores[slot.local_rank % len(slot.cores)] if find_kind(self._device).on_cores else None,
         )
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
@@ -202,30 +205,3 @@ class TorchrunLauncher:
         if rank == 0:
             return ManagedProcess(module, name, inbox, fork_server=fork_server())
         return self._connections[rank].start(module, name, inbox)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address is reachable only from its own machine."""
-    return address in ("localhost", "::1") or address.startswith("127.")
-
-
-def listen(address: str) -> socket.socket:
-    """Listens at a port that the system chooses: on the loopback, or on every interface."""
-    if address == LOOPBACK or not socket.has_dualstack_ipv6():
-        return socket.create_server((address if address == LOOPBACK else "", 0))
-    return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-
-
-def _create_store(address: str) -> "TCPStore":
-    """Creates the store for the rendezvous of one attempt, at a port that the system chooses."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    # Our socket: the store's own would listen on every interface.
-    with listen(address) as listener:
-        port = listener.getsockname()[1]
-        return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-
-
-def _store_url(store: "TCPStore") -> str:
-    host = f"[{store.host}]" if ":" in store.host else store.host
-    return f"tcp://{host}:{store.port}"

@@ -1,8 +1,9 @@
 """Rendezvous of torchrun's processes: the launcher publishes its address and an authentication key in torchrun's store.
 
-Every process that can read that store can start processes: restrict its port to the nodes of the run, as
-torch.distributed asks.
-On one node, and between "nodes" whose master address is the loopback, the launcher listens on the loopback only.
+On one node, and between "nodes" whose master address is the loopback, the launcher listens on the loopback only, else
+at the master address. Connections are authenticated and not encrypted: plans, jobs and their code go in clear between
+nodes. torch's own store and transfers are neither: every process that can read that store can start processes, so
+restrict its port to the nodes of the run, as torch.distributed asks.
 """
 
 import contextlib
@@ -23,10 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deeppool.errors import RunError
+from deeppool.processes.meeting_point import LOOPBACK, is_loopback, listen
 from deeppool.processes.rank_group import private_folder
 from deeppool.processes.torchrun.channel import Channel
 from deeppool.processes.torchrun.host_server import HostServer, HostSlot, find_host_slot
-from deeppool.processes.torchrun.launcher import LOOPBACK, HostConnection, TorchrunLauncher, is_loopback, listen
+from deeppool.processes.torchrun.launcher import HostConnection, TorchrunLauncher
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -45,6 +47,16 @@ class WorkerGroup:
         """Stores the connections to the ranks from 1, and the slot of this process."""
         self._connections, self._slot, self._address = connections, slot, address
         self.ranks = len(connections) + 1
+
+    @property
+    def exposure(self) -> str | None:
+        """Returns what others on the network can read, to be shown to the user; None on the loopback."""
+        if self._address == LOOPBACK:
+            return None
+        return (
+            f"jobs, plans and gradients go between nodes unencrypted (rank 0 at {self._address}); who can reach "
+            "torchrun's port can start processes: keep its network private"
+        )
 
     def launcher(self, device: str, ranks: int) -> TorchrunLauncher:
         """Creates the launcher for the ranks of a plan.
@@ -103,8 +115,6 @@ def _join_store() -> "Store":
         raise RunError(f"torchrun's processes cannot connect: {_first_line(error)}") from error
     # torchrun keeps its store when it restarts processes: they must not find the old address.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # The ranks are clients of the launcher's store, not of torchrun's.
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
     return PrefixStore(f"deeppool/{attempt}", store)
 
 

@@ -2,6 +2,6 @@
 
 estimate    dp.estimate: a model and a GPU to a Profile
 layer_work  a layer to its kernels, on tensors without data
-kernels     an operator to its kernels, with FLOPs and bytes
-roofline    seconds of a kernel
+
+Kernels and their seconds are those of :mod:`deeppool.device.kernels` and :mod:`deeppool.device.roofline`.
 """

@@ -11,13 +11,13 @@ from deeppool.base import serialization
 from deeppool.device.datasheet import GpuSheet, find_gpu
 from deeppool.device.environment import package_versions
 from deeppool.device.protocol import AUTOCAST, Precision
+from deeppool.device.roofline import ACCURACY, FITTED, Columns
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.estimate.layer_work import LayerWork, layer_work
-from deeppool.profiling.estimate.roofline import ACCURACY, FITTED, Columns
 from deeppool.profiling.table import Measurement, Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -41,7 +41,7 @@ def estimate(
 
     The kernels of a layer's forward and backward, with their FLOPs and bytes, are found on tensors without data
     (:mod:`deeppool.profiling.estimate.layer_work`); their times follow from the data sheet
-    (:mod:`deeppool.profiling.estimate.roofline`).
+    (:mod:`deeppool.device.roofline`).
 
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.

@@ -1,7 +1,7 @@
 """The kernels of a layer's forward and backward on a GPU.
 
 The layer runs once on fake tensors, which have shapes but no data, and every operator that reaches PyTorch's
-dispatcher is recorded as its kernels (:mod:`deeppool.profiling.estimate.kernels`).
+dispatcher is recorded as its kernels (:mod:`deeppool.device.kernels`).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from deeppool.device.kernels import Kernel, kernels_of
 from deeppool.graph.capture.extract import Segment, example_inputs
 from deeppool.graph.capture.fake_tensors import FakeTensorRun
-from deeppool.profiling.estimate.kernels import Kernel, kernels_of
 
 NO_KERNEL = ("aten::empty", "aten::_unsafe_view")
 """Operators other than views that launch no kernel."""

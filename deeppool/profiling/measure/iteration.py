@@ -4,7 +4,7 @@
     backward   │ layer n │ … │ layer 1 │ layer 0 │
 
 A layer alone in a loop finds its weights cached and its memory allocated, unlike in an iteration. So layers are
-timed in place: the captured program runs with one autograd graph as in training, and only the stamps are added. In
+timed in place: the captured program runs as one part of a training step, and only the stamps are added. In
 the forward they lie between the operators of two layers, in the backward before the first operator of each layer.
 """
 
@@ -18,9 +18,10 @@ from torch import fx, nn
 
 from deeppool.device.protocol import Device, Precision
 from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.extract import Segment
+from deeppool.training.segment_run import SegmentRun
 
 Pass = Literal["forward", "backward"]
-AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(slots=True)
@@ -84,15 +85,16 @@ class Iteration:
         """Whether the last run raised, or is still running."""
         self.pieces = _pieces(captured) if stamped else []
         self.parameters = list(weights.parameters())
-        self.module = self._build(captured, weights)
+        self.segment = self._build(captured, weights)
 
-    def _build(self, captured: CapturedModel, weights: nn.Module) -> fx.GraphModule:
-        """Copies the program, with a boundary after each piece."""
+    def _build(self, captured: CapturedModel, weights: nn.Module) -> Segment:
+        """Copies the program as one segment, with a boundary after each piece."""
         holder = nn.Module()
         holder.__dict__.update(weights.__dict__)
         holder._modules = dict(weights._modules)
         ends = {nodes[-1]: index for index, (_, nodes) in enumerate(self.pieces)}
         graph = fx.Graph()
+        graph.placeholder("batch")
         copies: dict[fx.Node, fx.Node] = {}
         place = next((parameter.device for parameter in self.parameters), None)
 
@@ -100,15 +102,19 @@ class Iteration:
             # The program refers to the device on which it was captured.
             return place if place is not None and isinstance(argument, torch.device) else argument
 
-        for node in captured.program.graph.nodes:
+        *nodes, end = captured.program.graph.nodes
+        for node in nodes:
             copied = copies[node] = graph.node_copy(node, copies.__getitem__)
             copied.args, copied.kwargs = fx.node.map_aggregate((copied.args, copied.kwargs), move_device)
             if node in ends:
-                layer, nodes = self.pieces[ends[node]]
+                layer, members = self.pieces[ends[node]]
                 name = f"boundary_{ends[node]}"
                 holder._modules[name] = _Boundary(self, layer)
-                graph.call_module(name, tuple(copies[output] for output in _outputs(nodes)))
-        return fx.GraphModule(holder, graph)
+                graph.call_module(name, tuple(copies[output] for output in _outputs(members)))
+        (loss,) = end.all_input_nodes
+        graph.output((copies[loss],))
+        data = tuple(node for node in nodes if node.op == "placeholder")
+        return Segment(fx.GraphModule(holder, graph), data, (loss,))
 
     def run(self, data: Sequence[torch.Tensor], log: TimestampLog, precision: Precision) -> None:
         """Runs one iteration on ``data`` of :func:`example_data`, with a reading per boundary in ``log``.
@@ -118,13 +124,12 @@ class Iteration:
         for parameter in self.parameters:
             parameter.grad = None
         self.log, self.broken = log, True
-        to = AUTOCAST_TYPES.get(precision)
+        part = SegmentRun(self.segment, len(data[0]), data[0].device, precision)
         log.begin(self.last)
-        with torch.autocast(data[0].device.type, to or torch.bfloat16, enabled=to is not None):
-            loss = self.module(*data)
+        outputs = part.forward(data)
         if not self.pieces:
             log.end("forward", self.last)
-        loss.backward()
+        part.backward({node: torch.ones_like(loss) for node, loss in outputs.items()})
         log.end("backward", log.running)
         self.broken = False
 

@@ -33,7 +33,7 @@ from deeppool.profiling.measure.bench import Bench, DeviceMemory
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks, check_ranks
 from deeppool.profiling.measure.sampling import MAXIMUM_SECONDS, faster_half, spread, typical
 from deeppool.profiling.store import MeasurementLog, ResumeState, Runs, read_resume_state
-from deeppool.profiling.table import Measurement, Profile
+from deeppool.profiling.table import Measurement, Profile, graphs_name
 from deeppool.units import format_bytes
 
 METHOD = (
@@ -65,7 +65,7 @@ def profile(
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
         input_shape: shape of one sample, for a model that is not captured yet.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``emulated``.
         batch_sizes: per-GPU batch sizes to measure; a plan interpolates between them.
         precision: ``bf16`` and ``fp16`` run under autocast; ``tf32`` shortens the mantissa of products and
             convolutions in 32 bits, on CUDA.
@@ -90,8 +90,8 @@ def profile(
     if not 0 < seconds < math.inf:
         raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     place = find_device(device)
-    graphs = place.kind == "cuda" if graphs is None else graphs
-    if graphs and place.kind != "cuda":
+    graphs = place.asynchronous if graphs is None else graphs
+    if graphs and not place.asynchronous:
         raise InvalidValueError(f"graphs are CUDA graphs, got device {place.kind} (leave graphs out)")
     check_ranks(ranks, place.kind, threads)
     log_path = None if output is None else _log_path(serialization.check_writable(output))
@@ -103,14 +103,14 @@ def profile(
     else:
         captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
     versions = package_versions("deeppool", "torch")
-    method = _method(graphs)
+    method = _method(place, graphs)
     conditions = json.dumps([captured.graph.fingerprint, *_conditions(place, precision, threads, graphs, ranks)])
     _check_memory(captured, sizes[-1], place, precision, ranks)
     log = MeasurementLog(log_path, conditions)
     memory: dict[int, DeviceMemory] = {}
     # As in the processes that train.
     with (
-        memory_kept() if place.kind == "cpu" else nullcontext(),
+        nullcontext() if place.asynchronous else memory_kept(),
         _threads(threads),
         place.arithmetic(precision),
         nullcontext() if ranks == 1 else ConcurrentRanks(captured, precision, ranks - 1) as concurrent_ranks,
@@ -177,7 +177,7 @@ def resumable(
     if state is None:
         return None
     place = find_device(device)
-    graphs = place.kind == "cuda" if graphs is None else graphs
+    graphs = place.asynchronous if graphs is None else graphs
     now = json.dumps(_conditions(place, precision, threads, graphs, ranks))
     try:
         fingerprint, *recorded = json.loads(state.conditions)
@@ -191,13 +191,21 @@ def _log_path(output: Path) -> Path:
     return output.with_name(output.name + ".partial")
 
 
-def _method(graphs: bool) -> str:
-    return METHOD.format(mode="CUDA graphs" if graphs else "eager")
+def _method(place: Device, graphs: bool) -> str:
+    return METHOD.format(mode=graphs_name(place.kind) if graphs else "eager")
 
 
 def _conditions(place: Device, precision: Precision, threads: int, graphs: bool, ranks: int) -> list[object]:
     """Conditions other than the model under which times may be combined."""
-    return [place.kind, place.name, precision, threads, ranks, _method(graphs), package_versions("deeppool", "torch")]
+    return [
+        place.kind,
+        place.name,
+        precision,
+        threads,
+        ranks,
+        _method(place, graphs),
+        package_versions("deeppool", "torch"),
+    ]
 
 
 def _measurements(

@@ -13,9 +13,12 @@ from typing import Any, Literal
 
 from deeppool.base.run_registry import registered
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork
+from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork, ScheduleTimes
+from deeppool.collectives.patterns import LIBRARY
+from deeppool.collectives.perform.process_group import init_process_group
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
+from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.processes.launcher import LocalLauncher
@@ -23,6 +26,7 @@ from deeppool.processes.rank_group import RankGroup, private_folder
 from deeppool.profiling.network.patterns import (
     ELEMENT_BYTES,
     METHOD,
+    Pattern,
     Progress,
     RankContext,
     group_sizes,
@@ -50,6 +54,7 @@ def measure_network(
     backend: Backend = "auto",
     sizes: Sequence[int] = SIZES,
     seconds: float = SECONDS,
+    schedules: bool = False,
     name: str = "measured",
     on_progress: Progress | None = None,
 ) -> Cluster:
@@ -61,6 +66,8 @@ def measure_network(
             NCCL where there are GPUs.
         sizes: message sizes in bytes, multiples of four.
         seconds: time limit over all patterns, without start-up.
+        schedules: whether to measure the all-reduce by every schedule, too, so that trainings choose the fastest by
+            measurement; else they choose by what the transfers of each schedule cost.
         name: name of the cluster.
         on_progress: called with a description of what is being measured and the completed fraction.
 
@@ -86,6 +93,7 @@ def measure_network(
                 device=device.kind,
                 sizes=wanted,
                 seconds=seconds,
+                schedules=schedules,
                 rendezvous=str(folder / "rendezvous"),
             )
         group.collect("ready", START_TIMEOUT, "while it started")
@@ -103,6 +111,7 @@ def join_measurement(
     backend: Backend = "auto",
     sizes: Sequence[int] = SIZES,
     seconds: float = SECONDS,
+    schedules: bool = False,
     name: str = "measured",
     on_progress: Progress | None = None,
 ) -> Cluster | None:
@@ -122,17 +131,36 @@ def join_measurement(
     if context.ranks == context.per_node:
         # By default gloo listens on the machine's public address, which only several nodes need.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with device.unbound():
-        dist.init_process_group(device.backend, timeout=timedelta(seconds=120 + seconds))
+    init_process_group(device, timeout=timedelta(seconds=120 + seconds))
     try:
         per_node = torch.tensor([context.per_node, -context.per_node], device=device.torch_device(context.local))
         dist.all_reduce(per_node, dist.ReduceOp.MAX)
         most, fewest = int(per_node[0]), -int(per_node[1])
         if most != fewest:
             raise RunError(f"nodes have {fewest} to {most} ranks, a cluster's nodes are equal (start as many on each)")
-        curves = measure_patterns(context, device, wanted, seconds, on_progress or (lambda what, share: None))
+        report = on_progress or (lambda what, share: None)
+        return measure_joined(context, device, sizes, seconds=seconds, schedules=schedules, name=name, report=report)
     finally:
         dist.destroy_process_group()
+
+
+def measure_joined(
+    context: RankContext,
+    device: Device,
+    sizes: Sequence[int] = SIZES,
+    *,
+    seconds: float = SECONDS,
+    schedules: bool = False,
+    name: str = "measured",
+    report: Progress = lambda what, share: None,
+) -> Cluster | None:
+    """Measures like :func:`measure_network` between ranks that have initialised torch.distributed; all call it.
+
+    Returns:
+        The cluster on rank 0, None on the others.
+    """
+    rounds = context.rounds(schedules=schedules)
+    curves = measure_patterns(rounds, context, device, _checked(sizes, seconds), seconds, report)
     return _cluster(curves, context, device, name) if curves else None
 
 
@@ -162,7 +190,7 @@ def _check_capacity(ranks: int, device: Device, largest: int, here: int | None =
     here = here or ranks
     if ranks < 2:
         raise InvalidValueError(f"a network needs at least 2 ranks, got {ranks}")
-    if device.kind == "cuda" and here > device.count:
+    if find_kind(device.kind).on_gpus and here > device.count:
         raise RunError(
             f"{here} NCCL ranks need {here} GPUs, this machine has {device.count} "
             "(fewer ranks, or backend gloo for the CPU)"
@@ -182,11 +210,17 @@ def _curves(found: Any) -> list[Curve]:
 
 
 def _cluster(curves: list[Curve], context: RankContext, device: Device, name: str) -> Cluster:
-    """Builds the cluster from the curves, which are in the order of :meth:`RankContext.patterns`."""
-    found = dict(zip(context.patterns(), curves, strict=True))
-    pairs = {pattern.ranks[1]: curve for pattern, curve in found.items() if pattern.kind == "transfer"}
-    inside_curve = pairs.get(1) if context.per_node > 1 else None
-    between_curve = pairs.get(context.per_node) if context.ranks > context.per_node else None
+    """Builds the cluster from the curves, which are in the order of :meth:`RankContext.rounds`."""
+    count = len(context.patterns())
+    found = dict(zip(context.patterns(), curves[:count], strict=True))
+    candidates = [pattern for alike in context.candidates() for pattern in alike] if curves[count:] else []
+    near = (0, 1) if context.per_node > 1 else None
+    far = (0, context.per_node) if context.ranks > context.per_node else None
+
+    def pair(kind: str, ranks: tuple[int, int] | None) -> Curve | None:
+        return None if ranks is None else found[Pattern(kind, ranks)]
+
+    inside_curve, between_curve = pair("transfer", near), pair("transfer", far)
     groups = [curve for pattern, curve in found.items() if pattern.kind == "all-reduce"]
     date = datetime.date.today().isoformat()
     how = f"{device.backend} on {device.name}, {date}"
@@ -208,7 +242,13 @@ def _cluster(curves: list[Curve], context: RankContext, device: Device, name: st
             ranks_per_node=context.per_node,
             inside=inside_curve,
             between=between_curve,
+            exchange_inside=pair("exchange", near),
+            exchange_between=pair("exchange", far),
             all_reduce=tuple(map(AllReduce, group_sizes(context.ranks, context.per_node), groups)),
+            schedules=tuple(
+                ScheduleTimes(LIBRARY if pattern.schedule is None else pattern.kind, len(pattern.ranks), curve)
+                for pattern, curve in zip(candidates, curves[count:], strict=True)
+            ),
             method=METHOD,
             date=date,
             versions=package_versions("deeppool", "torch"),

@@ -2,28 +2,38 @@
 
 Patterns are measured one after another, each by a group of its ranks, while the others wait at a barrier:
 
-    transfer     rank 0 → other → rank 0, with the calls of a reshard (see ``execution/exchange.py``); half of it
-    all-reduce   one call after another, each waited for
+    transfer     half of a round trip, performed as schedules are (:mod:`deeppool.collectives.perform`)
+    exchange     both ranks send to each other at once and add: what most rounds of an all-reduce do
+    all-reduce   the library's own: one call after another, each waited for
+    ring, …      an all-reduce by the schedule of that name (:data:`deeppool.collectives.patterns.ALL_REDUCES`)
 
 The first rank of a group leads: it broadcasts a size and a number of runs (a *burst*), all ranks perform them, and
 the leader's times count. It cycles through the sizes, so that a busy second of the machine does not affect one size
 alone, and skips those whose median is known to the required precision, until all are or the time is up:
 
     burst of 4 B │ burst of 8 B │ … │ burst of 64 MB │ burst of 4 B │ …      burst: order  warm-up  run run run …
+
+All-reduces among which a training chooses take turns at each size, so that the same busy second affects all of them.
+One that is several times slower than the fastest is given up after its first burst.
 """
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from deeppool.cluster.measured_network import Curve, curve_through, quartile_distance
+from deeppool.collectives.patterns import ALL_REDUCES
+from deeppool.collectives.patterns.round_trip import round_trip
+from deeppool.collectives.perform.performer import Performer
+from deeppool.collectives.perform.process_group import new_group
+from deeppool.collectives.schedule import Schedule
+from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Device
 
 MINIMUM_RUNS = 9
@@ -31,6 +41,10 @@ MAXIMUM_RUNS = 2000
 FEWEST_IN_BURST, MOST_IN_BURST = 3, 50
 BURST_SECONDS = 0.02
 """Target duration of a burst, within these limits."""
+LOSING = 3.0
+"""Times as slow as the fastest, from which on a pattern is given up at a size."""
+LARGE = 2**20
+"""Bytes from which on a pattern that is given up at a size is at larger ones, too: latency no longer counts."""
 BOUND = 0.05
 """A median is precise enough if its 95 % interval, 1.57 x quartile distance / √runs, is within ± this part of it
 (McGill, Tukey, Larsen, 1978: the notches of a box plot)."""
@@ -47,17 +61,36 @@ Progress = Callable[[str, float], None]
 """Callback with a description of what is being measured and the completed fraction."""
 
 
+PAIRS: Mapping[str, Callable[[], Schedule]] = {
+    "transfer": round_trip,
+    "exchange": partial(ALL_REDUCES["recursive-doubling"], 2, 1),
+}
+"""Schedules of two ranks whose curves price a round of any schedule (:mod:`deeppool.costs.schedules`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """Communication pattern between some ranks, of which the first leads."""
 
-    kind: Literal["transfer", "all-reduce"]
+    kind: str
+    """``transfer``, ``exchange``, ``all-reduce`` or the name of a schedule."""
     ranks: tuple[int, ...]
+    per_node: int = 1
+    """Ranks of a node in a hierarchical all-reduce."""
 
     def __str__(self) -> str:
-        if self.kind == "transfer":
-            return f"transfers between ranks {self.ranks[0]} and {self.ranks[1]}"
-        return f"all-reduces of {len(self.ranks)} ranks"
+        if self.kind in PAIRS:
+            return f"{self.kind}s between ranks {self.ranks[0]} and {self.ranks[1]}"
+        by = "" if self.schedule is None else f" by {self.kind}"
+        return f"all-reduces of {len(self.ranks)} ranks{by}"
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Schedule that the ranks perform; None: the library's own all-reduce."""
+        if self.kind == "all-reduce":
+            return None
+        make = PAIRS.get(self.kind)
+        return ALL_REDUCES[self.kind](len(self.ranks), self.per_node) if make is None else make()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +107,27 @@ class RankContext:
         return self.rank % self.per_node
 
     def patterns(self) -> list[Pattern]:
-        """Transfers inside a node and between two nodes, where they exist, and all-reduces by group size."""
+        """Transfers and exchanges inside a node and between two, where they exist, and all-reduces by group size."""
         pairs = [(0, 1)] * (self.per_node > 1) + [(0, self.per_node)] * (self.ranks > self.per_node)
         return [
-            *(Pattern("transfer", pair) for pair in pairs),
+            *(Pattern(kind, pair) for kind in PAIRS for pair in pairs),
             *(Pattern("all-reduce", tuple(range(n))) for n in group_sizes(self.ranks, self.per_node)),
+        ]
+
+    def rounds(self, *, schedules: bool) -> list[list[Pattern]]:
+        """Returns all patterns to measure; those in one list take turns."""
+        return [*([pattern] for pattern in self.patterns()), *(self.candidates() if schedules else [])]
+
+    def candidates(self) -> list[list[Pattern]]:
+        """All-reduces among which to choose, by group size: the library's own and every schedule that differs."""
+        counts = sorted({2**k for k in range(1, self.ranks.bit_length())} | {self.ranks})
+        return [
+            [
+                Pattern(kind, tuple(range(count)), self.per_node)
+                for kind in ("all-reduce", *ALL_REDUCES)
+                if kind != "hierarchical" or 1 < self.per_node < count
+            ]
+            for count in counts
         ]
 
 
@@ -89,13 +138,19 @@ def group_sizes(ranks: int, per_node: int) -> tuple[int, ...]:
 
 
 def measure_patterns(
-    context: RankContext, device: Device, sizes: Sequence[int], seconds: float, report: Progress
+    patterns: Sequence[Sequence[Pattern]],
+    context: RankContext,
+    device: Device,
+    sizes: Sequence[int],
+    seconds: float,
+    report: Progress,
 ) -> list[Curve]:
-    """Measures every pattern, in the order of :meth:`RankContext.patterns`.
+    """Measures patterns one after another.
 
     All ranks call it, with torch.distributed initialised and ``device`` selected.
 
     Args:
+        patterns: the same on all ranks; those in one sequence are of the same ranks, and take turns.
         context: position of this rank.
         device: device of the buffers.
         sizes: message sizes in bytes, ascending multiples of four.
@@ -103,56 +158,86 @@ def measure_patterns(
         report: called on rank 0.
 
     Returns:
-        The curves on rank 0, nothing on the others.
+        The curves of all patterns on rank 0, nothing on the others.
     """
-    patterns = context.patterns()
-    curves = []
-    for index, pattern in enumerate(patterns):
-        with device.unbound():
-            group = dist.new_group(list(pattern.ranks))
-        if context.rank in pattern.ranks:
-            member = _PatternRank(pattern, context, group, device, sizes)
-            if context.rank == pattern.ranks[0]:
-                part = partial(_report_part, report, str(pattern), index, len(patterns))
-                curves.append(member.lead(seconds / len(patterns), part))
+    curves: list[Curve] = []
+    count, index = sum(map(len, patterns)), 0
+    for alike in patterns:
+        ranks, index = alike[0].ranks, index + len(alike)
+        group = new_group(device, ranks)
+        if context.rank in ranks:
+            member = _PatternRank(alike, context, group, device, sizes)
+            if context.rank == ranks[0]:
+                what = str(alike[0]) + (" by every schedule" if len(alike) > 1 else "")
+                part = partial(_report_part, report, what, (index - len(alike)) / count, len(alike) / count)
+                curves += member.lead(seconds * len(alike) / count, part)
             else:
                 member.follow()
         dist.barrier()
     return curves
 
 
-def _report_part(report: Progress, what: str, index: int, count: int, share: float) -> None:
-    report(what, (index + share) / count)
+def _report_part(report: Progress, what: str, start: float, length: float, share: float) -> None:
+    report(what, start + length * share)
 
 
 class _PatternRank:
-    """Role of one rank in one pattern."""
+    """Role of one rank in patterns of the same ranks that take turns."""
 
     def __init__(
-        self, pattern: Pattern, context: RankContext, group: dist.ProcessGroup, device: Device, sizes: Sequence[int]
+        self,
+        patterns: Sequence[Pattern],
+        context: RankContext,
+        group: dist.ProcessGroup,
+        device: Device,
+        sizes: Sequence[int],
     ) -> None:
-        self.pattern, self.group, self.device, self.sizes = pattern, group, device, sizes
-        self.leads = context.rank == pattern.ranks[0]
+        self.patterns, self.group, self.device, self.sizes = patterns, group, device, sizes
+        self.first = patterns[0].ranks[0]
         self.place = device.torch_device(context.local)
-        self.outgoing, self.incoming = (torch.zeros(sizes[-1] // ELEMENT_BYTES, device=self.place) for _ in range(2))
+        self.buffer = torch.zeros(sizes[-1] // ELEMENT_BYTES, device=self.place)
+        self.schedules, self.performer = [pattern.schedule for pattern in patterns], Performer(group)
 
-    def lead(self, seconds: float, report: Callable[[float], None]) -> Curve:
-        """Broadcasts the bursts and collects their times."""
-        times: list[list[float]] = [[] for _ in self.sizes]
-        computing: list[list[float]] = [[] for _ in self.sizes]
+    def lead(self, seconds: float, report: Callable[[float], None]) -> list[Curve]:
+        """Broadcasts the bursts and collects their times; a curve per pattern."""
+        # Of each size all patterns, one after the other.
+        count = len(self.sizes) * len(self.patterns)
+        times: list[list[float]] = [[] for _ in range(count)]
+        computing: list[list[float]] = [[] for _ in range(count)]
         started = time.perf_counter()
-        while wanted := [i for i, taken in enumerate(times) if not is_precise(taken)]:
+        while wanted := [i for i in range(count) if not is_precise(times[i]) and not self._is_given_up(times, i)]:
             for index in wanted:
+                if self._is_given_up(times, index):
+                    continue
                 elapsed = time.perf_counter() - started
                 if elapsed < seconds or len(times[index]) < MINIMUM_RUNS:
                     report(min(1.0, elapsed / seconds))
                     runs = self._burst(index, runs_in_burst(times[index]))
                     times[index] += [seconds for seconds, _ in runs]
                     computing[index] += [share for _, share in runs]
-            if time.perf_counter() - started >= seconds and all(len(taken) >= MINIMUM_RUNS for taken in times):
+            if time.perf_counter() - started >= seconds and all(len(times[i]) >= MINIMUM_RUNS for i in wanted):
                 break
         self._broadcast(STOP, 0)
-        return curve_through(self.sizes, times, computing if self.device.kind == "cpu" else None)
+        on_cpu = find_kind(self.device.kind).on_cores
+        return [
+            curve_through(
+                [size for size, taken in zip(self.sizes, times[which :: len(self.patterns)], strict=True) if taken],
+                [taken for taken in times[which :: len(self.patterns)] if taken],
+                [shares for shares in computing[which :: len(self.patterns)] if shares] if on_cpu else None,
+            )
+            for which in range(len(self.patterns))
+        ]
+
+    def _is_given_up(self, times: Sequence[Sequence[float]], index: int) -> bool:
+        """Whether a pattern is too slow at a size, or at a smaller one that is large, to be the fastest."""
+        count = len(self.patterns)
+        row = index // count
+        if not times[index]:
+            smaller = index - count
+            # A curve has two sizes.
+            return row > 1 and self.sizes[row - 1] >= LARGE and self._is_given_up(times, smaller)
+        alike = [statistics.median(taken) for taken in times[row * count : (row + 1) * count] if taken]
+        return statistics.median(times[index]) > LOSING * min(alike)
 
     def follow(self) -> None:
         """Runs the bursts that the leader broadcasts."""
@@ -165,40 +250,30 @@ class _PatternRank:
     def _broadcast(self, index: int = 0, runs: int = 0) -> tuple[int, int]:
         """Broadcasts the leader's size index and number of runs; returns them on every rank."""
         order = torch.tensor([index, runs], device=self.place)
-        dist.broadcast(order, self.pattern.ranks[0], self.group)
+        dist.broadcast(order, self.first, self.group)
         index, runs = order.tolist()
         return index, runs
 
     def _run(self, index: int, runs: int) -> list[tuple[float, float]]:
         """Returns the seconds of each run and the fraction in which the core computed, after a warm-up run."""
-        count = self.sizes[index] // ELEMENT_BYTES
-        outgoing, incoming = self.outgoing[:count], self.incoming[:count]
-        once = self._round_trip if self.pattern.kind == "transfer" else self._all_reduce
-        parts = 2 if self.pattern.kind == "transfer" else 1
+        row, which = divmod(index, len(self.patterns))
+        buffer = self.buffer[: self.sizes[row] // ELEMENT_BYTES]
+        parts = 2 if self.patterns[which].kind == "transfer" else 1
         found = []
         for _ in range(runs + 1):
             started, used = time.perf_counter(), time.process_time()
-            once(outgoing, incoming)
+            self._perform(self.schedules[which], buffer)
             self.device.synchronize()
             seconds = time.perf_counter() - started
             # gloo's threads may run in parallel where ranks are not pinned to one core each.
             found.append((seconds / parts, min(1.0, (time.process_time() - used) / seconds)))
         return found[1:]
 
-    def _all_reduce(self, outgoing: torch.Tensor, _: torch.Tensor) -> None:
-        dist.all_reduce(outgoing, group=self.group)
-
-    def _round_trip(self, outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
-        """Sends and receives; the send is awaited last, as at the end of an iteration."""
-        first, second = self.pattern.ranks
-        incoming = torch.empty_like(incoming)
-        if self.leads:
-            sending = dist.isend(outgoing, second, self.group)
-            _wait(dist.irecv(incoming, second, self.group))
+    def _perform(self, schedule: Schedule | None, buffer: torch.Tensor) -> None:
+        if schedule is None:
+            dist.all_reduce(buffer, group=self.group)
         else:
-            _wait(dist.irecv(incoming, first, self.group))
-            sending = dist.isend(outgoing, first, self.group)
-        _wait(sending)
+            self.performer.perform(schedule, buffer)
 
 
 def is_precise(times: Sequence[float]) -> bool:
@@ -214,9 +289,3 @@ def runs_in_burst(times: Sequence[float]) -> int:
     if not times:
         return FEWEST_IN_BURST
     return max(FEWEST_IN_BURST, min(MOST_IN_BURST, int(BURST_SECONDS / statistics.median(times))))
-
-
-def _wait(work: dist.Work | None) -> None:
-    """Waits for a transfer; torch returns None only to ranks outside the group."""
-    assert work is not None
-    work.wait()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from deeppool.collectives.perform.process_group import init_process_group
 from deeppool.device.find import find_device
 from deeppool.errors import DeeppoolError
 from deeppool.processes.heartbeat import Heartbeat
@@ -33,17 +34,17 @@ def main() -> None:
         # By default gloo listens on the machine's public address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         heartbeat.enter("joining the other ranks", waits=True)
-        with device.unbound():
-            dist.init_process_group(
-                device.backend,
-                init_method=Path(setup["rendezvous"]).as_uri(),
-                rank=context.rank,
-                world_size=context.ranks,
-                timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT + setup["seconds"]),
-            )
+        init_process_group(
+            device,
+            timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT + setup["seconds"]),
+            init_method=Path(setup["rendezvous"]).as_uri(),
+            rank=context.rank,
+            world_size=context.ranks,
+        )
         commands.answer("ready")
         heartbeat.enter("measuring the network")
         curves = measure_patterns(
+            context.rounds(schedules=setup["schedules"]),
             context,
             device,
             setup["sizes"],

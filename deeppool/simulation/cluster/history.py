@@ -30,42 +30,53 @@ class SimulationHistory:
     """Accumulates the intervals between events."""
 
     def __init__(self, gpus: int) -> None:
-        """Creates an empty history."""
+        """Creates a history in which nothing has run yet."""
         self.steps: list[ClusterStep] = []
-        self._seconds = np.zeros((3, gpus))
-        self._states: list[list[_State]] = [[] for _ in range(gpus)]
-        self._last: NDArray[np.float64] | None = None
+        self._states: list[list[_State]] = [[(0.0, -1, -1, 0.0, 0.0)] for _ in range(gpus)]
+        self._last = np.array([[-1.0], [-1.0], [0.0], [0.0]]).repeat(gpus, axis=1)
+        self._seconds = [0.0, 0.0, 0.0]
+
+    def changed(self, now: float, occupancy: Occupancy, where: NDArray[np.intp]) -> None:
+        """Notes the state of GPUs from ``now`` on, where it differs from the last one."""
+        columns = (occupancy.foreground, occupancy.background, occupancy.held, occupancy.harvested)
+        state = np.stack([column[where] for column in columns])
+        differs = np.any(state != self._last[:, where], axis=0)
+        where, state = where[differs], state[:, differs]
+        self._last[:, where] = state
+        for gpu, foreground, background, held, harvested in zip(where.tolist(), *state.tolist(), strict=True):
+            states = self._states[gpu]
+            if states[-1][0] == now:
+                states.pop()
+            new = (int(foreground), int(background), held, harvested)
+            # Two events at one time may lead back to the state before.
+            if not states or states[-1][1:] != new:
+                states.append((now, *new))
 
     def record(
         self, start: float, end: float, occupancy: Occupancy, *, throughput: tuple[float, float], queued: int
     ) -> None:
         """Adds an interval; ``throughput`` is that of foregrounds and of backgrounds."""
-        shares = np.stack([occupancy.held, occupancy.harvested, 1 - occupancy.held - occupancy.harvested])
-        self._seconds += (end - start) * shares
-        held, harvested, idle = shares.sum(axis=1).tolist()
-        step = ClusterStep(start, end, *throughput, held, harvested, idle, queued)
+        held, harvested = float(occupancy.held.sum()), float(occupancy.harvested.sum())
+        shares = (held, harvested, len(self._states) - held - harvested)
+        for kind, share in enumerate(shares):
+            self._seconds[kind] += (end - start) * share
+        step = ClusterStep(start, end, *throughput, *shares, queued)
         last = self.steps[-1] if self.steps else None
         if last is not None and replace(last, end=end) == replace(step, start=last.start):
             step = replace(last, end=end)
             self.steps.pop()
         self.steps.append(step)
-        state = np.stack([occupancy.foreground, occupancy.background, occupancy.held, occupancy.harvested])
-        changed = np.full(state.shape[1], True) if self._last is None else np.any(state != self._last, axis=0)
-        self._last = state
-        for gpu in np.flatnonzero(changed).tolist():
-            foreground, background, held, harvested = state[:, gpu].tolist()
-            self._states[gpu].append((start, int(foreground), int(background), held, harvested))
 
     def gpu_seconds(self) -> GpuSeconds:
         """Sums over all GPUs and all recorded intervals."""
-        held, harvested, idle = self._seconds.sum(axis=1).tolist()
-        return GpuSeconds(held, harvested, idle)
+        return GpuSeconds(*self._seconds)
 
     def groups(self, end: float, names: Sequence[str]) -> tuple[GpuGroup, ...]:
         """Groups GPUs with identical intervals; ``names`` are those of the jobs, by number."""
         same: dict[tuple[_State, ...], list[int]] = defaultdict(list)
         for gpu, states in enumerate(self._states):
-            same[tuple(states)].append(gpu)
+            # The last event leaves a state that lasts no time.
+            same[tuple(state for state in states if state[0] < end)].append(gpu)
         return tuple(GpuGroup(tuple(gpus), _intervals(states, end, names)) for states, gpus in same.items())
 
 

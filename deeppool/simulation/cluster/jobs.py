@@ -20,16 +20,21 @@ class _SimulatedJob:
         self.number, self.job, self.gpu_count = number, job, gpu_count
         self.gpus: tuple[int, ...] = ()
         """GPUs it trains on; kept after it has finished."""
+        self.columns: Gpus = np.zeros(0, dtype=np.intp)
+        """The same as an index into arrays over all GPUs."""
+        self.version = 0
+        """Grows whenever the rate changes."""
+        self._updated = 0.0
+        """Time up to which its progress is counted."""
         self.started: float | None = None
         self.finished: float | None = None
         self.samples = 0.0
         self.alone_time: float | None = None
         self.suspensions = 0
 
-    @property
-    def columns(self) -> Gpus:
-        """GPUs of the job, as an index into arrays over all GPUs."""
-        return np.array(self.gpus, dtype=np.intp)
+    def _occupy(self, now: float, gpus: tuple[int, ...]) -> None:
+        self.gpus, self.columns, self._updated = gpus, np.array(gpus, dtype=np.intp), now
+        self.started = now if self.started is None else self.started
 
     def _outcome(self, iterations: float, single_gpu_iteration_time: float | None) -> JobOutcome:
         return JobOutcome(
@@ -66,7 +71,7 @@ class SimulatedForeground(_SimulatedJob):
 
     def start(self, now: float, gpus: tuple[int, ...], costs: CostCache) -> None:
         """Starts on the given GPUs."""
-        self.gpus, self.started = gpus, now
+        self._occupy(now, gpus)
         self._cost = costs.foreground(self.job, gpus)
         self._collocated_with = None
         self.alone_time = self._iterations * self._cost.iteration_time
@@ -98,13 +103,15 @@ class SimulatedForeground(_SimulatedJob):
         """Samples per second."""
         return self._plan.global_batch / self._period
 
-    def end(self, now: float) -> float:
+    def end(self) -> float:
         """Returns the time at which it finishes at the current rate."""
-        return now + self._left * self._period
+        return self._updated + self._left * self._period
 
-    def advance(self, seconds: float) -> None:
-        """Trains for some seconds at the current rate."""
-        done = min(self._left, seconds / self._period)
+    def advance(self, now: float) -> None:
+        """Trains until ``now`` at the current rate."""
+        # A job placed with others that arrived with it starts at its own arrival, which may be a rounding error later.
+        done = min(self._left, max(0.0, now - self._updated) / self._period)
+        self._updated = max(now, self._updated)
         self._left -= done
         self.samples += done * self._plan.global_batch
 
@@ -144,30 +151,32 @@ class SimulatedBackground(_SimulatedJob):
 
     def start(self, now: float, gpus: tuple[int, ...]) -> None:
         """Starts or resumes on the given GPUs."""
-        self.gpus = gpus
-        self.started = now if self.started is None else self.started
+        self._occupy(now, gpus)
 
     def suspend(self) -> None:
         """Releases its GPUs and waits."""
         self.suspensions += 1
+        self._rate = np.zeros(self.gpu_count)
 
     def set_rates(self, speed: Floats) -> None:
         """Sets the relative speed on each of its GPUs; 1 is as fast as alone."""
         self._rate = np.where(self.training, speed / self.cost.step_time, 0.0)
 
     @property
-    def throughput(self) -> float:
-        """Samples per second."""
-        return float(self._rate.sum()) * self.cost.batch
+    def throughputs(self) -> Floats:
+        """Samples per second on each of its GPUs."""
+        found: Floats = self._rate * self.cost.batch
+        return found
 
-    def end(self, now: float) -> float:
+    def end(self) -> float:
         """Returns the time at which the next of its trainings finishes at the current rates."""
         moving = self._rate > 0
-        return now + float(np.min(self._left[moving] / self._rate[moving])) if moving.any() else math.inf
+        return self._updated + float(np.min(self._left[moving] / self._rate[moving])) if moving.any() else math.inf
 
-    def advance(self, seconds: float) -> None:
-        """Trains for some seconds at the current rate."""
-        done = np.minimum(self._left, seconds * self._rate)
+    def advance(self, now: float) -> None:
+        """Trains until ``now`` at the current rates."""
+        done = np.minimum(self._left, max(0.0, now - self._updated) * self._rate)
+        self._updated = max(now, self._updated)
         self._done += done
         self._left -= done
         self.samples = float(self._done.sum()) * self.cost.batch

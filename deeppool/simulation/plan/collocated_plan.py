@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.base.sharing import Sharing
+from deeppool.device.kinds import find_kind
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.simulation.device.collocated import (
@@ -127,7 +128,7 @@ def simulate_gpu(
     times = [background.time(layer, batch) for layer in range(len(background.graph.layers))]
     seconds = [time.forward for time in times] + [time.backward for time in reversed(times)]
     pieces = [SimulatedPiece(seconds=one) for one in seconds if one > 0]
-    preempts = plan.device == "cpu"
+    preempts = find_kind(plan.device).on_cores
     device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)
     stages = {layer.name: index for index, layer in enumerate(plan.layers)}
     steps = _steps(work, stages, iteration_time, interference.idle_harvest(sharing.priority))

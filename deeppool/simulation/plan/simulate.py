@@ -20,8 +20,8 @@ import numpy as np
 from deeppool.base.timeline import Span, SpanKind, Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.schedule import (
+    IterationSchedule,
     LayerSeconds,
-    Schedule,
     exposed_syncs,
     group_identical_gpus,
 )
@@ -267,7 +267,7 @@ def _without_work(plan: Plan) -> list[GpuActivity]:
 
 
 def _spans(
-    gpu: int, computed: Sequence[int], names: Sequence[str], times: Schedule, layers: Sequence[LayerSeconds]
+    gpu: int, computed: Sequence[int], names: Sequence[str], times: IterationSchedule, layers: Sequence[LayerSeconds]
 ) -> tuple[Span, ...]:
     """Returns the spans of the layers that a GPU computes, and of its update."""
     spans: list[Span] = []

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.planning.evaluate.placement import LayerTimes
-from deeppool.planning.evaluate.schedule import Order, Schedule, order_of
+from deeppool.planning.evaluate.schedule import IterationSchedule, Order, order_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 from deeppool.simulation.plan.conditions import Conditions
@@ -41,14 +41,14 @@ class StragglingIterations:
     network: tuple[float, ...]
     """Factor by which the transfers and the all-reduce of each layer took longer."""
     inputs: tuple[Times, ...]
-    """Times as in :class:`deeppool.planning.evaluate.schedule.Schedule`; the GPUs in each layer's order."""
+    """Times as in :class:`deeppool.planning.evaluate.schedule.IterationSchedule`; the GPUs in each layer's order."""
     backward: tuple[Times, ...]
     computed: tuple[Times, ...]
     gradients: tuple[Times, ...]
     sent: tuple[Times, ...]
     all_reduce: tuple[Times, ...]
 
-    def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[Schedule, tuple[LayerTimes, ...]]:
+    def schedule_of(self, plan: Plan, iteration: int, gpu: int) -> tuple[IterationSchedule, tuple[LayerTimes, ...]]:
         """Returns the schedule of one GPU in one iteration, and the times of its layers.
 
         Times of layers that it does not compute are meaningless.
@@ -75,7 +75,7 @@ class StragglingIterations:
             return tuple(float(one[iteration, min(column, one.shape[1] - 1)]) for one, column in pairs)
 
         moments = (self.inputs, self.backward, self.computed, self.gradients, self.sent, self.all_reduce)
-        return Schedule(whole, float(self.update[iteration]), *map(own, moments)), tuple(seconds)
+        return IterationSchedule(whole, float(self.update[iteration]), *map(own, moments)), tuple(seconds)
 
 
 def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:

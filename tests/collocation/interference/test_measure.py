@@ -50,6 +50,7 @@ def test_what_a_background_does_before_and_after_the_foreground_does_not_count()
     assert max(rate for row in found.arrangements[0].background for rate in row) < 0.15
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.planning.evaluate import lower_bound
 from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
-from tests.planning.search.test_price_sweep import GRAPHS, PROBLEMS, costs_of, every_plan
+from tests.planning.search.test_efficient_plans import GRAPHS, PROBLEMS, costs_of, every_plan
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples
 from tests.strategies import (

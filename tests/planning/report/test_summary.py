@@ -39,7 +39,7 @@ def test_shares_of_layers_and_of_time_are_whole(problem):
 def test_what_is_compared_with_data_parallelism_has_its_time_and_the_right_direction(problem):
     made = plan(*problem, 1.2)
     text = summarise(made)
-    assert f"data parallelism ({format_seconds(made.data_parallel_iteration_time)})" in text
+    assert f"DDP ({format_seconds(made.data_parallel_iteration_time)})" in text
     ratio = made.data_parallel_iteration_time / made.iteration_time
     word = "as fast as" if abs(ratio - 1) < 0.005 else "faster than" if ratio > 1 else "slower than"
     assert word in text

@@ -16,7 +16,7 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.planning.search import gpu_partition
-from deeppool.planning.search.frontier import efficient_plans
+from deeppool.planning.search.efficient_plans import efficient_plans
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Measurement

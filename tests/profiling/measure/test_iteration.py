@@ -155,7 +155,7 @@ def test_a_tensor_made_by_the_model_is_on_the_measured_device_and_not_on_the_cap
 
     captured, place = capture(MakesItsOwnTensor(), (4,)), Elsewhere()
     iteration = Iteration(captured, copy_weights(captured, place), stamped=False)
-    assert iteration.module(*example_data(captured, 2, place)).device.type == "meta"
-    made = [node for node in iteration.module.graph.nodes if "device" in node.kwargs]
+    assert iteration.segment.module(2, *example_data(captured, 2, place))[0].device.type == "meta"
+    made = [node for node in iteration.segment.module.graph.nodes if "device" in node.kwargs]
     assert [node.kwargs["device"].type for node in made] == ["meta"]
     assert [node.kwargs["device"].type for node in captured.program.graph.nodes if "device" in node.kwargs] == ["cpu"]

@@ -20,6 +20,9 @@ import torch
 import deeppool as dp
 from deeppool.cli import main
 from deeppool.cluster.cluster import Cluster, find_cluster
+from deeppool.collectives.patterns import ALL_REDUCES
+from deeppool.costs.communication import Network
+from deeppool.costs.schedules import all_reduce_times, fastest_all_reduce
 from deeppool.device.find import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling.network import measure, patterns
@@ -42,15 +45,16 @@ def not_under_torchrun(monkeypatch):
 # -- what is measured -------------------------------------------------------------------------------
 
 
-def test_patterns_of_one_node_are_a_transfer_and_all_reduces():
+def test_patterns_of_one_node_are_a_transfer_an_exchange_and_all_reduces():
     found = RankContext(0, 3, 3).patterns()
-    assert found == [Pattern("transfer", (0, 1)), Pattern("all-reduce", (0, 1)), Pattern("all-reduce", (0, 1, 2))]
+    assert found[:2] == [Pattern("transfer", (0, 1)), Pattern("exchange", (0, 1))]
+    assert found[2:] == [Pattern("all-reduce", (0, 1)), Pattern("all-reduce", (0, 1, 2))]
 
 
-def test_patterns_of_several_nodes_have_a_transfer_inside_and_one_between_nodes():
-    pairs = [x.ranks for x in RankContext(5, 8, 4).patterns() if x.kind == "transfer"]
-    assert pairs == [(0, 1), (0, 4)]
-    assert [x.ranks for x in RankContext(0, 2, 1).patterns()] == [(0, 1), (0, 1)]
+def test_patterns_of_several_nodes_have_pairs_inside_and_between_nodes():
+    for kind in ("transfer", "exchange"):
+        assert [x.ranks for x in RankContext(5, 8, 4).patterns() if x.kind == kind] == [(0, 1), (0, 4)]
+    assert [x.ranks for x in RankContext(0, 2, 1).patterns()] == [(0, 1)] * 3
 
 
 def test_groups_are_few_and_hold_a_node_and_one_rank_more():
@@ -70,16 +74,27 @@ def test_a_median_is_precise_once_its_interval_is_narrow():
     assert is_precise([1.0, 2.0] * (enough // 2 + 2))
 
 
-@pytest.mark.parametrize(("kind", "seconds"), [("transfer", 1.5), ("all-reduce", 3.0)])
+@pytest.mark.parametrize(("kind", "seconds"), [("transfer", 1.5), ("exchange", 3.0), ("all-reduce", 3.0)])
 def test_a_transfer_counts_for_half_a_round_trip_and_the_warm_up_for_nothing(kind, seconds, monkeypatch):
     ticks, used = iter([0.0, 100.0, 200.0, 203.0, 300.0, 303.0]), iter([0.0, 9.0, 20.0, 21.5, 30.0, 33.1])
     clocks = SimpleNamespace(perf_counter=lambda: next(ticks), process_time=lambda: next(used))
     monkeypatch.setattr(patterns, "time", clocks)
-    monkeypatch.setattr(patterns._PatternRank, "_round_trip", lambda *_: None)
-    monkeypatch.setattr(patterns._PatternRank, "_all_reduce", lambda *_: None)
-    member = patterns._PatternRank(Pattern(kind, (0, 1)), RankContext(0, 2, 2), None, find_device("cpu"), (4, 8))
+    monkeypatch.setattr(patterns, "Performer", lambda group: None)
+    monkeypatch.setattr(patterns._PatternRank, "_perform", lambda *_: None)
+    member = patterns._PatternRank([Pattern(kind, (0, 1))], RankContext(0, 2, 2), None, find_device("cpu"), (4, 8))
     # Other threads may add to what is used.
     assert member._run(1, 2) == [(seconds, 0.5), (seconds, 1.0)]
+
+
+def test_a_schedule_is_given_up_where_it_is_slow_and_beyond(monkeypatch):
+    monkeypatch.setattr(patterns, "Performer", lambda group: None)
+    alike = [Pattern(kind, (0, 1)) for kind in ("all-reduce", "ring")]
+    sizes = (2**18, 2**20, 2**22, 2**24)
+    member = patterns._PatternRank(alike, RankContext(0, 2, 2), None, find_device("cpu"), sizes)
+    # Of each size the library's, then the ring's: it is slow at 256 KiB, where latency counts, and at 4 MiB.
+    times = [[1.0], [4.0], [1.0], [2.9], [1.0], [3.1, 3.1, 9.0], [1.0], []]
+    assert [member._is_given_up(times, index) for index in range(8)] == [False, True, *[False] * 3, True, False, True]
+    assert member._is_given_up([[1.0], [4.0], *[[]] * 6], 3) is False
 
 
 # -- real ranks -------------------------------------------------------------------------------------
@@ -103,7 +118,8 @@ def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
     assert (cluster.name, cluster.gpus, cluster.gpus_per_node, cluster.memory) == ("mine", 3, 3, None)
     assert (measure.backend, measure.ranks, measure.between) == ("gloo", 3, None)
     assert [group.gpus for group in measure.all_reduce] == [2, 3]
-    for curve in (measure.inside, *(group.curve for group in measure.all_reduce)):
+    assert measure.exchange_between is None
+    for curve in (measure.inside, measure.exchange_inside, *(group.curve for group in measure.all_reduce)):
         assert curve.sizes == SIZES
         assert min(curve.runs) >= MINIMUM_RUNS
         assert curve.seconds[2] > curve.seconds[0], "4 MiB take longer than 4 B"
@@ -116,11 +132,28 @@ def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
 
 
 @pytest.mark.processes
+def test_every_schedule_is_measured_if_asked_for(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    cluster = dp.measure_network(3, backend="gloo", sizes=SIZES, seconds=0.3, schedules=True)
+    assert dp.load(dp.save(cluster, tmp_path / "mine.json")) == cluster
+    expected = {"library", *ALL_REDUCES} - {"hierarchical"}
+    for ranks in (2, 3):
+        curves = {each.pattern: each.curve for each in cluster.measured.schedules if each.gpus == ranks}
+        assert set(curves) == expected
+        times = all_reduce_times(cluster, ranks, SIZES[1])
+        assert times == {pattern: curve.seconds[1] for pattern, curve in curves.items()}
+        pattern, _ = fastest_all_reduce(Network(cluster, "measured"), ranks, SIZES[1])
+        assert times[pattern] == min(times.values())
+    assert "ring of 3" in cluster.measured.table()
+
+
+@pytest.mark.processes
 def test_progress_names_each_pattern_and_only_rises(measured):
     _, reports = measured
     assert list(dict.fromkeys(what for what, _ in reports)) == [
         "starting",
         "transfers between ranks 0 and 1",
+        "exchanges between ranks 0 and 1",
         "all-reduces of 2 ranks",
         "all-reduces of 3 ranks",
     ]
@@ -362,7 +395,8 @@ def test_under_torchrun_on_two_nodes_rank_0_saves_both_links(tmp_path):
     assert said[1][0] == ""
     assert json.loads(said[0][0])["format"] == "deeppool/cluster"
     cluster = find_cluster(str(output), 2)
-    assert (cluster.gpus_per_node, cluster.measured.inside) == (1, None)
+    assert (cluster.gpus_per_node, cluster.measured.inside, cluster.measured.exchange_inside) == (1, None, None)
+    assert cluster.measured.exchange_between.seconds[0] > 0
     assert cluster.between.latency == cluster.measured.between.line.latency
     assert "between ranks of two nodes" in cluster.between.source
 

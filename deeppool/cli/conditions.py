@@ -1,0 +1,58 @@
+"""Options of simulations that say how the cluster deviates from the plan and how a background shares a GPU."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deeppool.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from deeppool.simulation.device.interference import Interference
+    from deeppool.simulation.plan.conditions import Conditions
+
+SLOW = "Deviations from the plan"
+InterferenceOption = Annotated[
+    Path | None,
+    typer.Option(help="File written by `deeppool interference -o FILE`, for the cost of a background job."),
+]
+SpeedOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GPU=FACTOR", help="Speed of a GPU: 3=0.5 makes GPU 3 half as fast.", rich_help_panel=SLOW),
+]
+JitterOption = Annotated[
+    float, typer.Option(help="Log-normal spread of compute times between iterations.", rich_help_panel=SLOW)
+]
+StragglingOption = Annotated[
+    float, typer.Option(help="Probability that a GPU is a straggler in an iteration.", rich_help_panel=SLOW)
+]
+DelayOption = Annotated[
+    float, typer.Option(help="Mean relative delay of a straggler: 1 takes twice as long.", rich_help_panel=SLOW)
+]
+SeedOption = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=SLOW)]
+
+
+def read_interference(path: Path | None) -> "Interference | None":
+    """Reads a file of measured interference, if one is given."""
+    from deeppool.base import serialization
+    from deeppool.simulation.device.interference import Interference
+
+    return None if path is None else serialization.read(path, Interference)
+
+
+def conditions(speeds: list[str] | None, **others: Any) -> "Conditions":
+    """Parses speeds such as ``3=0.5``; the other arguments are those of Conditions.
+
+    Raises:
+        InvalidValueError: a text is no GPU with its speed, or an argument is out of its bounds.
+    """
+    from deeppool.simulation.plan.conditions import Conditions
+
+    by_gpu: dict[int, float] = {}
+    for text in speeds or []:
+        gpu, _, factor = text.partition("=")
+        try:
+            by_gpu[int(gpu)] = float(factor)
+        except ValueError:
+            raise InvalidValueError(f"a speed is, for example, 3=0.5 for GPU 3 at half, got '{text}'") from None
+    return Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)

@@ -1,0 +1,91 @@
+"""The ``deeppool cluster simulate`` command: the jobs of a workload on a cluster, on a virtual clock."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from deeppool.cli.conditions import (
+    DelayOption,
+    InterferenceOption,
+    JitterOption,
+    SeedOption,
+    SpeedOption,
+    StragglingOption,
+    conditions,
+    read_interference,
+)
+from deeppool.cli.inputs import warn
+from deeppool.cli.options import AsJson, Policy, SlowdownOption
+from deeppool.cli.output import progress, show
+
+Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
+
+
+def simulate_cluster(
+    trace: Annotated[
+        Path,
+        typer.Argument(metavar="TRACE", help="Workload trace; `deeppool cluster import` makes one of a public trace."),
+    ],
+    gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],
+    cluster: Annotated[
+        str, typer.Option(help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.")
+    ] = "dgx-a100",
+    strategy: Annotated[
+        Strategy,
+        typer.Option(
+            help="data-parallel and burst-parallel: foregrounds use their GPUs exclusively; partition: data-parallel "
+            "foregrounds on --foreground-gpus, backgrounds on the others; collocated: burst-parallel foregrounds with "
+            "backgrounds in their idle time; all: compare them."
+        ),
+    ] = "collocated",
+    foreground_gpus: Annotated[int | None, typer.Option(help="GPUs of a partition's foregrounds.")] = None,
+    interference: InterferenceOption = None,
+    policy: Annotated[Policy, typer.Option(help="How backgrounds share the GPUs, with --interference.")] = "priority",
+    max_slowdown: SlowdownOption = None,
+    speed: SpeedOption = None,
+    jitter: JitterOption = 0.0,
+    straggling: StragglingOption = 0.0,
+    delay: DelayOption = 1.0,
+    seed: SeedOption = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the record (JSON).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate the jobs of a workload TRACE: completion time of each job, throughput of the cluster.
+
+    Example: `deeppool cluster simulate examples/workload.json --gpus 64 --strategy all`
+
+    Write a trace in Python: `dp.save(dp.WorkloadTrace(name, method, (dp.TraceJob(…), …)), "trace.json")`
+    """
+    from deeppool.base import serialization
+    from deeppool.cluster.cluster import find_cluster
+    from deeppool.profiling.table import Profile
+    from deeppool.simulation.cluster.comparison import compare_strategies
+    from deeppool.simulation.cluster.simulate import simulate_cluster as simulate
+    from deeppool.simulation.cluster.workload import WorkloadTrace, load_sources
+
+    if (strategy == "partition") != (foreground_gpus is not None):
+        raise typer.BadParameter("goes with --strategy partition, and that with it", param_hint="--foreground-gpus")
+    if output is not None:
+        serialization.check_writable(output)
+    given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
+    workload = serialization.read(trace, WorkloadTrace)
+    sources = load_sources(workload, trace.parent)
+    for source in sources.values():
+        warn(source.caveats() if isinstance(source, Profile) else source.caveats)
+    options: dict[str, Any] = {
+        "sources": sources,
+        "interference": read_interference(interference),
+        "policy": policy,
+        "max_slowdown": max_slowdown,
+        "conditions": None if given.as_planned else given,
+    }
+    machines = find_cluster(cluster, gpus)
+    found: serialization.Record
+    with progress() as report:
+        if strategy == "all":
+            found = compare_strategies(workload, machines, on_progress=report, **options)
+        else:
+            how: dict[str, Any] = {"strategy": strategy, "foreground_gpus": foreground_gpus}
+            found = simulate(workload, machines, on_progress=report, **how, **options)
+    show(found, as_json, output=output)

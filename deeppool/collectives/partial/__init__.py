@@ -1,0 +1,9 @@
+"""Partial collectives: all-reduces that do not wait for every rank. Pure code: time is an argument.
+
+firing          FiringRule: when a round fires, given who has arrived; solo, majority, quorum, full
+state           RoundState: send buffers, results and counters of all ranks, as arrays in one block of memory
+rounds          Rounds: the operations on that state; who performs a round, and what it takes
+participant     Participant: one rank without shared memory, as a state machine of messages
+activation      Activation: the broadcast by which the rank that fires a round starts it on all others
+load_imbalance  delays of ranks: fixed, rotating, one random rank, or drawn from reported distributions
+"""

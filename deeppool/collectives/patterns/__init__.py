@@ -1,0 +1,60 @@
+"""Patterns of collectives as schedules, of any number of ranks.
+
+ring                1 / P of the buffer to the next rank in each of 2 (P - 1) rounds
+halving_doubling    the same bytes in 2 log2 P rounds
+recursive_doubling  whole buffers in log2 P rounds
+fold                rank counts that are no power of two, for the last two
+hierarchical        inside nodes, then between them
+parameter_server    one server, or a share on each rank
+broadcast_tree      one rank's buffer to all
+reshard             a batch from one layout to another
+round_trip          there and back between two ranks
+"""
+
+from collections.abc import Callable
+
+from deeppool.collectives.patterns.halving_doubling import halving_doubling
+from deeppool.collectives.patterns.hierarchical import hierarchical
+from deeppool.collectives.patterns.parameter_server import parameter_server, sharded_parameter_server
+from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
+from deeppool.collectives.patterns.ring import ALL_GATHER, REDUCE_SCATTER, ring, ring_halves
+from deeppool.collectives.schedule import Schedule
+from deeppool.errors import InvalidValueError
+
+ALL_REDUCES: dict[str, Callable[[int, int], Schedule]] = {
+    "ring": lambda ranks, per_node: ring(ranks),
+    "halving-doubling": lambda ranks, per_node: halving_doubling(ranks),
+    "recursive-doubling": lambda ranks, per_node: recursive_doubling(ranks),
+    "hierarchical": hierarchical,
+    "parameter-server": lambda ranks, per_node: parameter_server(ranks),
+    "sharded-parameter-server": lambda ranks, per_node: sharded_parameter_server(ranks),
+}
+"""Name of each all-reduce and its schedule, by the number of ranks and those of a node."""
+HALVES: dict[str, Callable[[int], Schedule]] = {
+    REDUCE_SCATTER: lambda ranks: ring_halves(ranks)[0],
+    ALL_GATHER: lambda ranks: ring_halves(ranks)[1],
+}
+"""The two parts of an all-reduce between which a rank may do other work."""
+LIBRARY = "library"
+"""Name of the all-reduce of torch.distributed's own backend."""
+
+
+def schedule_named(pattern: str, ranks: int, per_node: int = 1) -> Schedule | None:
+    """Returns the schedule of a pattern; None: the library's own all-reduce.
+
+    Args:
+        pattern: ``library``, or a name of :data:`ALL_REDUCES` or :data:`HALVES`.
+        ranks: number of ranks.
+        per_node: ranks of a node.
+
+    Raises:
+        InvalidValueError: another name.
+    """
+    if pattern == LIBRARY:
+        return None
+    if pattern in HALVES:
+        return HALVES[pattern](ranks)
+    if pattern not in ALL_REDUCES:
+        known = ", ".join([LIBRARY, *ALL_REDUCES, *HALVES])
+        raise InvalidValueError(f"no pattern is named '{pattern}' (there are {known})")
+    return ALL_REDUCES[pattern](ranks, per_node)

@@ -1,0 +1,111 @@
+"""Plans the transfers of an iteration: batches, patterns and order, from measured compute and a priced network."""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from deeppool.collectives.batching import BatchBounds, Gradient, batch_gradients, bounds_of_batches
+from deeppool.collectives.ordering import TransferRequest, order_transfers
+from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
+
+PriceAllReduce = Callable[[int, int], tuple[str, float]]
+"""Returns the pattern of an all-reduce over some ranks and bytes, and its seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricedBatch:
+    """Gradients that travel together, by which pattern, and which part of the model waits for them."""
+
+    gradients: tuple[Gradient, ...]
+    pattern: str
+    seconds: float
+    ready: float
+    """When it can start, in seconds from the start of the backward pass."""
+    waiting_part: int
+    """First part whose forward waits for it."""
+
+
+def plan_transfers(
+    parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce, size: float | None = None
+) -> TransferPlan:
+    """Plans the transfers of an iteration.
+
+    Args:
+        parts: all parts of the model, in the order of their forwards.
+        gradients: those that two or more ranks sum, in the order in which the backward pass completes them.
+        price: chooses and prices the pattern of an all-reduce.
+        size: bytes that gradients together do not exceed. Default: the bound that follows from the prices.
+    """
+    ready = ready_times(parts)
+    bounds = {
+        ranks: bound if size is None else BatchBounds(size, math.inf)
+        for ranks, bound in _bounds(gradients, price).items()
+    }
+    batches = batch_gradients(gradients, ready, [bounds[gradient.ranks] for gradient in gradients])
+    found = [price_batch([gradients[position] for position in batch], ready, price) for batch in batches]
+    largest = max((bound.size for bound in bounds.values()), default=0.0)
+    gap = max((bound.gap for bound in bounds.values()), default=0.0)
+    return TransferPlan(
+        tuple(parts),
+        send(parts, found, by_need=True),
+        None if math.isinf(largest) else largest,
+        None if math.isinf(gap) else gap,
+    )
+
+
+def ready_times(parts: Sequence[PartTimes]) -> list[float]:
+    """Returns when the backward of each part ends, in seconds from the start of the backward pass."""
+    return [*reversed([*itertools.accumulate(part.backward for part in reversed(parts))])]
+
+
+def price_batch(members: Sequence[Gradient], ready: Sequence[float], price: PriceAllReduce) -> PricedBatch:
+    """Returns a batch that is sent once all its gradients are ready, and needed by the first part that uses one."""
+    pattern, seconds = price(len(members[0].ranks), sum(each.size for each in members))
+    # The part whose backward is last is the one whose forward is first: it completes a batch, and needs it.
+    part = min(each.part for each in members)
+    return PricedBatch(tuple(members), pattern, seconds, ready[part], part)
+
+
+def send(parts: Sequence[PartTimes], batches: Sequence[PricedBatch], *, by_need: bool) -> tuple[PlannedTransfer, ...]:
+    """Returns the transfers of batches in the order in which they are sent.
+
+    Args:
+        parts: all parts of the model, in the order of their forwards.
+        batches: what is sent, in the order in which it becomes ready.
+        by_need: whether of those that are ready the one that is needed first is sent first, or that which was ready
+            first.
+    """
+    forward = [*itertools.accumulate((part.forward for part in parts), initial=ready_times(parts)[0])]
+    requests = [
+        TransferRequest(each.ready, each.seconds, each.waiting_part if by_need else position, each.gradients[0].ranks)
+        for position, each in enumerate(batches)
+    ]
+    return tuple(
+        PlannedTransfer(
+            gradients=tuple(gradient.name for gradient in batch.gradients),
+            size=sum(gradient.size for gradient in batch.gradients),
+            ranks=batch.gradients[0].ranks,
+            pattern=batch.pattern,
+            part=batch.waiting_part,
+            ready=batch.ready,
+            sent=sent.start,
+            done=sent.end,
+            needed=forward[batch.waiting_part],
+        )
+        for sent in order_transfers(requests)
+        for batch in [batches[sent.request]]
+    )
+
+
+def _bounds(gradients: Sequence[Gradient], price: PriceAllReduce) -> dict[tuple[int, ...], BatchBounds]:
+    """Returns the bounds for each set of ranks, from the price of one byte and that of all bytes they sum."""
+    totals: dict[tuple[int, ...], int] = defaultdict(int)
+    for gradient in gradients:
+        totals[gradient.ranks] += gradient.size
+    bounds = {}
+    for ranks, total in totals.items():
+        latency, whole = price(len(ranks), 1)[1], price(len(ranks), total)[1]
+        bounds[ranks] = bounds_of_batches(latency, max(0.0, whole - latency) / total, total)
+    return bounds

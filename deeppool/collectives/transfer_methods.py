@@ -1,0 +1,113 @@
+"""Plans of transfers by the rules of today's frameworks, to compare with: none knows the model or the network.
+
+ddp_transfers     DDP: buckets in the order of backward; the next forward waits for all of them
+fused_transfers   Horovod: in every cycle what is ready, fused up to a size; the next forward waits for all of them
+dear_transfers    DeAR: buckets whose reduce-scatter is beside backward and whose all-gather is beside the next forward
+tensor_transfers  parameter servers: each gradient by itself, in the order of readiness, up to the next forward
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from deeppool.collectives.batching import Gradient
+from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.patterns.ring import ALL_GATHER, REDUCE_SCATTER
+from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, price_batch, ready_times, send
+from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
+
+FIRST_BUCKET = 2**20
+"""DDP's first bucket is smaller, so that transfers begin early."""
+FUSION_BYTES, CYCLE = 64 * 2**20, 5e-3
+"""Horovod's defaults when the paper was written."""
+
+
+def ddp_transfers(
+    parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce, bucket: float = BUCKET_BYTES
+) -> TransferPlan:
+    """Plans the transfers of DistributedDataParallel (Li et al., VLDB 2020).
+
+    Args:
+        parts: all parts of the model, in the order of their forwards.
+        gradients: of the same ranks, in the order in which the backward pass completes them.
+        price: chooses and prices the pattern of an all-reduce.
+        bucket: bytes at which a bucket is complete.
+    """
+    ready = ready_times(parts)
+    found = [price_batch(each, ready, price) for each in _buckets(gradients, bucket, min(FIRST_BUCKET, bucket))]
+    return _plan(parts, send(parts, [replace(each, waiting_part=0) for each in found], by_need=False), bucket)
+
+
+def fused_transfers(
+    parts: Sequence[PartTimes],
+    gradients: Sequence[Gradient],
+    price: PriceAllReduce,
+    fusion: float = FUSION_BYTES,
+    cycle: float = CYCLE,
+) -> TransferPlan:
+    """Plans the transfers of Horovod (Sergeev and Del Balso, 2018).
+
+    Args:
+        parts: all parts of the model, in the order of their forwards.
+        gradients: of the same ranks, in the order in which the backward pass completes them.
+        price: chooses and prices the pattern of an all-reduce.
+        fusion: bytes that gradients sent together do not exceed.
+        cycle: seconds between two looks at what is ready.
+    """
+    ready = ready_times(parts)
+    waiting, batches, now = list(gradients), list[PricedBatch](), 0.0
+    while waiting:
+        now += cycle
+        found = [each for each in waiting if ready[each.part] <= now]
+        waiting = waiting[len(found) :]
+        for members in _buckets(found, fusion, fusion):
+            batch = replace(price_batch(members, ready, price), ready=now, waiting_part=0)
+            batches.append(batch)
+            # The thread that looks is the one that sends.
+            now += batch.seconds
+    return _plan(parts, send(parts, batches, by_need=False), fusion)
+
+
+def dear_transfers(
+    parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce, bucket: float = BUCKET_BYTES
+) -> TransferPlan:
+    """Plans the transfers of DeAR (Zhang et al., arXiv 2302.12445): two transfers of each bucket, halves of a ring.
+
+    Args:
+        parts: all parts of the model, in the order of their forwards.
+        gradients: of the same ranks, in the order in which the backward pass completes them.
+        price: prices the ring.
+        bucket: bytes at which a bucket is complete.
+    """
+    ready = ready_times(parts)
+    halves = [
+        replace(batch, pattern=REDUCE_SCATTER, seconds=batch.seconds / 2)
+        for members in _buckets(gradients, bucket, bucket)
+        for batch in [price_batch(members, ready, price)]
+    ]
+    scattered = send(parts, halves, by_need=False)
+    # All-gathers begin when backward has ended, behind all reduce-scatters.
+    start = max([ready[0], *(each.done for each in scattered)]) if parts else 0.0
+    gathered = send(parts, [replace(each, pattern=ALL_GATHER, ready=start) for each in halves], by_need=True)
+    return _plan(parts, (*scattered, *gathered), bucket)
+
+
+def tensor_transfers(parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce) -> TransferPlan:
+    """Plans a transfer for each gradient; arguments as for :func:`deeppool.collectives.plan_transfers`."""
+    ready = ready_times(parts)
+    return _plan(parts, send(parts, [price_batch([each], ready, price) for each in gradients], by_need=False), 0.0)
+
+
+def _buckets(gradients: Sequence[Gradient], size: float, first: float) -> list[list[Gradient]]:
+    """Fills buckets of one type each; a bucket is complete when it has reached its size."""
+    found: list[list[Gradient]] = []
+    filling: dict[str, list[Gradient]] = {}
+    for gradient in gradients:
+        bucket = filling.setdefault(gradient.dtype, [])
+        bucket.append(gradient)
+        if sum(each.size for each in bucket) >= (size if found else first):
+            found.append(filling.pop(gradient.dtype))
+    return [*found, *filling.values()]
+
+
+def _plan(parts: Sequence[PartTimes], transfers: tuple[PlannedTransfer, ...], size: float) -> TransferPlan:
+    return TransferPlan(tuple(parts), transfers, size, None)

@@ -1,0 +1,250 @@
+"""The parts of an emulated device, and the streams of the threads that launch on it."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from deeppool.device.clock import Clock
+from deeppool.device.emulated.hazards import HazardDetector
+from deeppool.device.emulated.kernel_costs import KernelCosts
+from deeppool.device.emulated.memory import Access, Memory, MemoryCounter, Pool, Region
+from deeppool.device.emulated.scheduler import Event
+from deeppool.device.emulated.shapes import ShapeInference
+from deeppool.device.multiprocessors import KernelWork
+from deeppool.device.protocol import StreamPriority
+
+TYPE = "privateuseone"
+"""Type of the torch devices."""
+
+STREAMS = 32
+"""Streams of each priority; the 33rd is the first again, as in torch."""
+
+
+class DeviceScheduler(Protocol):
+    """The queues of streams, in the machine's time or in virtual time."""
+
+    clock: Clock
+    """Clock of the host and of events."""
+    computes: bool
+    """Whether kernels compute their values."""
+
+    def queue(self, priority: StreamPriority, limit: int | None = None) -> Any:
+        """Creates a queue."""
+
+    def launch(self, queue: Any, operator: str, run: Callable[[], None], works: tuple[KernelWork, ...]) -> None:
+        """Adds a kernel to a queue."""
+
+    def graph_launch(self, queue: Any) -> AbstractContextManager[None]:
+        """Makes what is launched in the block one launch."""
+
+    def record(self, queue: Any, event: Event) -> None:
+        """Adds the record of an event to a queue."""
+
+    def wait(self, queue: Any, event: Event) -> None:
+        """Makes later entries of a queue wait for the last record of an event."""
+
+    def passed(self, event: Event) -> bool:
+        """Whether all records of an event were reached."""
+
+    def synchronize(self, event: Event) -> None:
+        """Returns when all records of an event were reached; raises the error of a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedKernel:
+    """A kernel of a graph."""
+
+    operator: str
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    run: Callable[[], None]
+    works: tuple[KernelWork, ...]
+
+
+@dataclass(slots=True)
+class Capture:
+    """Work that a thread launches while it captures a graph."""
+
+    pool: Pool
+    entries: list[RecordedKernel | Event] = field(default_factory=list)
+    held: list[torch.UntypedStorage] = field(default_factory=list)
+
+
+class _Thread(threading.local):
+    """What a thread has selected."""
+
+    stream: "DeviceStream | None" = None
+    capture: Capture | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceStream:
+    """A stream: its queue, and its pool of memory."""
+
+    queue: Any
+    pool: Pool
+
+    @property
+    def index(self) -> int:
+        """Number of the stream."""
+        return int(self.queue.index)
+
+
+class DeviceRuntime:
+    """Scheduler, streams, memory and hazard detector of an emulated device."""
+
+    def __init__(
+        self,
+        scheduler: DeviceScheduler,
+        *,
+        index: int = 0,
+        costs: KernelCosts | None = None,
+        memory: float | None = None,
+    ) -> None:
+        """Makes the device's default stream.
+
+        Args:
+            scheduler: queues of its streams.
+            index: index of its torch device.
+            costs: work of operators, for a scheduler in virtual time.
+            memory: bytes of the device's memory; None: as much as the machine has.
+        """
+        self.scheduler, self.costs = scheduler, costs
+        self.place = torch.device(TYPE, index)
+        """Its torch device."""
+        self.hazards = HazardDetector()
+        self.shapes = ShapeInference()
+        self.memory = MemoryCounter(memory)
+        self.generator = torch.Generator()
+        """Random numbers of the device, drawn in the order of its kernels."""
+        self.generator.manual_seed(torch.initial_seed())
+        self._thread = _Thread()
+        self._default = self._make("low")
+        self._streams: dict[StreamPriority, list[DeviceStream]] = {"high": [], "low": []}
+        self._given: dict[StreamPriority, int] = {"high": 0, "low": 0}
+        self._limited: list[DeviceStream] = []
+        """Streams on a part of the multiprocessors."""
+
+    @property
+    def stream(self) -> DeviceStream:
+        """The current stream of this thread."""
+        return self._thread.stream or self._default
+
+    def make_stream(self, priority: StreamPriority, limit: int | None = None) -> DeviceStream:
+        """Returns one of the streams of a priority, in turn; or a new one on at most ``limit`` multiprocessors."""
+        if limit is not None:
+            self._limited.append(self._make(priority, limit))
+            return self._limited[-1]
+        streams, number = self._streams[priority], self._given[priority]
+        self._given[priority] += 1
+        if number < STREAMS:
+            streams.append(self._make(priority))
+        return streams[number % STREAMS]
+
+    @contextmanager
+    def selected(self, stream: DeviceStream) -> Iterator[None]:
+        """Makes a stream current in this thread for the block."""
+        before, self._thread.stream = self._thread.stream, stream
+        try:
+            yield
+        finally:
+            self._thread.stream = before
+
+    @contextmanager
+    def capturing(self, capture: Capture) -> Iterator[None]:
+        """Captures what this thread launches in the block."""
+        self._thread.capture = capture
+        try:
+            yield
+        finally:
+            self._thread.capture = None
+
+    def allocate(self, size: int) -> Memory:
+        """Allocates from the pool of the current stream, or of the graph that is captured."""
+        capture = self._thread.capture
+        memory = (self.stream.pool if capture is None else capture.pool).allocate(size)
+        if capture is not None:
+            capture.held.append(memory.block.storage)
+        return memory
+
+    def launch(
+        self,
+        operator: str,
+        reads: Iterable[Region],
+        writes: Iterable[Region],
+        run: Callable[[], None],
+        works: tuple[KernelWork, ...] = (),
+    ) -> None:
+        """Launches a kernel on the current stream, or adds it to the graph that is captured."""
+        if self._thread.capture is not None:
+            self._thread.capture.entries.append(RecordedKernel(operator, tuple(reads), tuple(writes), run, works))
+            return
+        self.hazards.launch(self.stream.index, operator, reads, writes)
+        self.scheduler.launch(self.stream.queue, operator, run, works)
+
+    def replay(self, capture: Capture) -> None:
+        """Launches a captured graph on the current stream."""
+        with self.scheduler.graph_launch(self.stream.queue):
+            for entry in capture.entries:
+                if isinstance(entry, RecordedKernel):
+                    self.launch(entry.operator, entry.reads, entry.writes, entry.run, entry.works)
+                else:
+                    self.record(entry)
+
+    def record(self, event: Event) -> None:
+        """Records an event on the current stream, or adds it to the graph that is captured."""
+        if self._thread.capture is not None:
+            self._thread.capture.entries.append(event)
+            return
+        event.clock = self.hazards.record(self.stream.index)
+        self.scheduler.record(self.stream.queue, event)
+
+    def wait(self, stream: DeviceStream, event: Event) -> None:
+        """Makes later work of a stream wait for an event."""
+        self.hazards.wait(stream.index, event.clock)
+        self.scheduler.wait(stream.queue, event)
+
+    def passed(self, event: Event) -> bool:
+        """Whether a stream has reached the last record of an event."""
+        if not self.scheduler.passed(event):
+            return False
+        self.hazards.seen(event.clock)
+        return True
+
+    def synchronize(self, *streams: DeviceStream) -> None:
+        """Waits until all work launched on some streams, by default on all, is complete.
+
+        Raises:
+            RuntimeError: this thread captures a graph; or a kernel failed.
+        """
+        if self._thread.capture is not None:
+            raise RuntimeError("the host cannot wait for the device while a graph is captured (move the read outside)")
+        events = []
+        for stream in streams or (self._default, *self._streams["high"], *self._streams["low"], *self._limited):
+            with self.selected(stream):
+                event = Event()
+                self.record(event)
+                events.append(event)
+        for event in events:
+            self.scheduler.synchronize(event)
+            self.hazards.seen(event.clock)
+
+    def await_event(self, event: Event) -> None:
+        """Waits until a stream has reached an event.
+
+        Raises:
+            RuntimeError: a kernel failed.
+        """
+        self.scheduler.synchronize(event)
+        self.hazards.seen(event.clock)
+
+    def last_access(self, operator: str) -> Access:
+        """Returns the last kernel of the current stream as an access."""
+        return self.hazards.last(self.stream.index, operator)
+
+    def _make(self, priority: StreamPriority, limit: int | None = None) -> DeviceStream:
+        return DeviceStream(self.scheduler.queue(priority, limit), Pool(self.memory))

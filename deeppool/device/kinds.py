@@ -1,0 +1,64 @@
+"""What differs between kinds of devices, for those who have no device at hand: planners, launchers, records."""
+
+from dataclasses import dataclass
+
+from deeppool.device.datasheet import GPUS, GpuSheet, find_gpu
+from deeppool.errors import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """Facts of a kind of device."""
+
+    name: str
+    unit: str
+    """Name of what one rank computes on."""
+    backend: str
+    """Backend of torch.distributed."""
+    torch_type: str
+    """Type of its torch device."""
+    on_gpus: bool
+    """Whether a rank needs a GPU of the machine for itself."""
+    on_cores: bool
+    """Whether a rank computes on a core of its own, which processes share by the priorities of the operating system."""
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        DeviceKind("cpu", "CPU", "gloo", "cpu", False, True),
+        DeviceKind("cuda", "GPU", "nccl", "cuda", True, False),
+        DeviceKind("emulated", "emulated GPU", "gloo", "privateuseone", False, False),
+    )
+}
+
+
+def find_kind(name: str, *, also: str | None = None) -> DeviceKind:
+    """Returns the facts of a kind of device; those of ``emulated:h200`` are those of ``emulated``.
+
+    Args:
+        name: name of the kind.
+        also: another name that the caller accepts, for the message of the error.
+
+    Raises:
+        InvalidValueError: there is no such kind, or no data sheet of its GPU.
+    """
+    kind, colon, _ = name.partition(":")
+    if kind not in KINDS or (colon and kind != "emulated"):
+        accepted = [also] if also else []
+        raise InvalidValueError(
+            f"device must be one of {', '.join([*accepted, *KINDS])}, or emulated:GPU with a GPU of "
+            f"{', '.join(GPUS)}, got '{name}'"
+        )
+    emulated_sheet(name)
+    return KINDS[kind]
+
+
+def emulated_sheet(name: str) -> GpuSheet | None:
+    """Returns the data sheet of the GPU that ``emulated:GPU`` emulates in virtual time; None for other devices.
+
+    Raises:
+        InvalidValueError: there is no data sheet of the GPU.
+    """
+    _, colon, gpu = name.partition(":")
+    return find_gpu(gpu) if colon else None

@@ -1,0 +1,46 @@
+"""How a training sums its gradients, where that is not the default: what ``dp.train(gradient_sync=…)`` takes.
+
+A method travels to every rank, which asks it for the driver of its trainer's iterations.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from deeppool.costs.communication import Network
+from deeppool.execution.gradient_sync import ScheduleChoice
+from deeppool.execution.sync_driver import SyncDriver
+from deeppool.execution.trainer import Trainer
+
+LAUNCHED = "gradient_sync.launched"
+"""File of a run's folder that holds the method."""
+
+
+class GradientSyncMethod(Protocol):
+    """Method by which a training sums its gradients; sent to the ranks with their code."""
+
+    divides_stages: bool
+    """Whether each layer with parameters is a part of the step by itself."""
+    ranks_wait: bool
+    """Whether an update is complete when the last rank has computed it, or when the first one has."""
+
+    def choose_schedule(self, network: Network) -> ScheduleChoice | None:
+        """Returns the choice of the schedule of each all-reduce; None: the library's own all-reduce."""
+
+    def driver(self, trainer: Trainer, network: Network) -> SyncDriver:
+        """Makes the driver of a rank's trainer."""
+
+
+def save_method(method: GradientSyncMethod, folder: Path) -> None:
+    """Saves a method for the ranks of this run; ``folder`` must be private, as its writers can run code."""
+    import cloudpickle
+
+    (folder / LAUNCHED).write_bytes(cloudpickle.dumps(method))
+
+
+def load_method(folder: Path) -> GradientSyncMethod | None:
+    """Loads the method that the launcher of this process saved; None: gradients are summed as by default."""
+    import cloudpickle
+
+    path = folder / LAUNCHED
+    method: GradientSyncMethod | None = cloudpickle.loads(path.read_bytes()) if path.exists() else None
+    return method

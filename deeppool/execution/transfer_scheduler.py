@@ -1,0 +1,216 @@
+"""Training whose transfers are sent in the order of need, in batches that fit the network, up to the next forward.
+
+    record = dp.train(plan, job, steps=1000, gradient_sync=dp.TransferScheduler())
+    print(record.transfers)                              # a line: transfers, patterns, predicted iteration
+    print(record.transfers.table())                      # this batch, by this pattern, ready, sent and needed when
+    dp.figures.timeline(record.transfers.timeline())     # as predicted
+    dp.figures.timeline(record.timeline)                 # as measured
+
+Or around any model and optimizer, in processes that torchrun started:
+
+    with dp.TransferScheduler().wrap(model, optimizer, cluster) as training:
+        for inputs, targets in batches:          # this rank's shares
+            loss(model(inputs), targets).backward()
+            training.step()                      # in place of optimizer.step() and zero_grad()
+
+(Hashemi, Gropp, Campbell, "Model-Aware Network Scheduling", Caramel)
+
+The first updates are those of synchronous training, and are measured part by part. From the times, which ranks average,
+all ranks make the same plan of transfers (:mod:`deeppool.collectives.plan_transfers`). From then on an update may still
+be under way when the next forward starts, and is completed part by part, each just before its forward. Training is
+synchronous SGD: no forward uses parameters before their update.
+
+Clipping and the loss scale of fp16 need the norm of all gradients before any update: with them every iteration ends
+with its update, and only order, batches and patterns differ from the default.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.collectives.batching import Gradient
+from deeppool.collectives.ordering import FixedOrder
+from deeppool.collectives.perform.schedule_group import ScheduleGroup
+from deeppool.collectives.plan_transfers import plan_transfers
+from deeppool.costs.communication import Network
+from deeppool.costs.schedules import fastest_all_reduce, fastest_schedule
+from deeppool.device.find import device_of
+from deeppool.errors import InvalidValueError
+from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
+from deeppool.execution.gradient_sync import ScheduleChoice
+from deeppool.execution.trainer import Trainer
+from deeppool.records.transfer_plan import PartTimes, TransferPlan
+from deeppool.training.bucket import Bucket
+from deeppool.training.step import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class TransferScheduler:
+    """Sums gradients by a plan of transfers, made from measured updates; for ``dp.train(gradient_sync=…)``.
+
+    Prices are those of the plan's cluster: with a measured one (``dp.measure_network``) the fastest of all patterns is
+    performed, elsewhere the plan's own.
+    """
+
+    measured_updates: int = 3
+    """Updates to measure before the plan, after a first one that is not."""
+    batch_bytes: float | None = None
+    """Bytes that gradients together do not exceed. Default: bounds on bytes and on waiting, from the network."""
+    divides_stages = True
+    ranks_wait = True
+
+    def __post_init__(self) -> None:
+        if self.measured_updates < 1:
+            raise InvalidValueError(f"measured_updates must be at least 1, got {self.measured_updates}")
+        if self.batch_bytes is not None and not self.batch_bytes > 0:
+            raise InvalidValueError(f"batch_bytes must be positive, got {self.batch_bytes:g} (None: by the network)")
+
+    def plan(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> TransferPlan:
+        """Plans the transfers of an iteration; see :func:`deeppool.collectives.plan_transfers.plan_transfers`."""
+        return plan_transfers(
+            parts, gradients, lambda ranks, size: fastest_all_reduce(network, ranks, size), self.batch_bytes
+        )
+
+    def wrap(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, cluster: Cluster) -> ScheduledTraining:
+        """Trains any model with any optimizer by a plan of transfers, in processes that torchrun started.
+
+        All replicas get the parameters and buffers of rank 0. A parameter that modules read without calling its own
+        one must be updated from the start of the forward: :meth:`ScheduledTraining.drain` before it does that.
+
+        Args:
+            model: this rank's replica; all ranks use the same modules.
+            optimizer: of all its parameters that require gradients; every rank makes the same one.
+            cluster: the network between the ranks: with a measured one (``deeppool network`` under torchrun) the
+                fastest of all patterns is performed, elsewhere the library's own all-reduce.
+
+        Raises:
+            InvalidValueError: the optimizer has other parameters than the model, or the cluster has fewer GPUs than
+                there are ranks.
+        """
+        device = device_of(next(model.parameters()).device)
+        group = ScheduleGroup(device, range(dist.get_world_size()))
+        return ScheduledTraining(model, optimizer, self, cluster, group)
+
+    def choose_schedule(self, network: Network) -> ScheduleChoice | None:
+        """Returns the choice of the schedule of each all-reduce, None where all are the library's own."""
+        if network.model != "measured":
+            return network.all_reduce_schedule if network.performs_schedules else None
+        return lambda ranks, size: fastest_schedule(network, ranks, size)
+
+    def driver(self, trainer: Trainer, network: Network) -> "TransferDriver":
+        """Makes the driver of a rank's trainer."""
+        return TransferDriver(trainer, self, network)
+
+
+class TransferDriver:
+    """Iterations of one rank: first measured ones, then by the plan of transfers."""
+
+    def __init__(self, trainer: Trainer, method: TransferScheduler, network: Network) -> None:
+        """Starts without a plan.
+
+        Args:
+            trainer: its stages are divided.
+            method: makes the plan.
+            network: prices transfers; the same on all ranks.
+        """
+        self.transfers: TransferPlan | None = None
+        self._trainer, self._step = trainer, trainer.step
+        self._method, self._network = method, network
+        self._updates = 0
+        self._compute = torch.zeros(2, len(trainer.parts), dtype=torch.float64)
+        """Seconds of each part's forwards and backwards on this rank."""
+        self._order: list[Bucket] = []
+
+    def iterate(self, batches: Sequence[Batch]) -> float:
+        """Runs one update, whose end may be left for the next iteration; see :meth:`SyncDriver.iterate`."""
+        if self.transfers is None:
+            return self._measure(batches)
+        order = FixedOrder(self._order, self._step.start_sync)
+        self._step.compute(batches, order.ready, self._update)
+        order.finish()
+        if self._step.rule.needs_norm:
+            self._step.finish_sync()
+            self._step.update()
+        return self._step.loss()
+
+    def drain(self) -> None:
+        """Completes the update."""
+        if self._step.pending():
+            self._step.finish_sync()
+            self._step.update()
+
+    def state(self) -> dict[str, Any]:
+        """Returns nothing: updates are complete, and a resumed training measures again."""
+        return {}
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def _update(self, part: int) -> None:
+        """Completes the update of the parameters that no earlier part uses."""
+        if pending := self._step.pending(part):
+            self._step.finish_sync(*pending)
+            self._step.update(*pending)
+
+    def _measure(self, batches: Sequence[Batch]) -> float:
+        self._step.compute(batches)
+        if self._updates:
+            self._compute += _part_times(self._trainer) / len(batches) / self._method.measured_updates
+        self._step.finish_sync()
+        self._step.update()
+        self._updates += 1
+        if self._updates > self._method.measured_updates:
+            self._plan()
+        return self._step.loss()
+
+    def _plan(self) -> None:
+        trainer = self._trainer
+        # An all-reduce gives all ranks the same bits, and with them the same plan.
+        compute = self._compute.to(next(iter(trainer.parameters.values())).device)
+        trainer.communicator.all_reduce(compute).wait()
+        parts = [
+            PartTimes(part.name, forward / len(gpus), backward / len(gpus), gpus)
+            for part, forward, backward in zip(trainer.parts, *compute.tolist(), strict=True)
+            for gpus in [part.layout.gpus]
+        ]
+        names = {parameter: name for name, parameter in trainer.parameters.items()}
+        gradients = [
+            Gradient(names[parameter], parameter.nbytes, part, ranks, str(parameter.dtype))
+            for part in reversed(range(len(parts)))
+            for ranks, parameters in trainer.shared[part].items()
+            for parameter in reversed(parameters)
+        ]
+        shared = [each for each in gradients if len(each.ranks) > 1]
+        self.transfers = self._method.plan(parts, shared, self._network)
+        self._regroup(gradients)
+
+    def _regroup(self, gradients: Sequence[Gradient]) -> None:
+        """Makes the plan's batches the step's buckets; parameters of this rank alone need no transfer."""
+        assert self.transfers is not None
+        rank, parameters = self._trainer.rank, self._trainer.parameters
+        self._order = [
+            Bucket(tuple(parameters[name] for name in transfer.gradients), transfer.part, transfer.ranks)
+            for transfer in self.transfers.transfers
+            if rank in transfer.ranks
+        ]
+        alone = [Bucket((parameters[each.name],), each.part, each.ranks) for each in gradients if each.ranks == (rank,)]
+        self._order += alone
+        self._step.regroup(sorted(self._order, key=lambda bucket: -bucket.part))
+
+
+def _part_times(trainer: Trainer) -> torch.Tensor:
+    """Returns the seconds of the forwards and of the backwards of each part in the trainer's current iteration."""
+    position = {part.name: index for index, part in enumerate(trainer.parts)}
+    kinds = {"forward": 0, "backward": 1}
+    seconds = torch.zeros(2, len(position), dtype=torch.float64)
+    for kind, _, name, start, end in trainer.spans:
+        if kind in kinds:
+            seconds[kinds[kind], position[name]] += end - start
+    return seconds

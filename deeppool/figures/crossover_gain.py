@@ -1,0 +1,91 @@
+"""How much faster jobs train when they cross over, by the ratio of their communication to their computing."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.formatting import escape
+from deeppool.interleaving.crossover.comparison_record import (
+    CROSSOVER,
+    DATA_PARALLEL,
+    SEQUENTIAL,
+    SHIFTED,
+    CrossoverComparison,
+)
+from deeppool.interleaving.crossover.round_time import (
+    JobCosts,
+    crossover_round_time,
+    data_parallel_round_time,
+    sequential_round_time,
+)
+
+_COLOURS = {SEQUENTIAL: theme.BLUE, DATA_PARALLEL: theme.VERMILLION, SHIFTED: theme.GREEN}
+_FORMULAS: dict[str, Callable[[Sequence[JobCosts]], float]] = {
+    SEQUENTIAL: sequential_round_time,
+    DATA_PARALLEL: data_parallel_round_time,
+}
+_POINTS = 200
+
+
+def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = False) -> go.Figure:
+    """Draws the measured gain over every other order, and as lines what the formulas say for two equal jobs.
+
+    Args:
+        comparisons: of jobs with different ratios, by :func:`deeppool.compare_orders`.
+        dark: whether the page is dark.
+
+    Raises:
+        InvalidValueError: there are none, or something else.
+    """
+    if not comparisons or not all(isinstance(one, CrossoverComparison) for one in comparisons):
+        raise InvalidValueError("crossover_gain draws one comparison or more (make them with dp.compare_orders)")
+    orders = [times.order for times in comparisons[0].orders if times.order != CROSSOVER]
+    ratios = [_ratio(one) for one in comparisons]
+    lines = [_line(order, min(ratios), max(ratios)) for order in orders if order in _FORMULAS]
+    figure = go.Figure([*lines, *(_marks(order, comparisons, ratios) for order in orders)])
+    figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
+    figure.update_xaxes(title_text="communication / computing", type="log")
+    figure.update_yaxes(title_text="time of a round / crossover's", rangemode="tozero")
+    first = comparisons[0]
+    return theme.apply_theme(
+        figure,
+        title="Gain of jobs that cross over",
+        subtitle=f"marks <b>measured</b> on {first.ranks} ranks of {escape(first.device_name)} (bars: 95 % "
+        "confidence); lines by formula, for two equal jobs",
+        plot_height=340,
+        heading_height=19,
+        dark=dark,
+    )
+
+
+def _ratio(one: CrossoverComparison) -> float:
+    return sum(job.communication for job in one.jobs) / sum(job.compute for job in one.jobs)
+
+
+def _marks(order: str, comparisons: Sequence[CrossoverComparison], ratios: Sequence[float]) -> go.Scatter:
+    gains = [one.gain(order) for one in comparisons]
+    return go.Scatter(
+        name=f"over {order}",
+        mode="markers",
+        x=list(ratios),
+        y=[gain for gain, _ in gains],
+        error_y={"array": [half_width or 0.0 for _, half_width in gains], "thickness": 1.2},
+        marker={"color": _COLOURS[order], "size": 9},
+        hovertemplate=f"{order}: %{{y:.2f}} times the crossover<br>ratio %{{x:.2f}}, measured<extra></extra>",
+    )
+
+
+def _line(order: str, lowest: float, highest: float) -> go.Scatter:
+    ratios = np.geomspace(lowest / 1.5, highest * 1.5, _POINTS)
+    pairs = [[JobCosts(name, 1.0, float(ratio)) for name in ("first", "second")] for ratio in ratios]
+    return go.Scatter(
+        name=f"over {order}, formula",
+        mode="lines",
+        x=ratios.tolist(),
+        y=[_FORMULAS[order](pair) / crossover_round_time(pair) for pair in pairs],
+        line={"color": _COLOURS[order], "width": 1.5, "dash": "dash"},
+        hovertemplate=f"{order}: %{{y:.2f}} times the crossover<br>ratio %{{x:.2f}}, predicted<extra></extra>",
+    )

@@ -1,0 +1,91 @@
+"""The record of orders of the same jobs, measured by turns."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deeppool.errors import InvalidValueError
+from deeppool.interleaving.crossover.record import CrossoverSpan
+from deeppool.interleaving.crossover.round_time import JobCosts
+from deeppool.records.confidence_interval import confidence_half_width
+from deeppool.units import format_seconds
+
+CROSSOVER, SEQUENTIAL, DATA_PARALLEL, SHIFTED = "crossover", "one after the other", "data parallel", "shifted"
+ORDERS = (CROSSOVER, SEQUENTIAL, DATA_PARALLEL, SHIFTED)
+"""Names of all orders (:mod:`deeppool.interleaving.crossover.orders`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderTimes:
+    """Times of one step of each job in one order."""
+
+    order: str
+    seconds: tuple[float, ...]
+    """Of each round, on its slowest rank."""
+    predicted: float | None
+    """By formula, from the measured costs; None: there is no formula."""
+
+    @property
+    def median(self) -> float:
+        """Median of the rounds."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverComparison:
+    """Orders of the same jobs on the same ranks, measured interleaved."""
+
+    KIND: ClassVar[str] = "crossover-comparison"
+
+    jobs: tuple[JobCosts, ...]
+    """Computing measured beside transfers, communication alone."""
+    orders: tuple[OrderTimes, ...]
+    ranks: int
+    device_name: str
+    all_reduce: str
+    repetitions: int
+    """Times that all orders were measured, one after the other."""
+    spans: tuple[CrossoverSpan, ...]
+    """Activity of every rank in a few rounds of the crossover."""
+    date: str
+    versions: dict[str, str]
+
+    def times(self, order: str) -> OrderTimes:
+        """Returns the times of an order.
+
+        Raises:
+            InvalidValueError: it was not measured.
+        """
+        found = next((times for times in self.orders if times.order == order), None)
+        if found is None:
+            raise InvalidValueError(f"'{order}' was not measured (there are {', '.join(x.order for x in self.orders)})")
+        return found
+
+    def gain(self, order: str) -> tuple[float, float | None]:
+        """Returns how many times as long an order takes as the crossover, and half of the 95 % confidence interval."""
+        ours, other = self.times(CROSSOVER).seconds, self.times(order).seconds
+
+        def kept(values: Sequence[float], without: range) -> float:
+            size = len(values) // self.repetitions
+            return statistics.median(x for i, x in enumerate(values) if not size or i // size not in without)
+
+        def ratio(without: range) -> float:
+            return kept(other, without) / kept(ours, without)
+
+        return ratio(range(0)), confidence_half_width(ratio, self.repetitions)
+
+    def __str__(self) -> str:
+        ratio = sum(job.communication for job in self.jobs) / sum(job.compute for job in self.jobs)
+        lines = [
+            f"{len(self.jobs)} jobs on {self.ranks} ranks of {self.device_name}, all-reduce: {self.all_reduce}; "
+            f"communication / computing {ratio:.2f}"
+        ]
+        for times in self.orders:
+            said = "" if times.predicted is None else f", formula {format_seconds(times.predicted)}"
+            gain = ""
+            if times.order != CROSSOVER:
+                longer, half_width = self.gain(times.order)
+                gain = f"; {longer:.2f}{'' if half_width is None else f' ± {half_width:.2f}'} times the crossover"
+            lines.append(f"{times.order}: {format_seconds(times.median)} a round{said}{gain}")
+        return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""Records of jobs that crossed over: the training, its jobs, and what the ranks and the link did meanwhile."""
+
+import statistics
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from deeppool.interleaving.crossover.round_time import (
+    JobCosts,
+    crossover_round_time,
+    sequential_round_time,
+)
+from deeppool.records.training_record import format_loss
+from deeppool.units import format_seconds
+
+ActivityKind = Literal["compute", "update", "transfer"]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverSpan:
+    """A time in which a rank computed for a job, or its link transferred gradients of one."""
+
+    rank: int
+    job: str
+    kind: ActivityKind
+    """``compute``: the update of the step before, and a step; ``update``: the last update alone."""
+    round: int
+    start: float
+    """Seconds from the start of the first round shown."""
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverJob:
+    """One job of a crossover training."""
+
+    name: str
+    global_batch: int
+    updates: int
+    """Updates at its end, those before a checkpoint included."""
+    losses: tuple[float, ...]
+    """Mean loss of each step of this call."""
+    costs: JobCosts | None
+    """Measured in this call, computing beside transfers; None: too few rounds."""
+    resumed_from: str | None = None
+    checkpoint: str | None = None
+    """Last checkpoint, or None."""
+
+    def __str__(self) -> str:
+        loss = f", loss {format_loss(self.losses[0])} → {format_loss(self.losses[-1])}" if self.losses else ""
+        kept = f"; checkpoint {self.checkpoint}" if self.checkpoint else ""
+        costs = (
+            ""
+            if self.costs is None
+            else (
+                f"; computes {format_seconds(self.costs.compute)} and communicates "
+                f"{format_seconds(self.costs.communication)} a step"
+            )
+        )
+        return f"{self.name}: {self.updates} updates of batch {self.global_batch}{loss}{costs}{kept}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverRecord:
+    """Record of a training of jobs that crossed over."""
+
+    KIND: ClassVar[str] = "crossover"
+
+    jobs: tuple[CrossoverJob, ...]
+    ranks: int
+    device: str
+    device_name: str
+    all_reduce: str
+    """Name of the pattern that summed gradients."""
+    round_times: tuple[float, ...]
+    """Seconds of each round in which all jobs settled a step and computed one."""
+    spans: tuple[CrossoverSpan, ...]
+    """Activity of every rank in a few such rounds, measured."""
+    planned: float | None
+    """Round time predicted before the training, from the jobs measured alone; None where they were not."""
+    date: str
+    versions: dict[str, str]
+
+    @property
+    def round_time(self) -> float | None:
+        """Median time of a round; None: there was none with all jobs."""
+        return statistics.median(self.round_times) if self.round_times else None
+
+    @property
+    def costs(self) -> tuple[JobCosts, ...]:
+        """Costs of all jobs as measured in this training, where they are known."""
+        return tuple(job.costs for job in self.jobs if job.costs is not None)
+
+    @property
+    def predicted(self) -> float | None:
+        """Round time by the formula, from the costs measured in this training; None: not all are known."""
+        return crossover_round_time(self.costs) if len(self.costs) == len(self.jobs) else None
+
+    @property
+    def sequential(self) -> float | None:
+        """Time of one step of each job one after the other, by the formula, from the same costs."""
+        return sequential_round_time(self.costs) if len(self.costs) == len(self.jobs) else None
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.jobs)} jobs on {self.ranks} ranks of {self.device_name}, all-reduce: {self.all_reduce}"]
+        if self.round_time is not None and self.predicted is not None and self.sequential is not None:
+            planned = "" if self.planned is None else f", planned {format_seconds(self.planned)}"
+            error = self.round_time / self.predicted - 1
+            lines.append(
+                f"a round takes {format_seconds(self.round_time)} (median of {len(self.round_times)}; the formula says "
+                f"{format_seconds(self.predicted)}, {100 * error:+.0f} %{planned}); computing and communication in "
+                f"turn would be {format_seconds(self.sequential)}"
+            )
+        lines += [str(job) for job in self.jobs]
+        return "\n".join(lines)

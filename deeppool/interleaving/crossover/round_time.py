@@ -1,0 +1,94 @@
+"""Predicted times of jobs that share ranks, from their computing and their communication.
+
+A round is one step of each job. All transfers share one link, in the order in which they start, so
+
+    round = max(C1 + … + CN, M1 + … + MN, max Ci + Mi)
+
+with C the time in which a job computes (update included) and M that of its all-reduce. This is the largest mean of the
+cycles in which turns wait for each other: the processor is busy, or the link is, or one job waits for its own sum.
+For two jobs it equals max(C1, M2) + max(C2, M1). Where all M are hidden, it is the time of computing alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from deeppool.errors import InvalidValueError
+from deeppool.interleaving.crossover.order import turns
+from deeppool.units import format_bytes, format_seconds
+
+BACKWARD_SHARE = 2 / 3
+"""Part of the computing that is backward, beside which data parallelism can transfer gradients: two products for one
+of the forward (Narayanan et al., "Efficient Large-Scale Language Model Training", SC 2021, count the same)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCosts:
+    """What one step of a job costs on its ranks."""
+
+    name: str
+    compute: float
+    """Seconds of forward, backward and update on the slowest rank."""
+    communication: float
+    """Seconds of the all-reduce of all its gradients."""
+    memory: int = 0
+    """Bytes on a rank, of weights, gradients, the optimizer and activations; 0 where unknown."""
+    source: str = ""
+    """How the times are known: the measurement, or the assumption."""
+
+    def __post_init__(self) -> None:
+        if not (self.compute > 0 and self.communication >= 0 and self.memory >= 0):
+            raise InvalidValueError(
+                f"costs of '{self.name}' must be positive, got {self.compute:g} s of computing, "
+                f"{self.communication:g} s of communication and {self.memory} bytes"
+            )
+
+    @property
+    def ratio(self) -> float:
+        """Communication / computing."""
+        return self.communication / self.compute
+
+    def __str__(self) -> str:
+        memory = f", {format_bytes(self.memory)}" if self.memory else ""
+        return (
+            f"{self.name}: computes {format_seconds(self.compute)}, communicates {format_seconds(self.communication)} "
+            f"a step (ratio {self.ratio:.2f}){memory}{f'; {self.source}' if self.source else ''}"
+        )
+
+
+def crossover_round_time(jobs: Sequence[JobCosts]) -> float:
+    """Returns the time of a round in which all jobs cross over."""
+    return max(
+        sum(job.compute for job in jobs),
+        sum(job.communication for job in jobs),
+        max((job.compute + job.communication for job in jobs), default=0.0),
+    )
+
+
+def sequential_round_time(jobs: Sequence[JobCosts]) -> float:
+    """Returns the time of one step of each job, one job after the other, gradients summed after backward."""
+    return sum(job.compute + job.communication for job in jobs)
+
+
+def data_parallel_round_time(jobs: Sequence[JobCosts]) -> float:
+    """Returns the time of one step of each job, one after the other, each with transfers ideally beside backward."""
+    return sum(
+        (1 - BACKWARD_SHARE) * job.compute + max(BACKWARD_SHARE * job.compute, job.communication) for job in jobs
+    )
+
+
+def training_time(jobs: Sequence[JobCosts], steps: Mapping[str, int]) -> float:
+    """Returns the time in which jobs that cross over make some steps each, from the first to the last update.
+
+    It follows the turns on a virtual clock, so the first round, jobs that end early, and the last transfers count.
+    """
+    costs = {job.name: job for job in jobs}
+    clock, link_free = 0.0, 0.0
+    arrives: dict[str, float] = {}
+    for turn in turns(steps):
+        if turn.settles:
+            clock = max(clock, arrives[turn.job])
+        if turn.computes:
+            clock += costs[turn.job].compute
+            link_free = max(clock, link_free) + costs[turn.job].communication
+            arrives[turn.job] = link_free
+    return clock

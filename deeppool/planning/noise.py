@@ -1,0 +1,64 @@
+"""Keeps data parallelism where a plan gains less than the profile can tell.
+
+A profile's layers do not add up to the whole iteration exactly, so a plan whose gain over DDP is smaller than that
+deviation may as well be slower.
+"""
+
+from dataclasses import replace
+
+from deeppool.costs.amplification import TOLERANCE
+from deeppool.costs.table import CostTable
+from deeppool.planning.assembly import assemble_plan
+from deeppool.planning.evaluate.baselines import data_parallel_placement
+from deeppool.planning.evaluate.memory import MemoryModel
+from deeppool.planning.plan import Plan
+from deeppool.planning.search.optimality import certificate, optimality_factor
+from deeppool.profiling.table import Profile
+
+
+def profile_noise(profile: Profile, batch: int) -> float:
+    """Returns the relative error of an iteration's time that a profile's own checks show.
+
+    Args:
+        profile: one without checks, such as an estimate, has no noise.
+        batch: per-GPU batch; the check of the nearest batch size counts.
+    """
+    check = min(profile.checks, key=lambda check: abs(check.batch - batch), default=None)
+    return 0.0 if check is None else max(abs(check.deviation), check.spread)
+
+
+def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: MemoryModel) -> Plan:
+    """Returns data parallelism where the gain of the fastest plan is below the profile's noise, else the plan.
+
+    Args:
+        plan: fastest plan that the search found.
+        profile: profile that the costs were made of.
+        costs: costs as run.
+        memory: model of what each GPU holds.
+    """
+    gain = plan.data_parallel_iteration_time / plan.iteration_time - 1
+    noise = profile_noise(profile, -(-plan.global_batch // plan.gpus))
+    if not 0 < gain < noise:
+        return plan
+    placement = data_parallel_placement(costs)
+    kept = assemble_plan(
+        profile,
+        placement,
+        memory,
+        iteration_time=placement.iteration_time,
+        optimality=certificate((1 + gain) * optimality_factor(plan.optimality)),
+        search_time=plan.search_time,
+        amplification_limit=plan.amplification_limit,
+        limit_scope=plan.limit_scope,
+        explained=True,
+    )
+    limit, capacity = plan.amplification_limit, costs.network.cluster.memory
+    over = limit is not None and plan.limit_scope == "iteration" and kept.amplification > limit * (1 + TOLERANCE)
+    full = capacity is not None and any(use.total > capacity for use in kept.memory)
+    if over or full or kept.over_limit:
+        return plan
+    caveat = (
+        f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP), the profile's layers deviate by "
+        f"{100 * noise:.1f} % from its iterations: DDP is kept (profile longer, on an idle machine, to tell more)"
+    )
+    return replace(kept, gpu_counts=plan.gpu_counts, caveats=(*kept.caveats, caveat))

@@ -1,0 +1,141 @@
+"""Every efficient plan of a model: the plans that no other one beats in iteration time and GPU-seconds.
+
+One search serves both models (see ``relaxed_frontier``). In the paper's model the sum of a plan's steps is its
+iteration time. Where all-reduces overlap the backward pass it is a lower bound, for each share of the all-reduces that
+counts (see ``overlap``); the plans are then timed with their real buckets. The largest ratio of a plan's time to what
+bounds all plans with fewer GPU-seconds than the plan before it is the factor that the frontier states.
+
+A limit on the iteration is a query: the fastest plan whose GPU-seconds are at most the limit times the single-GPU
+iteration time, with the bound of all such plans.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from deeppool.costs.amplification import TOLERANCE
+from deeppool.costs.table import CostTable, Floats
+from deeppool.graph.series_parallel import Series, decompose
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.label_sums import efficient_rows, spread
+from deeppool.planning.search.limited_costs import ROUNDING
+from deeppool.planning.search.optimality import certificate, optimality_factor
+from deeppool.planning.search.overlap import BOUND_SHARES, search_overlapping
+from deeppool.planning.search.relaxed_frontier import Plans, RelaxedFrontier, RelaxedSearch
+from deeppool.planning.search.search import SearchResult, search
+
+SUMS = 150
+"""Plans to time with their buckets, at each share."""
+SHARE_GAIN = 1e-4
+"""Relative gain of the fastest plan's bound from which a share is worth its searches."""
+
+Point = tuple[float, float, Callable[[], Plans]]
+"""Seconds and GPU-seconds of a plan, and how to find its layers' GPUs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EfficientPlans:
+    """The plans of a cost table, of which no one beats another in both numbers, with bounds of all plans."""
+
+    time: Floats
+    """Seconds of each point, ascending."""
+    work: Floats
+    """GPU-seconds of each point, descending."""
+    points: Sequence[Point]
+    fastest: float
+    """Seconds that no plan can beat."""
+    relaxed: Sequence[RelaxedFrontier]
+
+    def trace(self, point: int) -> Plans:
+        """Returns, per layer, the index of its GPU count and its first GPU."""
+        return self.points[point][2]()
+
+    def within(self, work: float) -> int:
+        """Returns the fastest point with at most ``work`` GPU-seconds."""
+        position = int(np.searchsorted(-self.work, -work * (1 + TOLERANCE)))
+        return min(position, len(self.work) - 1)
+
+    def bound(self, work: float) -> float:
+        """Returns seconds that no plan with at most ``work`` GPU-seconds can beat."""
+        least = self.fastest
+        for found in self.relaxed:
+            row = int(np.searchsorted(-found.work, -work * (1 + ROUNDING)))
+            least = max(least, float(found.time[row]) if row < len(found.time) else math.inf)
+        return least
+
+    def least_work(self, seconds: float) -> float:
+        """Returns GPU-seconds that no plan within so many seconds falls below."""
+        least = 0.0
+        for found in self.relaxed:
+            rows = int(np.searchsorted(found.time, seconds * (1 + ROUNDING), side="right"))
+            least = max(least, float(found.work[rows - 1]) if rows else math.inf)
+        return least
+
+    @property
+    def beyond(self) -> tuple[float, float] | None:
+        """Least seconds and GPU-seconds of plans with fewer GPU-seconds than the last point; None if there are none."""
+        seconds = self.bound(float(self.work[-1]) * (1 - TOLERANCE))
+        return (seconds, max(float(found.work[-1]) for found in self.relaxed)) if seconds < math.inf else None
+
+    @property
+    def optimality(self) -> str:
+        """Claim for each point: that no plan with fewer GPU-seconds than the point before is so much faster."""
+        before = [math.inf, *(self.work[:-1] * (1 - TOLERANCE)).tolist()]
+        factors = [time / self.bound(work) for time, work in zip(self.time.tolist(), before, strict=True)]
+        return certificate(max(1.0, *factors))
+
+
+def efficient_plans(costs: CostTable) -> EfficientPlans:
+    """Returns the efficient plans of a cost table, of those found, with bounds of all plans."""
+    tree = decompose([layer.predecessors for layer in costs.graph.layers])
+    fastest = (search_overlapping if costs.overlap else search)(costs, None)
+    relaxed = [RelaxedSearch(costs, tree, share).frontier() for share in _shares(costs, tree)]
+    known = [(fastest.choices, fastest.starts), ((0,) * len(costs.graph.layers),) * 2]
+    points = [_timed(costs, plan) for plan in known]
+    for found in relaxed:
+        points += _timed_sums(costs, found) if costs.overlap else _sums(found)
+    time, work = (np.array([point[number] for point in points]) for number in range(2))
+    kept = efficient_rows(np.zeros(len(points), dtype=np.intp), time, work)
+    bound = fastest.iteration_time / optimality_factor(fastest.optimality)
+    return EfficientPlans(time[kept], work[kept], [points[index] for index in kept.tolist()], bound, relaxed)
+
+
+def search_within(costs: CostTable, limit: float | None) -> SearchResult:
+    """Returns the fastest plan found whose GPU-seconds are at most ``limit`` times the single-GPU iteration time."""
+    if limit is None:
+        return (search_overlapping if costs.overlap else search)(costs, None)
+    efficient, budget = efficient_plans(costs), limit * costs.single_gpu_time
+    point = efficient.within(budget)
+    time = float(efficient.time[point])
+    claim = certificate(max(1.0, time / efficient.bound(budget * (1 + TOLERANCE))))
+    return SearchResult(*efficient.trace(point), time, claim)
+
+
+def _shares(costs: CostTable, tree: Series) -> list[float]:
+    """Returns no share, and the one whose bound of the fastest plan is best where that is a better one."""
+    if not costs.overlap:
+        return [0.0]
+    shares = (0.0, *BOUND_SHARES)
+    least = {share: RelaxedSearch(costs, tree, share).solver(0.0).whole(tree).lower for share in shares}
+    best = max(least, key=lambda share: least[share])
+    return [0.0] if least[best] <= least[0.0] * (1 + SHARE_GAIN) else [0.0, best]
+
+
+def _timed(costs: CostTable, plan: Plans) -> Point:
+    placement = Placement(costs, *plan)
+    return placement.iteration_time, placement.gpu_seconds, lambda: plan
+
+
+def _sums(found: RelaxedFrontier) -> Iterator[Point]:
+    for index, (time, work) in enumerate(
+        zip(found.sums.seconds(found.labels).tolist(), found.sums.work.tolist(), strict=True)
+    ):
+        yield time, work, partial(found.plan, index)
+
+
+def _timed_sums(costs: CostTable, found: RelaxedFrontier) -> Iterator[Point]:
+    rows = spread(found.sums.time, SUMS)
+    return (_timed(costs, found.plan(row)) for row in rows.tolist())

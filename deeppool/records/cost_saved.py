@@ -1,0 +1,59 @@
+"""What a background saves: the price of the GPU time that it used, minus that of the foreground's slowdown."""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from deeppool.errors import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class CostSaved:
+    """Cost that a background saved while it was collocated; on a CPU, a rank's core counts as its GPU."""
+
+    gpu_price: float
+    """Price of a GPU-hour, in any currency."""
+    gpu_seconds: float
+    """GPU-seconds of the measured time beside the background: its seconds times the ranks."""
+    harvested_gpu_seconds: float
+    """GPU-seconds that the background's work would have taken alone: its harvest of them."""
+    slowdown_gpu_seconds: float
+    """GPU-seconds that the foreground took more than the same iterations alone."""
+    saved: float
+    """(harvested - slowdown) x price, for the measured time; below 0 the background cost more than it gave."""
+    saved_per_gpu_hour: float
+    """The same for one GPU and hour: the part of its price that is saved."""
+
+    @classmethod
+    def of(cls, *, seconds: float, slowdown: float, harvest: float, ranks: int, gpu_price: float) -> Self:
+        """Computes it.
+
+        Args:
+            seconds: measured time beside the background.
+            slowdown: of the foreground: 0.03 is 3 %.
+            harvest: throughput of the background relative to that on as many GPUs alone.
+            ranks: ranks that were measured.
+            gpu_price: price of a GPU-hour.
+        """
+        held = ranks * seconds
+        harvested = harvest * held
+        slowed = held * slowdown / (1 + slowdown)
+        saved = (harvested - slowed) * gpu_price / 3600
+        return cls(gpu_price, held, harvested, slowed, saved, saved * 3600 / held)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.saved_per_gpu_hour:.3g} per GPU-hour at {self.gpu_price:g}: harvested "
+            f"{self.harvested_gpu_seconds:.3g} GPU-s, slowdown {self.slowdown_gpu_seconds:.3g}, of "
+            f"{self.gpu_seconds:.3g}"
+        )
+
+
+def check_gpu_price(price: float | None, *, has_background: bool) -> None:
+    """Raises InvalidValueError for a price that is not positive, or of a run without background."""
+    if price is None:
+        return
+    if not 0 < price < math.inf:
+        raise InvalidValueError(f"gpu_price must be positive and finite, got {price:g} (the price of a GPU-hour)")
+    if not has_background:
+        raise InvalidValueError("gpu_price is for what a background job saves (give background=)")

@@ -1,0 +1,137 @@
+"""Plan of the transfers of one training iteration: which gradients, by which pattern, sent when and needed when."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deeppool.base.timeline import Span, Timeline
+from deeppool.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PartTimes:
+    """Measured compute of a part of a model: the layers up to the next one that has parameters."""
+
+    name: str
+    forward: float
+    """Seconds; mean over the ranks that compute it."""
+    backward: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """Gradients that travel together; all times are seconds from the start of the backward pass."""
+
+    gradients: tuple[str, ...]
+    """Names of the parameters."""
+    size: int
+    """Bytes."""
+    ranks: tuple[int, ...]
+    pattern: str
+    """Pattern of the all-reduce; ``library``: that of torch.distributed's own."""
+    part: int
+    """Position of the first part that uses the parameters."""
+    ready: float
+    """When the last of the gradients is complete."""
+    sent: float
+    done: float
+    needed: float
+    """When the next forward would use the first of the parameters if it waited for no transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """Transfers of an iteration in the order in which every rank sends them, with the predicted times.
+
+    An iteration is taken from the start of a backward pass to the end of the next forward, parts one after the other;
+    updates count for nothing.
+    """
+
+    KIND: ClassVar[str] = "transfer-plan"
+
+    parts: tuple[PartTimes, ...]
+    transfers: tuple[PlannedTransfer, ...]
+    size_bound: float | None
+    """Largest of the bounds on a batch of small gradients, in bytes; None: no bound."""
+    gap_bound: float | None
+    """Largest of the bounds on the time between its first and its last gradient, in seconds; None: no bound."""
+
+    @property
+    def compute_time(self) -> float:
+        """Seconds of the forward and backward pass."""
+        return sum(part.forward + part.backward for part in self.parts)
+
+    @property
+    def transfer_time(self) -> float:
+        """Seconds of all transfers, one after the other."""
+        return sum(transfer.done - transfer.sent for transfer in self.transfers)
+
+    @property
+    def iteration_time(self) -> float:
+        """Predicted seconds of an iteration."""
+        return self.forward_starts()[-1] + self.parts[-1].forward
+
+    @property
+    def hidden_share(self) -> float:
+        """Predicted share of the transfers' time behind which something computes."""
+        if not self.transfer_time:
+            return 1.0
+        return 1 - (self.iteration_time - self.compute_time) / self.transfer_time
+
+    def forward_starts(self) -> list[float]:
+        """Returns when each part starts in the next forward, after its transfers."""
+        now, starts = sum(part.backward for part in self.parts), []
+        for index, part in enumerate(self.parts):
+            now = max([now, *(transfer.done for transfer in self.transfers if transfer.part == index)])
+            starts.append(now)
+            now += part.forward
+        return starts
+
+    def timeline(self) -> Timeline:
+        """Returns the predicted iteration: compute of every rank, and its transfers beside it."""
+        spans: list[Span] = []
+        now = 0.0
+        for part in reversed(self.parts):
+            spans += [Span(rank, "backward", part.name, now, now + part.backward) for rank in part.ranks]
+            now += part.backward
+        for part, start in zip(self.parts, self.forward_starts(), strict=True):
+            spans += [Span(rank, "forward", part.name, start, start + part.forward) for rank in part.ranks]
+        for transfer in self.transfers:
+            spans += [Span(rank, "sync", self.label(transfer), transfer.sent, transfer.done) for rank in transfer.ranks]
+        ranks = 1 + max((span.gpu for span in spans), default=0)
+        ordered = sorted(spans, key=lambda span: (span.gpu, span.start))
+        return Timeline("backward and the next forward", "predicted", ranks, tuple(ordered))
+
+    def label(self, transfer: PlannedTransfer) -> str:
+        """Returns the name of a transfer in a timeline."""
+        return f"{self.parts[transfer.part].name} by {transfer.pattern}"
+
+    def table(self) -> str:
+        """Formats a line per transfer."""
+        rows = [f"{'needed by':24s}{'gradients':>10s}{'bytes':>10s}  {'pattern':24s}" + _columns(*_TIMES)]
+        starts = self.forward_starts()
+        for transfer in self.transfers:
+            times = [getattr(transfer, name) for name in _TIMES[:-1]] + [starts[transfer.part]]
+            rows.append(
+                f"{self.parts[transfer.part].name:24.23s}{len(transfer.gradients):10d}"
+                f"{format_bytes(transfer.size):>10s}  {transfer.pattern:24s}" + _columns(*map(format_seconds, times))
+            )
+        return "\n".join(rows)
+
+    def __str__(self) -> str:
+        patterns = ", ".join(dict.fromkeys(transfer.pattern for transfer in self.transfers))
+        size = "any size" if self.size_bound is None else format_bytes(self.size_bound)
+        gap = "any time" if self.gap_bound is None else format_seconds(self.gap_bound)
+        return (
+            f"{sum(len(transfer.gradients) for transfer in self.transfers)} gradients in {len(self.transfers)} "
+            f"transfers by {patterns or 'none'} (together up to {size}, within {gap}); "
+            f"predicted {format_seconds(self.iteration_time)} an iteration, {self.hidden_share:.0%} of "
+            f"{format_seconds(self.transfer_time)} of transfers hidden"
+        )
+
+
+_TIMES = ("ready", "sent", "done", "needed", "used")
+
+
+def _columns(*cells: str) -> str:
+    return "".join(f"{cell:>10s}" for cell in cells)

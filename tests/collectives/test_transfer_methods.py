@@ -1,0 +1,94 @@
+"""Plans of transfers by other rules, against what these rules give by hand."""
+
+import pytest
+
+from deeppool.collectives.batching import Gradient
+from deeppool.collectives.patterns import ALL_REDUCES, HALVES, schedule_named
+from deeppool.collectives.plan_transfers import plan_transfers
+from deeppool.collectives.schedule import schedule_of
+from deeppool.collectives.simulate import check_all_reduce
+from deeppool.collectives.transfer_methods import (
+    FIRST_BUCKET,
+    ddp_transfers,
+    dear_transfers,
+    fused_transfers,
+    tensor_transfers,
+)
+from deeppool.errors import InvalidValueError
+from deeppool.records.transfer_plan import PartTimes
+
+PARTS = [PartTimes(name, 1.0, 2.0, (0, 1)) for name in "abc"]
+"""Backward of c ends at 2, of b at 4, of a at 6; then forwards take 1 each."""
+GRADIENTS = [Gradient("c", 30, 2), Gradient("b", 10, 1), Gradient("a", 10, 0)]
+
+
+def price(ranks: int, size: int) -> tuple[str, float]:
+    return "line", size / 10
+
+
+def moments(plan) -> list[tuple]:
+    return [(*each.gradients, each.sent, each.done) for each in plan.transfers]
+
+
+def test_ddp_waits_for_all_buckets_before_the_next_forward() -> None:
+    plan = ddp_transfers(PARTS, GRADIENTS, price, 20)
+    assert moments(plan) == [("c", 2.0, 5.0), ("b", "a", 6.0, 8.0)]
+    assert plan.iteration_time == 8 + 3
+
+
+def test_ddps_first_bucket_is_small() -> None:
+    gradients = [Gradient(str(number), FIRST_BUCKET // 2, 2) for number in range(6)]
+    plan = ddp_transfers(PARTS, gradients, price)
+    assert [len(each.gradients) for each in plan.transfers] == [2, 4]
+
+
+def test_dear_gathers_in_the_order_of_the_next_forward() -> None:
+    plan = dear_transfers(PARTS, GRADIENTS, price, 1)
+    # Halves: c 1.5 s, b 0.5 s, a 0.5 s; all-gathers begin at 6.5, and part a waits for the first of them only.
+    assert moments(plan) == [
+        ("c", 2.0, 3.5),
+        ("b", 4.0, 4.5),
+        ("a", 6.0, 6.5),
+        ("a", 6.5, 7.0),
+        ("b", 7.0, 7.5),
+        ("c", 7.5, 9.0),
+    ]
+    assert plan.forward_starts() == [7.0, 8.0, 9.0]
+    assert [each.pattern for each in plan.transfers[2:4]] == ["ring-reduce-scatter", "ring-all-gather"]
+    assert plan.transfer_time == pytest.approx(5)
+
+
+def test_horovod_fuses_what_is_ready_in_a_cycle() -> None:
+    plan = fused_transfers(PARTS, GRADIENTS, price, fusion=1000, cycle=2.5)
+    # At 2.5 it sends c for 3 s, then looks again at 8.
+    assert moments(plan) == [("c", 2.5, 5.5), ("b", "a", 8.0, 10.0)]
+    assert plan.iteration_time == 10 + 3
+
+
+def test_tensors_travel_alone_in_the_order_of_readiness() -> None:
+    plan = tensor_transfers(PARTS, [Gradient("d", 30, 2), *GRADIENTS], price)
+    assert moments(plan) == [("d", 2.0, 5.0), ("c", 5.0, 8.0), ("b", 8.0, 9.0), ("a", 9.0, 10.0)]
+    # All of them wait, where the order of need would have sent the last one second.
+    assert plan.forward_starts() == [10.0, 11.0, 12.0]
+
+
+def test_bytes_that_the_user_gives_replace_both_bounds() -> None:
+    plan = plan_transfers(PARTS, GRADIENTS, price, 20)
+    assert [each.gradients for each in plan.transfers] == [("c",), ("b", "a")]
+    assert plan.size_bound == 20
+    assert plan.gap_bound is None
+    assert "together up to 20 B, within any time" in str(plan)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+def test_the_two_halves_of_a_ring_are_the_ring(ranks: int) -> None:
+    rounds = [transfers for name in HALVES for transfers in schedule_named(name, ranks).transfers()]
+    both = schedule_of("both", ranks, ranks, rounds)
+    assert both.steps == ALL_REDUCES["ring"](ranks, 1).steps
+    check_all_reduce(both)
+
+
+def test_a_pattern_that_does_not_exist_is_refused() -> None:
+    assert schedule_named("library", 4) is None
+    with pytest.raises(InvalidValueError, match="no pattern is named 'rings' \\(there are library, ring, "):
+        schedule_named("rings", 4)

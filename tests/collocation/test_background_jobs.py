@@ -1,0 +1,212 @@
+"""Background jobs in processes of their own: how steps are counted, and that they have the priority and the core that
+they say."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.base.sharing import Sharing
+from deeppool.collocation.background_jobs import BackgroundJobs, WorkDone, split_log, steps_done
+from deeppool.collocation.helper_processes import BACKGROUND, HelperProcesses
+from deeppool.collocation.job_queue import BackgroundJob, save_background_job
+from deeppool.device.cpu import usable_cores
+from deeppool.errors import RunError
+from deeppool.job import Job
+from deeppool.processes.launcher import LocalLauncher
+from deeppool.processes.shared_page import SharedPage
+from tests.processes.children import runs
+
+pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
+JOB = Job("examples.two_branch:two_branch", (3, 32, 32), batch=4)
+
+
+# -- counting ---------------------------------------------------------------------------------------
+
+# (clock, CPU seconds, loss): a step of 2 s, and one of 4 s that had the core half of the time.
+LOG = [(10.0, 1.0, 0.0), (12.0, 3.0, 2.3), (16.0, 5.0, 2.2)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "cpu", "expected"),
+    [
+        (17.0, 5.0, 2.0),
+        (16.0, 5.0, 2.0),
+        (14.0, 3.5, 1.25),  # 0.5 of the second step's 2 CPU seconds
+        (12.0, 3.0, 1.0),
+        (11.0, 1.5, 0.25),
+        (10.5, 1.0, 0.0),  # it waited for the core
+        (14.0, 2.99, 1.0),  # the system's count of CPU time is coarser than the process's own
+        (14.0, 5.01, 2.0),
+    ],
+)
+def test_a_step_cut_by_the_end_counts_by_its_share_of_cpu_time(ended: float, cpu: float, expected: float) -> None:
+    assert steps_done(LOG, ended, cpu) == pytest.approx(expected)
+
+
+def test_a_job_that_never_got_the_core_did_nothing() -> None:
+    assert steps_done([(10.0, 1.0, 0.0)], 20.0, 1.0) == 0
+
+
+def test_a_step_without_cpu_time_counts_when_it_is_finished_only() -> None:
+    log = [(10.0, 1.0, 0.0), (12.0, 1.0, 2.3)]
+    assert steps_done(log, 11.0, 1.0) == 0
+    assert steps_done(log, 12.0, 1.0) == 1
+
+
+@given(st.lists(st.floats(0.01, 2), min_size=1, max_size=6), st.floats(0, 15), st.floats(0, 15))
+def test_steps_done_lies_between_those_finished_and_one_more(durations: list[float], ended: float, cpu: float) -> None:
+    clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
+    log = [(clock, clock / 2, 0.0) for clock in clocks]
+    finished = sum(clock <= ended for clock in clocks[1:])
+    assert finished <= steps_done(log, ended, cpu) <= min(finished + 1, len(durations))
+
+
+# -- processes --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def jobs_of(job: Job, launcher: LocalLauncher, sharing: Sharing) -> Iterator[BackgroundJobs]:
+    background = BackgroundJob(job)
+    saved = save_background_job(background, Path(launcher.worker_spec(0).folder))
+    with HelperProcesses() as processes:
+        processes.start(launcher, 0, BACKGROUND, "background job", **saved, sharing=asdict(sharing))
+        yield BackgroundJobs(background, processes)
+
+
+def background_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if runs(child, "collocation.background_process")]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def cpu_of_threads(process: psutil.Process) -> dict[int, float]:
+    return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+
+
+def is_idle_class(thread: int) -> bool:
+    return os.sched_getscheduler(thread) == os.SCHED_IDLE
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> LocalLauncher:
+    local = LocalLauncher("cpu", 1)
+    local.distribute_files(tmp_path)
+    return local
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
+def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(launcher: LocalLauncher) -> None:
+    core = usable_cores()[0]
+    with jobs_of(JOB, launcher, Sharing()) as group:
+        group.wait_until_ready()
+        (process,) = background_processes()
+        assert group.priority == "SCHED_IDLE"
+        assert group.step_seconds > 0
+        assert is_idle_class(process.pid)
+        assert process.cpu_affinity() == [core]
+        # When memory runs out the kernel takes it before any rank.
+        assert Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip() == "1000"
+
+        before = cpu_of_threads(process)
+        started = time.perf_counter()
+        group.begin()
+        wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=300)
+        used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
+        # A priority belongs to a thread; torch may have started some of its own before it was lowered.
+        assert sum(cpu for thread, cpu in used.items() if not is_idle_class(thread)) <= 0.1 * sum(used.values())
+        busy = {core for thread, cpu in used.items() if cpu > 0.1 for core in os.sched_getaffinity(thread)}
+        assert busy == {core}
+
+        work = WorkDone()
+        group.measure(work, started)
+    assert work.steps > 0
+    assert work.seconds > 0.5
+    assert all(map(math.isfinite, work.losses))
+    assert {span.kind for span in work.spans} == {"background"}
+    assert group.ended == "stopped"
+    assert not process.is_running()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(400)
+def test_spans_show_when_a_job_computed_and_not_when_it_was_held_back(launcher: LocalLauncher) -> None:
+    folder = Path(launcher.worker_spec(0).folder)
+    with jobs_of(JOB, launcher, Sharing(priority="normal", pieces=2)) as group:
+        group.wait_until_ready()
+        page = SharedPage(folder, 0)
+        page.set_limits(open=False, share=1.0, banned=frozenset())
+        started = time.perf_counter()
+        group.begin()
+        (process,) = background_processes()
+        # It sleeps while it is held back: it was in its first piece once it has woken up to look again.
+        woken = process.num_ctx_switches().voluntary
+        wait_until(lambda: process.num_ctx_switches().voluntary > woken + 5, seconds=60)
+        opened = time.perf_counter()
+        page.set_limits(open=True, share=1.0, banned=frozenset())
+        before = page.done[0]
+        wait_until(lambda: page.done[0] > before + 2, seconds=60)
+        work = WorkDone()
+        group.measure(work, started)
+        page.close()
+    assert len(work.spans) >= 3 * 3
+    assert min(span.start for span in work.spans) >= opened > started
+    assert all(span.end >= span.start for span in work.spans)
+    assert {span.name.partition(": ")[2] for span in work.spans} >= {"forward", "backward", "update"}
+
+
+@pytest.mark.processes
+def test_other_policies_grant_their_priority(launcher: LocalLauncher) -> None:
+    mine = psutil.Process().nice()
+    as_nice, as_equal = Sharing(priority="nice"), Sharing(priority="normal")
+    with jobs_of(JOB, launcher, as_nice) as nice, jobs_of(JOB, launcher, as_equal) as naive:
+        nice.wait_until_ready()
+        naive.wait_until_ready()
+        found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
+        assert (nice.priority, naive.priority) == ("nice 19", "normal")
+        assert found == [(mine, os.SCHED_OTHER), (19, os.SCHED_OTHER)]
+
+
+@pytest.mark.processes
+def test_the_error_of_a_background_job_that_cannot_start_has_its_reason(launcher: LocalLauncher) -> None:
+    job = Job(JOB.model, (1, 32, 32), batch=4)
+    with jobs_of(job, launcher, Sharing()) as group, pytest.raises(RunError, match=r"cannot start: .* channels"):
+        group.wait_until_ready()
+    assert background_processes() == []
+
+
+# -- a phase in parts ---------------------------------------------------------------------------------
+
+
+def test_steps_and_losses_of_a_split_phase_go_to_both_parts() -> None:
+    before, after = split_log(LOG, [(14.0, 3.5), (15.0, 4.5)])
+    assert before == (pytest.approx(1.25), [2.3])
+    assert after == (pytest.approx(0.5), [2.2])
+
+
+@given(st.lists(st.floats(0.01, 2), min_size=1, max_size=6), st.lists(st.floats(0, 15), min_size=1, max_size=4))
+def test_the_parts_of_a_phase_add_up_to_the_whole(durations: list[float], cuts: list[float]) -> None:
+    clocks = [sum(durations[:count]) for count in range(len(durations) + 1)]
+    log = [(clock, clock / 2, 1.0) for clock in clocks]
+    at = [(clock, clock / 2) for clock in sorted(cuts)]
+    parts = split_log(log, at)
+    assert sum(steps for steps, _ in parts) == pytest.approx(steps_done(log, *at[-1]))
+    assert all(steps >= 0 for steps, _ in parts)
+    assert sum(len(losses) for _, losses in parts) == len(durations)

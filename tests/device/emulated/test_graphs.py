@@ -1,0 +1,90 @@
+"""Graphs of the emulated device: captured without running, replayed at fixed addresses."""
+
+import pytest
+import torch
+
+from deeppool.device.find import find_device
+
+
+def test_a_replay_reads_and_writes_the_memory_of_its_capture(kind: str) -> None:
+    device = find_device(kind)
+    source = torch.ones(3, device=device.torch_device())
+    made = []
+    (graph,) = device.repeatable(lambda: made.append((source * 2).view(3, 1)))
+    result = made[-1]
+    graph()
+    assert result.tolist() == [[2.0]] * 3
+    source.fill_(5)
+    assert result.tolist() == [[2.0]] * 3
+    graph()
+    assert result.tolist() == [[10.0]] * 3
+
+
+def test_a_capture_computes_nothing(kind: str) -> None:
+    device = find_device(kind)
+    count = torch.zeros(1, device=device.torch_device())
+    runs = []
+
+    def work() -> None:
+        runs.append(None)
+        count.add_(1)
+
+    (graph,) = device.repeatable(work)
+    warm_ups = len(runs) - 1
+    assert count.tolist() == [warm_ups]
+    for _ in range(3):
+        graph()
+    assert count.tolist() == [warm_ups + 3]
+    assert len(runs) == warm_ups + 1
+
+
+def test_graphs_of_one_call_share_memory(kind: str) -> None:
+    """What one frees is overwritten when another runs, as CUDA's pool does it."""
+    device = find_device(kind)
+    source = torch.ones(256, device=device.torch_device())
+    made = []
+    first, second = device.repeatable(lambda: made.append((source + 1).sum()), lambda: made.append((source * 7).sum()))
+    before = device.memory_use()[0]
+    for graph in (first, second, first):
+        graph()
+    assert device.memory_use()[0] == before
+    assert [x.item() for x in made[-2:]] == [512.0, 1792.0]
+
+
+def test_the_host_cannot_read_while_a_graph_is_captured(kind: str) -> None:
+    device = find_device(kind)
+    value = torch.ones(3, device=device.torch_device())
+    runs = []
+
+    def work() -> None:
+        runs.append(None)
+        if len(runs) > 1:
+            value.sum().item()
+
+    with pytest.raises(RuntimeError, match="cannot wait for the device while a graph is captured"):
+        device.repeatable(work)
+    assert value.sum().item() == 3.0
+
+
+def test_stamps_inside_a_graph_are_of_its_last_replay() -> None:
+    device = find_device("emulated")
+    value = torch.ones(300, 300, device=device.torch_device())
+    stamps = []
+
+    def work() -> None:
+        stamps.append(device.stamp())
+        for _ in range(20):
+            value @ value
+        stamps.append(device.stamp())
+
+    (graph,) = device.repeatable(work)
+    start, end = stamps[-2:]
+    times = []
+    for _ in range(2):
+        graph()
+        assert not device.passed(end)
+        device.synchronize()
+        assert device.passed(end)
+        times.append(device.seconds(start, end))
+    assert all(time > 0 for time in times)
+    assert times[0] != times[1]

@@ -1,0 +1,55 @@
+"""A rank stays on the cores of its GPU's NUMA node, as sysfs names them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from deeppool.device import cuda
+from deeppool.device.cuda import CudaDevice
+from deeppool.device.numa import cores_beside, pci_address
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    for name, text in (
+        ("bus/pci/devices/0000:3b:00.0/numa_node", "0\n"),
+        ("bus/pci/devices/0001:af:00.0/numa_node", "1\n"),
+        ("bus/pci/devices/0000:00:01.0/numa_node", "-1\n"),
+        ("devices/system/node/node0/cpulist", "0-1,4\n"),
+        ("devices/system/node/node1/cpulist", "2-3,5-6\n"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_cores_are_those_of_the_gpus_node(sysfs: Path) -> None:
+    assert cores_beside(pci_address(0, 0x3B, 0), sysfs) == {0, 1, 4}
+    assert cores_beside(pci_address(1, 0xAF, 0), sysfs) == {2, 3, 5, 6}
+
+
+def test_no_cores_are_named_where_the_system_does_not_tell(sysfs: Path) -> None:
+    assert cores_beside(pci_address(0, 0, 1), sysfs) == frozenset(), "the firmware names no node"
+    assert cores_beside(pci_address(0, 0x99, 0), sysfs) == frozenset(), "no such device"
+
+
+@pytest.mark.parametrize(
+    ("usable", "pinned"), [([1, 2, 4, 5], [{1, 4}]), ([2, 3], [])], ids=["some are allowed", "none is allowed"]
+)
+def test_selecting_a_gpu_keeps_the_rank_on_the_allowed_cores_beside_it(
+    usable: list[int], pinned: list[set[int]], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[int] = []
+    kept: list[set[int]] = []
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(cuda, "usable_cores", lambda: usable)
+    monkeypatch.setattr(cuda, "pin_to_cores", lambda cores: kept.append(set(cores)))
+    monkeypatch.setattr(cuda, "cores_beside", lambda address: cores_beside(address, sysfs))
+    CudaDevice.__new__(CudaDevice).select(3)
+    assert chosen == [3]
+    assert kept == pinned

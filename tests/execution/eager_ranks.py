@@ -1,0 +1,72 @@
+"""Ranks that train a small model by eager-SGD; each writes its results to a file of its own: folder, ranks.
+
+One process imports torch and then forks the ranks, which is what a machine with few cores can afford.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch._dynamo  # an optimizer imports it
+import torch.distributed as dist
+
+import deeppool as dp
+from deeppool.execution.eager_replica import EagerReplica
+
+STEPS = 12
+SETTINGS = {
+    "full": {"mode": "full"},
+    "restored": {"mode": "full"},
+    "log": {"mode": "solo", "delivery": "log"},
+    "tcp": {"mode": "solo", "address": "127.0.0.1"},
+    "latest": {"mode": "solo", "delivery": "latest", "average_every": 5, "staleness_limit": 4},
+}
+
+
+def train(rank: int, ranks: int, what: str) -> dict:
+    inputs = torch.arange(float(ranks * STEPS * 4)).view(ranks, STEPS, 4).remainder(7).double() / 7
+    model = torch.nn.Linear(4, 1).double()
+    with torch.no_grad():
+        model.weight.fill_(rank + 0.5)
+        model.bias.fill_(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    with dp.EagerSGD(**SETTINGS[what]).wrap(model, optimizer, schedule=schedule) as eager:
+        if what == "restored":
+            restore(eager)
+        while eager.updates < STEPS:
+            (model(inputs[rank, eager.updates]) - 1).square().sum().backward()
+            if rank == 1 and what not in ("full", "restored"):
+                time.sleep(0.02)  # a late rank: rounds go on without it
+            eager.step()
+    weights = [*model.weight.flatten().tolist(), model.bias.item()]
+    return {"weights": weights, "updates": eager.updates, "gradients": eager.gradients}
+
+
+def restore(eager: EagerReplica) -> None:
+    """Continues a run of two ranks that had a gradient each in their send buffers, and adds none of its own."""
+    states = [{"updates": 11, "pending": torch.full((5,), v).double(), "pending_gradients": 1} for v in (1, 2)]
+    eager.load_state_dicts(states)
+    eager.step()
+
+
+def main(folder: Path, ranks: int, rank: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    found = {what: train(rank, ranks, what) for what in SETTINGS}
+    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    folder, ranks = Path(sys.argv[1]), int(sys.argv[2])
+    children = []
+    for rank in range(ranks):
+        if not (child := os.fork()):
+            main(folder, ranks, rank)
+            os._exit(0)
+        children.append(child)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))

@@ -1,0 +1,58 @@
+"""Training by a plan of transfers is synchronous training, though its updates end in the next forward."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from deeppool.base import serialization
+from deeppool.records.transfer_plan import TransferPlan
+from tests.execution.test_same_training import answers, check, one_process, spawn
+from tests.execution.training_rank import Rule
+
+PLANNED = Rule("planned", transfers=True, updates=6)
+"""One update that is not measured, one that is, and four by the plan."""
+RULES = (
+    replace(PLANNED, name="data-parallel", data_parallel=True, frozen=True),
+    replace(PLANNED, name="burst-parallel", frozen=True),
+    replace(PLANNED, name="adamw-schedule", optimizer="AdamW", schedule=True, accumulation=2),
+    replace(PLANNED, name="batch-norm", data_parallel=True, batch_norm=True),
+    replace(PLANNED, name="clipping", data_parallel=True, clip_norm=0.05),
+)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("ranks", "device"),
+    [
+        (2, "emulated"),
+        (3, "cpu"),
+        *(pytest.param(ranks, "cpu", marks=pytest.mark.stress) for ranks in (2, 4, 8)),
+    ],
+)
+def test_after_the_drain_parameters_are_those_of_one_process(ranks: int, device: str, tmp_path: Path) -> None:
+    spawn(ranks, RULES, tmp_path / "run", device)
+    for rule in RULES:
+        model, losses = one_process(rule)
+        found = answers(tmp_path / "run", rule, ranks)
+        check(found, model.state_dict(), losses, 1e-10)
+        # Clipping needs all gradients before the first update; elsewhere the last update was still under way.
+        assert any(answer["unfinished"] for answer in found) == (rule.clip_norm is None)
+        # Each rank has made its own plan, and all are the same.
+        (plan,) = {answer["transfers"] for answer in found}
+        if rule.data_parallel:
+            check_plan(serialization.from_json(json.loads(plan), TransferPlan, "the plan"), model)
+
+
+def check_plan(plan: TransferPlan, model: nn.Module) -> None:
+    """Checks that every trained parameter is sent once, for the first layer that uses it."""
+    names = [name for transfer in plan.transfers for name in transfer.gradients]
+    assert sorted(names) == sorted(name for name, each in model.named_parameters() if each.requires_grad)
+    sizes = dict(model.named_parameters())
+    for transfer in plan.transfers:
+        assert transfer.size == sum(sizes[name].nbytes for name in transfer.gradients)
+        layers = {name.rpartition(".")[0] for name in transfer.gradients}
+        assert plan.parts[transfer.part].name.split(" … ")[0] in layers
+    assert all(part.forward > 0 and part.backward > 0 for part in plan.parts)

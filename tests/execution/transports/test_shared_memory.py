@@ -1,0 +1,122 @@
+"""Partial all-reduces in shared memory, between threads and between processes."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deeppool.collectives.partial.firing import FiringRule
+from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.errors import InvalidValueError, RankFailedError, RunError
+from deeppool.execution.transports.file_lock import FileLock
+from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
+
+RANK = Path(__file__).with_name("shared_memory_rank.py")
+
+
+def run_threads(
+    path: Path, rule: FiringRule, steps: int, delivery: Delivery = "log", pause: float = 0.001
+) -> list[list[RoundResult]]:
+    """Each rank's results; every gradient is 1 in an element of its own."""
+    create(path, rule, rule.ranks * steps, "int64", delivery)
+    received: list[list[RoundResult]] = [[] for _ in range(rule.ranks)]
+
+    def train(rank: int) -> None:
+        rounds = SharedMemoryRounds(path, rank, rule, rule.ranks * steps, "int64", delivery=delivery)
+        draw = random.Random(rank)
+        for step in range(steps):
+            time.sleep(draw.random() * pause)
+            gradient = np.zeros(rule.ranks * steps, np.int64)
+            gradient[rank * steps + step] = 1
+            received[rank] += rounds.all_reduce(gradient).results
+        received[rank] += rounds.drain()
+        rounds.close()
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(rule.ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "deadlock"
+    return received
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7, 16])
+@pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full"])
+def test_threads_deliver_every_gradient_once_to_every_rank(tmp_path: Path, mode, ranks: int) -> None:
+    rule = FiringRule(ranks, mode, 2 if mode == "quorum" else None, grace=0.001 * (mode == "quorum"), seed=ranks)
+    received = run_threads(tmp_path / "state", rule, 10)
+    for results in received:
+        assert [result.number for result in results] == list(range(len(results)))
+        total = sum(result.total for result in results)
+        assert np.array_equal(total, np.ones_like(total))
+        for result, first in zip(results, received[0], strict=True):
+            assert np.array_equal(result.total, first.total)
+            assert result.counts == first.counts == tuple(result.total.reshape(ranks, -1).sum(axis=1))
+
+
+def test_the_newest_result_is_never_torn_while_later_rounds_overwrite_it(tmp_path: Path) -> None:
+    received = run_threads(tmp_path / "state", FiringRule(4, "solo"), 200, "latest", 0.0)
+    for results in received:
+        for result in results:
+            assert result.counts == tuple(result.total.reshape(4, -1).sum(axis=1))
+
+
+def start(path: Path, rank: int, ranks: int) -> subprocess.Popen[str]:
+    arguments = [sys.executable, str(RANK), str(path), str(rank), str(ranks)]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.processes
+def test_processes_sum_as_synchronous_training_where_every_round_waits(tmp_path: Path) -> None:
+    create(tmp_path / "state", FiringRule(3, "full"), 4, "float32", "log")
+    ranks = [start(tmp_path / "state", rank, 3) for rank in range(3)]
+    assert [process.communicate(timeout=60)[0].split() for process in ranks] == [["6.0", "12.0", "18.0"]] * 3
+
+
+def test_a_rank_that_never_arrives_ends_in_an_error_after_the_timeout(tmp_path: Path) -> None:
+    rule = FiringRule(2, "full")
+    create(tmp_path / "state", rule, 1, "float32", "log")
+    absent = SharedMemoryRounds(tmp_path / "state", 1, rule, 1, delivery="log")
+    waiting = SharedMemoryRounds(tmp_path / "state", 0, rule, 1, delivery="log", timeout=0.05)
+    with pytest.raises(RunError, match=r"round 0 .* within 0.05 s: ranks \[1\] have not arrived"):
+        waiting.all_reduce(np.ones(1, np.float32))
+    with pytest.raises(RankFailedError, match=r"rank 0 of a partial all-reduce .* gave up"):
+        absent.all_reduce(np.ones(1, np.float32))
+
+
+def test_a_lock_held_too_long_and_a_gradient_of_another_shape_are_refused(tmp_path: Path) -> None:
+    rule = FiringRule(2)
+    create(tmp_path / "state", rule, 3, "float32", "latest")
+    rounds = SharedMemoryRounds(tmp_path / "state", 0, rule, 3)
+    with pytest.raises(InvalidValueError, match=r"shape \(3,\), got \(2,\)"):
+        rounds.all_reduce(np.ones(2, np.float32))
+    with FileLock(tmp_path / "state", 1.0), pytest.raises(RunError, match="holds the lock"):
+        FileLock(tmp_path / "state", 0.01).__enter__()
+
+
+def test_a_gradient_that_no_round_has_taken_is_pending(tmp_path: Path) -> None:
+    rule = FiringRule(2)
+    create(tmp_path / "state", rule, 1, "float32", "latest")
+    fast, late = (SharedMemoryRounds(tmp_path / "state", rank, rule, 1) for rank in range(2))
+    assert fast.all_reduce(np.ones(1, np.float32)).accepted
+    received = late.all_reduce(np.full(1, 5, np.float32))
+    assert not received.accepted
+    assert [result.counts for result in received.results] == [(1, 0)]
+    assert late.pending()[0].tolist() == [5.0]
+    assert fast.all_reduce(np.ones(1, np.float32)).results[0].total.tolist() == [6.0]
+    assert late.pending() == (np.zeros(1), 0)
+
+
+def test_gradients_of_an_earlier_run_go_into_the_next_round(tmp_path: Path) -> None:
+    rule = FiringRule(2)
+    create(tmp_path / "state", rule, 1, "float32", "latest")
+    first, second = (SharedMemoryRounds(tmp_path / "state", rank, rule, 1) for rank in range(2))
+    second.restore(np.full(1, 7, np.float32), 3)
+    [result] = first.all_reduce(np.ones(1, np.float32)).results
+    assert (result.total.tolist(), result.counts) == ([8.0], (1, 3))

@@ -1,0 +1,49 @@
+"""Orders of the same jobs, measured on real ranks."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import deeppool as dp
+from deeppool.errors import InvalidValueError
+from tests.interleaving.crossover.test_scheduler import make_job
+
+
+@pytest.mark.processes
+def test_orders_are_measured_by_turns(tmp_path: Path) -> None:
+    jobs = [make_job(), make_job()]
+    found = dp.compare_orders(jobs, global_batch=8, ranks=2, all_reduce="ring", repetitions=2, rounds=2)
+    assert [times.order for times in found.orders] == ["crossover", "one after the other", "data parallel", "shifted"]
+    for times in found.orders:
+        assert len(times.seconds) == 4
+        assert min(times.seconds) > 0
+        assert (times.predicted is None) == (times.order == "shifted")
+    assert [job.name for job in found.jobs] == ["Sequential", "Sequential-2"]
+    assert {span.kind for span in found.spans} == {"compute", "update", "transfer"}
+    assert {span.rank for span in found.spans} == {0, 1}
+    # On no rank do two jobs compute at once, and on no link are two transfers.
+    for rank in range(2):
+        for transfers in (True, False):
+            row = [span for span in found.spans if span.rank == rank and (span.kind == "transfer") == transfers]
+            assert all(before.end <= after.start for before, after in pairwise(row))
+    assert dp.load(dp.save(found, tmp_path / "comparison.json")) == found
+
+
+@pytest.mark.stress
+@pytest.mark.processes
+def test_jobs_are_measured_one_at_a_time() -> None:
+    first, second = dp.measure_jobs([make_job(), make_job()], global_batch=[8, 16], ranks=2, steps=4)
+    assert (first.name, second.name) == ("Sequential", "Sequential-2")
+    assert min(first.compute, first.communication, second.compute, second.communication) > 0
+    assert "alone on 2 ranks" in first.source
+    assert len(dp.pair_jobs([first, second]).groups) in (1, 2)
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="rounds must be at least 2, got 1"):
+        dp.compare_orders([make_job()], global_batch=8, rounds=1)
+    with pytest.raises(InvalidValueError, match="got 'backwards'"):
+        dp.compare_orders([make_job()], global_batch=8, orders=["backwards"])
+    with pytest.raises(InvalidValueError, match="name both"):
+        dp.compare_orders([make_job()], global_batch=8, orders=["crossover"])

@@ -1,0 +1,87 @@
+"""Predicted times against the longest path through everything that waits for something."""
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deeppool.errors import InvalidValueError
+from deeppool.interleaving.crossover.round_time import (
+    JobCosts,
+    crossover_round_time,
+    data_parallel_round_time,
+    sequential_round_time,
+    training_time,
+)
+
+times = st.floats(0.01, 10.0)
+costs = st.lists(st.tuples(times, st.floats(0.0, 10.0)), min_size=1, max_size=4)
+
+
+def jobs_of(pairs: list[tuple[float, float]]) -> list[JobCosts]:
+    return [JobCosts(str(number), compute, communication) for number, (compute, communication) in enumerate(pairs)]
+
+
+def longest_path(pairs: list[tuple[float, float]], steps: list[int]) -> float:
+    """The time of all steps, of a graph that holds what waits for what and knows no turns."""
+    graph = nx.DiGraph()
+    order = sorted((step, job) for job, count in enumerate(steps) for step in range(count))
+    graph.add_nodes_from(["start", "end"])
+    for before, after in zip([None, *order], order, strict=False):
+        compute, communication = pairs[after[1]]
+        graph.add_edge(("compute starts", after), ("compute ends", after), weight=compute)
+        graph.add_edge(("transfer starts", after), ("transfer ends", after), weight=communication)
+        graph.add_edge(("compute ends", after), ("transfer starts", after), weight=0)
+        graph.add_edge("start", ("compute starts", after), weight=0)
+        graph.add_edge(("transfer ends", after), "end", weight=0)
+        if before is not None:
+            graph.add_edge(("compute ends", before), ("compute starts", after), weight=0)
+            graph.add_edge(("transfer ends", before), ("transfer starts", after), weight=0)
+        step, job = after
+        if step:
+            graph.add_edge(("transfer ends", (step - 1, job)), ("compute starts", after), weight=0)
+    return float(nx.dag_longest_path_length(graph)) if order else 0.0
+
+
+@settings(deadline=None, max_examples=50)
+@given(costs, st.integers(1, 5))
+def test_a_training_takes_the_longest_path(pairs: list[tuple[float, float]], count: int) -> None:
+    steps = {str(job): count for job in range(len(pairs))}
+    assert training_time(jobs_of(pairs), steps) == pytest.approx(longest_path(pairs, list(steps.values())))
+
+
+@settings(deadline=None, max_examples=50)
+@given(costs)
+def test_a_round_takes_what_the_longest_path_grows_by(pairs: list[tuple[float, float]]) -> None:
+    few, many = 40, 280
+    grown = longest_path(pairs, [many] * len(pairs)) - longest_path(pairs, [few] * len(pairs))
+    assert crossover_round_time(jobs_of(pairs)) == pytest.approx(grown / (many - few), rel=0.02)
+
+
+@given(times, times, times, times)
+def test_two_jobs_take_the_papers_formula(c1: float, m1: float, c2: float, m2: float) -> None:
+    expected = max(c1, m2) + max(c2, m1)
+    assert crossover_round_time(jobs_of([(c1, m1), (c2, m2)])) == pytest.approx(expected)
+
+
+def test_equal_jobs_gain_most_where_communication_is_as_long_as_computing() -> None:
+    def gains(ratio: float) -> tuple[float, float]:
+        pair = jobs_of([(1.0, ratio)] * 2)
+        together = crossover_round_time(pair)
+        return sequential_round_time(pair) / together, data_parallel_round_time(pair) / together
+
+    assert gains(1.0) == (pytest.approx(2.0), pytest.approx(4 / 3))
+    # What data parallelism hides itself is no gain.
+    assert gains(0.5) == (pytest.approx(1.5), pytest.approx(1.0))
+    assert gains(4.0) == (pytest.approx(1.25), pytest.approx(13 / 12))
+
+
+def test_one_job_is_plain_synchronous_training() -> None:
+    alone = jobs_of([(2.0, 3.0)])
+    assert crossover_round_time(alone) == sequential_round_time(alone) == 5.0
+    assert training_time(alone, {"0": 4}) == 20.0
+
+
+def test_costs_must_be_positive() -> None:
+    with pytest.raises(InvalidValueError, match=r"costs of 'a' must be positive, got 0 s of computing"):
+        JobCosts("a", 0.0, 1.0)

@@ -1,0 +1,83 @@
+"""Labels from prices, against ways drawn at random."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from deeppool.planning.search.label_sums import StepLabels, efficient_sums
+from deeppool.planning.search.step_labels import GAP, vertex_labels, with_points_between
+from deeppool.planning.search.sum_bounds import SumBounds
+
+PRICES = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 8.0, math.inf])
+
+
+def heights_of(ways, prices=PRICES):
+    """(price, before, after) least seconds + price x GPU-seconds of some (before, after, seconds, GPU-seconds)."""
+    heights = np.full((len(prices), 2, 2), np.inf)
+    for before, after, time, work in ways:
+        values = [work if math.isinf(price) else time + price * work for price in prices]
+        heights[:, before, after] = np.minimum(heights[:, before, after], values)
+    return heights
+
+
+def drawn(draw):
+    ends = [(before, after) for before in range(2) for after in range(2) for _ in range(4)]
+    return [(*pair, *draw.uniform(1, 10, 2)) for pair in ends]
+
+
+def fastest_of(steps):
+    time = np.zeros(2) + np.array([0.0, np.inf])
+    for ways in steps:
+        time = (time[:, None] + heights_of(ways)[0]).min(axis=0)
+    return float(time.min())
+
+
+def test_three_ways_of_which_one_is_above_the_others_line():
+    """One second buys one GPU-second from (1 s, 8 GPU-s) to (5 s, 4); (4 s, 6) lies above that line, 3 s at 6 GPU-s."""
+    ways = [(0, 0, 1.0, 8.0), (0, 0, 5.0, 4.0), (0, 0, 4.0, 6.0)]
+    found = vertex_labels(PRICES, heights_of(ways))
+    assert found.time == pytest.approx([1, 5])
+    assert found.work == pytest.approx([8, 4])
+    # A plan takes 10 s or more, so that labels may be 10 s x 0.4 % apart, and more where plans take longer.
+    near = with_points_between(found, np.array([0]), 10.0)
+    time = np.sort(near.time)
+    assert (np.diff(time) <= GAP * (10 + time[:-1] - 1)).all()
+    assert near.work == pytest.approx(9 - near.time)
+    assert len(time) == math.ceil(math.log(14 / 10) / math.log1p(0.999 * GAP)) + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_of_labels_bound_every_sum_of_ways(seed):
+    draw = np.random.default_rng(seed)
+    steps = [drawn(draw) for _ in range(3)]
+    vertices = [vertex_labels(PRICES, heights_of(ways)) for ways in steps]
+    fastest = fastest_of(steps)
+    labels = [with_points_between(step, np.arange(len(step.time)), fastest) for step in vertices]
+    found = efficient_sums(labels, 10_000)
+    loose = 0
+    for chosen in itertools.product(*steps):
+        if chosen[0][0] == 0 and all(a[1] == b[0] for a, b in itertools.pairwise(chosen)):
+            time, work = sum(way[2] for way in chosen), sum(way[3] for way in chosen)
+            least = found.time[found.work <= work * (1 + 1e-12)].min()
+            assert least <= time * (1 + GAP)
+            loose += least < time * 0.99
+    assert loose, "every sum is as good as its bound"
+
+
+def test_what_is_left_out_is_beaten_by_a_known_sum():
+    left_out = 0
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        steps = [drawn(draw) for _ in range(4)]
+        labels = [StepLabels(*(np.array(column) for column in zip(*ways, strict=True))) for ways in steps]
+        every = efficient_sums(labels, 10_000)
+        bounds = SumBounds(PRICES, [heights_of(ways) for ways in steps])
+        bounds.learn(every.time[::3], every.work[::3])
+        kept = [step.keep(bounds.useful(position, step)) for position, step in enumerate(labels)]
+        left_out += sum(len(step.time) for step in labels) - sum(len(step.time) for step in kept)
+        found = efficient_sums(kept, 10_000, bounds.promising)
+        for time, work in zip(every.time, every.work, strict=True):
+            assert ((found.time <= time * (1 + 1e-12)) & (found.work <= work * (1 + 1e-12))).any()
+    assert left_out > 20 * 4

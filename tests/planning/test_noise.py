@@ -1,0 +1,62 @@
+"""Data parallelism is kept where a plan promises less than the profile can tell."""
+
+from dataclasses import replace
+
+import deeppool as dp
+from deeppool.cluster.cluster import Cluster
+from deeppool.profiling.iteration_check import IterationCheck
+from tests.strategies import make_graph, profile_from_times
+
+BATCH, CLUSTER = 16, Cluster(gpus=2)
+
+
+def profile(*checks: IterationCheck):
+    """A layer that splits well, and one that is 4 % of the iteration and does not split at all."""
+    graph = make_graph([(), (0,)], [(), (0,)], [2**10, 2**26])
+    made = profile_from_times(graph, [lambda b: 1e-2 * b, lambda b: 2e-3], (1, 2, 4, 8, 16))
+    return replace(made, checks=checks)
+
+
+def check(batch: int, deviation: float, spread: float = 0.0) -> IterationCheck:
+    return IterationCheck(batch, 1.0 + deviation, 1.0, spread, 10)
+
+
+def gain(plan) -> float:
+    return plan.data_parallel_iteration_time / plan.iteration_time - 1
+
+
+def test_a_gain_above_the_noise_is_taken_and_one_below_it_is_not() -> None:
+    without = dp.plan(profile(), CLUSTER, BATCH)
+    promised = gain(without)
+    assert 0.001 < promised < 0.05
+    above = dp.plan(profile(check(8, promised / 2)), CLUSTER, BATCH)
+    assert above.layers == without.layers
+    below = dp.plan(profile(check(8, -2 * promised)), CLUSTER, BATCH)
+    assert [layer.gpu_count for layer in below.layers] == [2, 2]
+    assert below.iteration_time == below.data_parallel_iteration_time
+    # What is claimed of it is true: the fastest plan is that much faster.
+    assert 1 + promised <= float(below.optimality.removeprefix("bound ")) <= 1.003 * (1 + promised)
+    assert any("DDP is kept" in caveat for caveat in below.caveats)
+    dp.check(below, profile(check(8, -2 * promised)))
+
+
+def test_the_check_of_the_nearest_batch_counts_and_its_spread_too() -> None:
+    promised = gain(dp.plan(profile(), CLUSTER, BATCH))
+    far = profile(check(1, 1.0), check(8, 0.0, promised / 2), check(16, 1.0))
+    assert gain(dp.plan(far, CLUSTER, BATCH)) == promised
+    spread = profile(check(8, 0.0, 2 * promised))
+    assert gain(dp.plan(spread, CLUSTER, BATCH)) == 0
+
+
+def test_data_parallelism_over_the_limit_is_not_kept() -> None:
+    noisy = profile(check(8, 0.5))
+    everywhere = dp.plan(noisy, CLUSTER, BATCH)
+    limit = max(layer.amplification for layer in everywhere.layers) * 0.9
+    limited = dp.plan(noisy, CLUSTER, BATCH, limit)
+    assert not limited.over_limit
+    assert [layer.gpu_count for layer in limited.layers] != [2, 2]
+
+
+def test_the_papers_model_has_no_noise() -> None:
+    noisy = dp.plan(profile(check(8, 0.5)), CLUSTER, BATCH, network_model="paper")
+    assert gain(noisy) > 0

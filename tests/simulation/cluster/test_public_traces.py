@@ -1,0 +1,108 @@
+"""Published traces: excerpts written by hand in their formats, and the jobs that they say."""
+
+import json
+
+import pytest
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.errors import DocumentError, InvalidValueError
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from deeppool.simulation.cluster.public_traces import import_trace
+from deeppool.simulation.cluster.simulate import simulate_cluster
+from tests.strategies import make_graph, profile_from_times
+
+PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b, lambda b: 8e-3], (1, 8, 16))
+CLUSTER = Cluster(8)
+
+PHILLY = [
+    {
+        "status": "Pass",
+        "jobid": "restarted",
+        "submitted_time": "2017-10-07 01:00:00",
+        "attempts": [
+            {
+                "start_time": "2017-10-07 01:01:00",
+                "end_time": "2017-10-07 01:02:00",
+                "detail": [{"ip": "m1", "gpus": ["gpu0"]}],
+            },
+            {
+                "start_time": "2017-10-07 01:10:00",
+                "end_time": "2017-10-07 01:13:00",
+                "detail": [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}, {"ip": "m2", "gpus": ["gpu3", "gpu4"]}],
+            },
+        ],
+    },
+    {
+        "status": "Killed",
+        "jobid": "still running",
+        "submitted_time": "2017-10-07 00:00:00",
+        "attempts": [{"start_time": "2017-10-07 00:01:00", "end_time": None, "detail": []}],
+    },
+]
+HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+7,u1,v1,16,1,2,COMPLETED,2020-06-09 18:00:00,2020-06-09 18:00:00,2020-06-09 19:00:00,3600,0
+9,u1,v1,1,1,1,FAILED,2020-06-09 18:00:30,2020-06-09 18:00:30,2020-06-09 18:01:30,60,0
+8,u1,v1,4,1,1,COMPLETED,2020-06-09 18:00:10,2020-06-09 18:00:20,2020-06-09 18:04:20,240,10
+6,u1,v1,0,1,1,COMPLETED,2020-06-09 17:00:00,2020-06-09 17:00:00,2020-06-09 18:00:00,3600,0
+"""
+PAI = """job a,ps,1.0,Terminated,100.0,400.0,600.0,29.3,,CPU
+job a,worker,3.0,Terminated,160.0,400.0,600.0,29.3,50.0,MISC
+job b,tensorflow,1.0,Terminated,130.0,190.0,600.0,29.3,25.0,T4
+job c,tensorflow,1.0,Running,200.0,,600.0,29.3,100.0,T4
+"""
+
+
+def make(tmp_path, trace_format, text, **options):
+    path = tmp_path / "trace"
+    path.write_text(text)
+    return import_trace(path, trace_format, {"net": PROFILE}, CLUSTER, per_gpu_batch=16, **options)
+
+
+def expected(gpus, seconds):
+    """Iterations by the baseline that the durations are read as."""
+    return round(seconds / data_parallel_plan(PROFILE, Cluster(gpus), 16 * gpus).iteration_time)
+
+
+@pytest.mark.parametrize(
+    ("trace_format", "text", "jobs"),
+    [
+        ("philly", json.dumps(PHILLY), [("restarted", 0.0, 4, 60 + 180)]),
+        ("helios", HELIOS, [("8", 0.0, 4, 240), ("9", 20.0, 1, 60)]),
+        ("pai", PAI, [("job a", 0.0, 2, 300), ("job b", 30.0, 1, 60)]),
+    ],
+)
+def test_a_published_trace_has_its_gpus_arrivals_and_durations(tmp_path, trace_format, text, jobs) -> None:
+    workload = make(tmp_path, trace_format, text)
+    found = [(job.name, job.arrival, job.gpus, job.iterations, job.batch) for job in workload.jobs]
+    assert found == [(name, at, gpus, expected(gpus, seconds), 16 * gpus) for name, at, gpus, seconds in jobs]
+
+
+def test_under_data_parallelism_on_a_free_cluster_jobs_last_as_recorded(tmp_path) -> None:
+    workload = make(tmp_path, "helios", HELIOS)
+    simulated = simulate_cluster(workload, CLUSTER, strategy="data-parallel", sources={"net": PROFILE})
+    lasted = [job.finish - job.start for job in simulated.jobs]
+    assert lasted == pytest.approx([240, 60], rel=1e-3)
+
+
+def test_small_jobs_become_backgrounds_and_larger_ones_than_the_cluster_are_left_out_and_counted(tmp_path) -> None:
+    workload = make(tmp_path, "helios", HELIOS, background_gpus=1)
+    assert [job.role for job in workload.jobs] == ["foreground", "background"]
+    assert workload.jobs[1].batch == 16
+    assert "2 of 3 jobs that used a GPU (1 larger than 8 GPUs)" in workload.method
+    assert [job.name for job in make(tmp_path, "helios", HELIOS, jobs=1).jobs] == ["8"]
+
+
+@pytest.mark.parametrize("trace_format", ["philly", "helios", "pai"])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "a,b\n1,2\n", '[{"attempts": 3}]', "x,y,1,z,1,2,3,4,many,T4\n"])
+def test_another_file_is_refused_with_its_format(tmp_path, trace_format, text) -> None:
+    with pytest.raises((DocumentError, InvalidValueError), match=f"not the file of a {trace_format} trace|no job of"):
+        make(tmp_path, trace_format, text)
+
+
+def test_no_profile_and_no_job_that_fits_are_errors(tmp_path) -> None:
+    with pytest.raises(InvalidValueError, match="give at least one profile"):
+        import_trace(tmp_path / "trace", "helios", {}, CLUSTER)
+    with pytest.raises(InvalidValueError, match="fits on 8 GPUs"):
+        make(tmp_path, "helios", "\n".join(HELIOS.splitlines()[:2]))
+    with pytest.raises(DocumentError, match="there is no such file"):
+        import_trace(tmp_path / "gone", "pai", {"net": PROFILE}, CLUSTER)

@@ -1,0 +1,60 @@
+"""The delay that the kernel counts is the time in which a thread wanted a core and another had it."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deeppool.records.run_record import WakeDelay, summarise_delays
+from deeppool.telemetry.run_delay import RunDelayMeter
+
+counted = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system counts no run delays")
+SECONDS = 0.5
+
+
+@counted
+def test_the_delay_beside_a_busy_process_is_the_wall_time_without_the_cpu_time() -> None:
+    cores = os.sched_getaffinity(0)
+    core = min(cores)
+    busy = subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"])
+    # Of the threads: the affinity of this process is that of its main thread, which runs this.
+    os.sched_setaffinity(0, {core})
+    try:
+        meter = RunDelayMeter()
+        assert meter.measures
+        wall, cpu = time.perf_counter(), time.thread_time()
+        meter.lap()
+        while time.perf_counter() - wall < SECONDS:
+            pass
+        found = meter.lap()
+        waited = (time.perf_counter() - wall) - (time.thread_time() - cpu)
+    finally:
+        os.sched_setaffinity(0, cores)
+        busy.kill()
+        busy.wait()
+        meter.close()
+    # It never sleeps: what is not CPU time is delay. Another process may run only when this one is displaced.
+    assert waited > SECONDS / 10
+    assert found.seconds == pytest.approx(waited, rel=0.2)
+    assert found.times > 1
+
+
+def test_a_system_without_counters_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", missing)
+    meter = RunDelayMeter()
+    assert not meter.measures
+    assert summarise_delays([meter.lap()]) is None
+
+
+def test_delays_are_summarised_by_iteration() -> None:
+    # 1, 2 and 4 ms a wake-up; in one iteration no thread waited for anything.
+    delays = [(0.010, 10), (0.002, 1), (0.0, 0), (0.016, 4)]
+    found = summarise_delays(delays)
+    assert found == WakeDelay(pytest.approx(0.002), pytest.approx(0.004 - 0.02 * 0.002), pytest.approx(0.028 / 3), 3)
+    assert str(found) == "p50 2 ms, p99 3.96 ms, 9.33 ms an iteration"
