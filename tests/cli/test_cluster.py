@@ -7,7 +7,7 @@ import pytest
 from deeppool.cli import main
 from deeppool.cli.cluster import cluster
 
-COMMANDS = sorted(command.callback.__name__ for command in cluster.registered_commands)
+COMMANDS = sorted(command.name or command.callback.__name__ for command in cluster.registered_commands)
 
 
 @pytest.fixture
