@@ -226,7 +226,7 @@ def run_cycle(
     assert not left, description
     # A process loses its environment, by which it is known, a moment before its sockets.
     assert wait_for(lambda: not (mine & listening()), GONE_SECONDS), f"{description}: {mine & listening()}"
-    assert wait_for(lambda: not any(temporary.iterdir()), 2), f"{description}: {list(temporary.rglob('*'))}"
+    assert wait_for(lambda: not any(temporary.iterdir()), GONE_SECONDS), f"{description}: {list(temporary.rglob('*'))}"
     # Between two looks another process may have made some.
     assert wait_for(lambda: shared_memory() <= before, GONE_SECONDS), f"{description}: {shared_memory() - before}"
     if launcher.returncode > 0:
