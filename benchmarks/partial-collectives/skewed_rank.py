@@ -10,8 +10,8 @@ import numpy as np
 
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds
-from deeppool.execution.transports.tcp import Peers
 from deeppool.execution.transports.tcp_engine import tcp_rounds
+from deeppool.execution.transports.tcp_peers import Peers
 
 SECRET = b"of one benchmark"
 LEAD = 0.02

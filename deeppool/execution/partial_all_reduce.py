@@ -28,8 +28,8 @@ from deeppool.device.host_buffer import HostBuffer
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.execution.transports.received import TIMEOUT, PartialRounds
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
-from deeppool.execution.transports.tcp import Address, Peers
 from deeppool.execution.transports.tcp_engine import tcp_rounds
+from deeppool.execution.transports.tcp_peers import Address, Peers
 
 _MEMORY = Path("/dev/shm")
 """Folder whose files lie in memory; where there is none, that of temporary files."""

@@ -1,6 +1,7 @@
 """Transports of partial collectives: what joins their pure code to processes, threads and the clock.
 
 shared_memory  SharedMemoryRounds: ranks of one host; whichever rank sees that a round fires performs it
+tcp_peers      connections of a rank to all others
 tcp            TcpRounds: ranks of several hosts; a thread of each rank delivers messages
 native         the same by a thread in C++, which understands the other
 tcp_engine     the choice between them

@@ -33,8 +33,10 @@ class FileLock:
         """Acquires the lock.
 
         Raises:
-            RunError: another rank holds it for longer than the timeout.
+            RunError: another rank holds it for longer than the timeout, or this one has closed it.
         """
+        if self.closed:
+            raise RunError(f"this rank has closed {self._path} (call close last)")
         end, pause = 0.0, _SHORTEST
         while True:
             try:
@@ -59,5 +61,12 @@ class FileLock:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._file)
+        """Closes the file; then it cannot be acquired."""
+        if not self.closed:
+            os.close(self._file)
+            self._file = -1
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._file < 0

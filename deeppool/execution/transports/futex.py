@@ -32,7 +32,10 @@ class Futex:
         return int(self._number[0])
 
     def notify(self) -> None:
-        """Changes the number and wakes all that wait; the caller holds a lock against other changes."""
+        """Changes the number, which ends the waits of all that :meth:`wake` then wakes.
+
+        Two changes at once may count as one: whoever waits has seen the number before both.
+        """
         # A signed number that overflows would warn.
         self._number[0] = (int(self._number[0]) + 1) & 0x3FFFFFFF
 

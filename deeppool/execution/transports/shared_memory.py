@@ -108,7 +108,7 @@ class SharedMemoryRounds:
 
     def close(self, *, agreed: bool = False) -> None:
         """Ends this rank's part; see :meth:`PartialRounds.close`."""
-        if not agreed and not self._state.finished[self.rank]:
+        if not (agreed or self._state.finished[self.rank] or self._lock.closed):
             self._fail(self.rank)
         self._lock.close()
 
@@ -213,10 +213,9 @@ class SharedMemoryRounds:
         )
 
     def _fail(self, rank: int) -> None:
-        """Records that a rank failed, and wakes all."""
-        with self._lock:
-            self._state.failed[0] = self._state.failed[0] or rank + 1
-            self._changed.notify()
+        """Records that a rank failed, and wakes all; without the lock, which a stopped rank may hold."""
+        self._state.failed[0] = self._state.failed[0] or rank + 1
+        self._changed.notify()
         self._changed.wake()
 
 

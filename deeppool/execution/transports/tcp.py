@@ -1,10 +1,10 @@
 """Partial all-reduces over TCP: a participant whose messages a thread of its own delivers.
 
-Ranks authenticate each other with a secret that they share (the standard library's challenge and response). Sends never
-block: what the system does not take at once waits until it does, so that two ranks which send to each other cannot
-block each other.
+Sends never block: what the system does not take at once waits until it does, so that two ranks which send to each other
+cannot block each other.
 """
 
+import logging
 import math
 import selectors
 import socket
@@ -12,9 +12,8 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -26,8 +25,6 @@ from deeppool.collectives.partial.rounds import Delivery, RoundResult
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.received import TIMEOUT, Received
 
-Address = tuple[str, int]
-
 _HEADER = struct.Struct("!BBqq")
 """Kind of message, whether it has a total, its round, its dimension."""
 _KINDS: tuple[Literal["arrival", "activation", "data"], ...] = ("arrival", "activation", "data")
@@ -35,61 +32,7 @@ _CLOSES = len(_KINDS)
 """Kind of the last message of a rank that ends in order."""
 _PIECE = 1 << 18
 """Bytes to read at once."""
-
-
-class Peers:
-    """Connections of one rank to all others."""
-
-    def __init__(self, rank: int, host: str, secret: bytes, timeout: float = TIMEOUT) -> None:
-        """Listens on a port that the system chooses.
-
-        Args:
-            rank: of this process or thread.
-            host: name or address under which the others reach this rank.
-            secret: shared by all ranks.
-            timeout: seconds to wait for the others.
-        """
-        self._rank, self._secret = rank, secret
-        self._server = socket.create_server((host, 0), backlog=128)
-        self._server.settimeout(timeout)
-        self.address: Address = self._server.getsockname()[:2]
-
-    def connect(self, addresses: Sequence[Address]) -> dict[int, socket.socket]:
-        """Connects to all ranks; every rank calls it with the addresses of all.
-
-        Raises:
-            RunError: a rank did not connect in time.
-        """
-        found: dict[int, Connection] = {}
-        with self._server:
-            for other in range(self._rank):
-                found[other] = Client(addresses[other], authkey=self._secret)
-                found[other].send_bytes(self._rank.to_bytes(4))
-            while missing := [other for other in range(len(addresses)) if other not in found and other != self._rank]:
-                try:
-                    found |= self._accept()
-                except TimeoutError:
-                    raise RunError(f"ranks {missing} did not connect to rank {self._rank} in time") from None
-        return {other: _socket_of(connection) for other, connection in found.items()}
-
-    def _accept(self) -> dict[int, Connection]:
-        """Returns the next connection, by its rank; none if it does not know the secret."""
-        connection = Connection(self._server.accept()[0].detach())
-        try:
-            deliver_challenge(connection, self._secret)
-            answer_challenge(connection, self._secret)
-            return {int.from_bytes(connection.recv_bytes(4)): connection}
-        except (AuthenticationError, EOFError, OSError):
-            connection.close()
-            return {}
-
-
-def _socket_of(connection: Connection) -> socket.socket:
-    made = socket.socket(fileno=socket.dup(connection.fileno()))
-    connection.close()
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setblocking(False)
-    return made
+_log = logging.getLogger(__name__)
 
 
 class TcpRounds:
@@ -125,11 +68,14 @@ class TcpRounds:
         self._read = {other: bytearray() for other in peers}
         self._ended: set[int] = set()
         self._failure: str | None = None
-        self._stopping = False
+        self._stop_at = math.inf
+        """When the thread ends though not all is sent."""
+        self._closed = False
         self._changed = threading.Condition()
         self._selector = selectors.DefaultSelector()
         self._wakes, self._woken = socket.socketpair()
         self._woken.setblocking(False)
+        self._wakes.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         for other, peer in peers.items():
             self._selector.register(peer, selectors.EVENT_READ, other)
@@ -183,14 +129,19 @@ class TcpRounds:
 
     def close(self, *, agreed: bool = False) -> None:
         """Ends this rank's part; see :meth:`PartialRounds.close`."""
+        if self._closed:
+            return
         with self._changed:
-            if agreed or self._participant.closed:
+            in_order = agreed or self._participant.closed
+            if in_order:
                 for other in self._queues:
                     self._queues[other].append(memoryview(_HEADER.pack(_CLOSES, 0, 0, 0)))
                 self._flush()
-            self._stopping = True
-        self._wakes.send(b"\0")
-        self._thread.join(self.timeout)
+            # Where the others are to end in an error, nothing more is sent.
+            self._stop_at = time.monotonic() + self.timeout if in_order else -math.inf
+            self._closed = True
+        self._wake()
+        self._thread.join()
         self._selector.close()
         for each in (*self._peers.values(), self._wakes, self._woken):
             each.close()
@@ -213,16 +164,31 @@ class TcpRounds:
         return results
 
     def _check(self) -> None:
+        if self._closed:
+            raise RunError(f"rank {self.rank} has closed its partial all-reduces (call close last)")
         if self._failure is not None:
             raise RankFailedError(self._failure)
 
     def _progress(self) -> None:
+        """Delivers messages until this rank ends; an error here is one of all that wait."""
+        try:
+            self._deliver()
+        except Exception as error:
+            _log.exception("rank %d cannot deliver the messages of its partial all-reduces", self.rank)
+            with self._changed:
+                self._failure = (
+                    f"rank {self.rank} cannot deliver messages of partial all-reduces: {error!r} (see the log)"
+                )
+                self._changed.notify_all()
+
+    def _deliver(self) -> None:
         """Delivers messages until this rank ends and all that it has to send is sent."""
         while True:
             with self._changed:
-                if self._stopping and not any(self._queues.values()):
+                now = time.monotonic()
+                if self._closed and (now >= self._stop_at or not any(self._queues.values())):
                     return
-                wait = self._participant.fires_at() - time.monotonic()
+                wait = min(self._participant.fires_at(), self._stop_at) - now
             ready = self._selector.select(None if wait == math.inf else max(wait, 0.0))
             with self._changed:
                 before = self._participant.completed
@@ -262,6 +228,8 @@ class TcpRounds:
         if len(buffer) < _HEADER.size:
             return None
         kind, has_total, number, dimension = _HEADER.unpack_from(buffer)
+        if kind > _CLOSES:
+            raise RunError(f"rank {other} sent a message of unknown kind {kind} (run one version on all ranks)")
         if kind == _CLOSES:
             self._ended.add(other)
             del buffer[: _HEADER.size]
@@ -289,6 +257,11 @@ class TcpRounds:
                 self._send(other, queue)
         if threading.current_thread() is not self._thread and self._participant.fires_at() < math.inf:
             # An arrival has started a grace window, whose end the thread has to meet.
+            self._wake()
+
+    def _wake(self) -> None:
+        """Makes the thread look again; it does so anyway where its socket is full of such bytes."""
+        with suppress(BlockingIOError):
             self._wakes.send(b"\0")
 
     def _send(self, other: int, queue: deque[memoryview]) -> None:
@@ -301,14 +274,16 @@ class TcpRounds:
         except BlockingIOError:
             pass
         except OSError:
-            # Reading shows why: the other rank has ended.
+            # Part of a message may be sent: nothing can follow it. Reading shows that the other rank has ended.
             queue.clear()
+            with suppress(OSError):
+                self._peers[other].shutdown(socket.SHUT_RDWR)
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if queue else 0)
         known = self._selector.get_map().get(self._peers[other])
         if known is not None and known.events != wanted:
             self._selector.modify(self._peers[other], wanted, other)
             if queue and threading.current_thread() is not self._thread:
-                self._wakes.send(b"\0")
+                self._wake()
 
 
 def _encoded(message: PartialMessage) -> Iterator[memoryview]:

@@ -15,8 +15,8 @@ import numpy as np
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.errors import RunError
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
-from deeppool.execution.transports.tcp import Peers
 from deeppool.execution.transports.tcp_engine import tcp_rounds
+from deeppool.execution.transports.tcp_peers import Peers
 
 RANKS = 3
 

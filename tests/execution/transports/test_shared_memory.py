@@ -120,3 +120,19 @@ def test_gradients_of_an_earlier_run_go_into_the_next_round(tmp_path: Path) -> N
     second.restore(np.full(1, 7, np.float32), 3)
     [result] = first.all_reduce(np.ones(1, np.float32)).results
     assert (result.total.tolist(), result.counts) == ([8.0], (1, 3))
+
+
+def test_a_rank_ends_though_a_stopped_one_holds_the_lock_and_only_once(tmp_path: Path) -> None:
+    rule = FiringRule(2)
+    create(tmp_path / "state", rule, 1, "float32", "latest")
+    rounds, other = (SharedMemoryRounds(tmp_path / "state", rank, rule, 1, timeout=600) for rank in range(2))
+    with FileLock(tmp_path / "state", 1.0):
+        rounds.close()
+    with pytest.raises(RankFailedError, match="rank 0 of a partial all-reduce ended"):
+        other.all_reduce(np.ones(1, np.float32))
+    # The number of the closed file may be that of another one by now.
+    with (tmp_path / "another").open("w") as another:
+        rounds.close()
+        another.write("open")
+    with pytest.raises(RunError, match="this rank has closed"):
+        rounds.all_reduce(np.ones(1, np.float32))

@@ -16,8 +16,8 @@ from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.rounds import Delivery
 from deeppool.errors import RankFailedError, RunError
 from deeppool.execution.transports.native.build import load_engine
-from deeppool.execution.transports.tcp import Peers
 from deeppool.execution.transports.tcp_engine import tcp_rounds
+from deeppool.execution.transports.tcp_peers import Peers
 
 SECRET = b"of all ranks"
 

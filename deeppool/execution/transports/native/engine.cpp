@@ -5,11 +5,12 @@
 #include <sys/eventfd.h>
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <csignal>
-#include <cmath>
 #include <ctime>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include "peers.hpp"
@@ -30,24 +31,30 @@ class Engine {
          const int32_t* fds)
       : rule_(rule), bytes_(elements * size_of(type)), epoll_(epoll_create1(EPOLL_CLOEXEC)),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), participant_(rank, rule, latest, type, std::move(steps)) {
+    for (int32_t other = 0; other < rule.ranks; ++other)
+      peers_.push_back(other == rank ? nullptr : std::make_unique<Peer>(fds[other], epoll_, other));
+    if (epoll_ < 0 || wake_ < 0) {
+      release();
+      throw std::runtime_error("no file descriptor is left");
+    }
     epoll_event event{EPOLLIN, {}};
     event.data.u32 = kWake;
     epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
-    for (int32_t other = 0; other < rule.ranks; ++other)
-      peers_.push_back(other == rank ? nullptr : std::make_unique<Peer>(fds[other], epoll_, other));
     // Signals are for Python's thread.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { progress(); });
+    try {
+      thread_ = std::thread([this] { progress(); });
+    } catch (const std::system_error&) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      release();
+      throw;
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  ~Engine() {
-    peers_.clear();
-    close(epoll_);
-    close(wake_);
-  }
+  ~Engine() { release(); }
 
   // Adds a sum of gradients; ``arrives``: and waits for the open round if all others are received.
   void add(const char* gradients, int64_t count, bool arrives) {
@@ -55,13 +62,13 @@ class Engine {
     std::lock_guard<std::mutex> guard(lock_);
     if (arrives) participant_.submit(std::move(copy), now());
     else participant_.add(std::move(copy), count);
-    flush();
+    flush_from_caller();
   }
 
   void finish() {
     std::lock_guard<std::mutex> guard(lock_);
     participant_.finish(now());
-    flush();
+    flush_from_caller();
   }
 
   // Waits for a result; returns how many there are, -1 if none will come, -2 - rank if a rank has failed.
@@ -104,15 +111,17 @@ class Engine {
     found[3] = failed_;
   }
 
+  // Sends what is left for at most some seconds, and nothing if the others are to end in an error.
   void stop(bool agreed, double seconds) {
     {
       std::lock_guard<std::mutex> guard(lock_);
+      bool in_order = agreed || participant_.closed;
       for (auto& peer : peers_)
-        if (peer && (agreed || participant_.closed)) {
+        if (peer && in_order) {
           peer->post({Kind::closes, 0});
           peer->flush();
         }
-      stopping_ = now() + seconds;
+      stopping_ = in_order ? now() + seconds : 0;
       wake();
     }
     thread_.join();
@@ -130,7 +139,7 @@ class Engine {
           if (now() >= stopping_ || !has_to_send()) return;
           left = std::min(left, stopping_ - now());
         }
-        timeout = left == kNever ? -1 : std::max(0, static_cast<int>(std::ceil(std::min(left, 1e6) * 1e3)));
+        timeout = left == kNever ? -1 : static_cast<int>(std::ceil(std::clamp(left, 0.0, 1e6) * 1e3));
       }
       int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
       std::lock_guard<std::mutex> guard(lock_);
@@ -153,6 +162,7 @@ class Engine {
     if (!peer.open || !(event.events & (EPOLLIN | EPOLLHUP | EPOLLERR))) return;
     peer.read(rule_, bytes_, [&](Message message) {
       if (message.kind == Kind::closes) peer.ended = true;
+      else if (message.kind > Kind::closes) peer.end();  // it is no rank of this version
       else participant_.receive(source, std::move(message), now());
     });
     if (!peer.open && !peer.ended && !participant_.closed && failed_ < 0) failed_ = source;
@@ -163,13 +173,23 @@ class Engine {
     participant_.outbox.clear();
     for (auto& peer : peers_)
       if (peer && peer->has_to_send()) peer->flush();
+  }
+
+  void flush_from_caller() {
+    flush();
     // An arrival may have started a grace window, whose end the thread has to meet.
-    if (std::this_thread::get_id() != thread_.get_id() && participant_.fires_at() < kNever) wake();
+    if (participant_.fires_at() < kNever) wake();
   }
 
   void wake() {
     uint64_t one = 1;
     if (write(wake_, &one, sizeof one) < 0) return;  // it is awake
+  }
+
+  void release() {
+    peers_.clear();
+    if (epoll_ >= 0) close(epoll_);
+    if (wake_ >= 0) close(wake_);
   }
 
   bool has_to_send() const {
@@ -194,6 +214,7 @@ using deeppool::Engine;
 
 extern "C" {
 
+// Returns null where the system has no thread or file descriptor left, which closes the connections.
 // integers: rank, ranks, mode, quorum, staleness limit, synchronous every, latest, type; steps: kind and peer of each.
 void* deeppool_start(const int32_t* integers, double grace, uint64_t seed, int64_t elements, const int32_t* steps,
                      int32_t step_count, const int32_t* fds) {
@@ -202,8 +223,12 @@ void* deeppool_start(const int32_t* integers, double grace, uint64_t seed, int64
   std::vector<deeppool::Step> mine;
   for (int32_t step = 0; step < step_count; ++step)
     mine.push_back({static_cast<deeppool::Step::What>(steps[2 * step]), steps[2 * step + 1]});
-  return new Engine(integers[0], rule, integers[6] != 0, static_cast<deeppool::Type>(integers[7]),
-                    static_cast<size_t>(elements), std::move(mine), fds);
+  try {
+    return new Engine(integers[0], rule, integers[6] != 0, static_cast<deeppool::Type>(integers[7]),
+                      static_cast<size_t>(elements), std::move(mine), fds);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
 }
 
 void deeppool_add(void* engine, const char* gradients, int64_t count, int32_t arrives) {

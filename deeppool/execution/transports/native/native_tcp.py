@@ -49,6 +49,9 @@ class NativeTcpRounds:
             dtype: of an element.
             delivery: what a late rank receives.
             timeout: seconds to wait for other ranks.
+
+        Raises:
+            RunError: the system has no thread or file descriptor left.
         """
         self.rank, self.rule, self.timeout = rank, rule, timeout
         self._engine, self._elements, self._dtype = engine, elements, np.dtype(dtype)
@@ -62,6 +65,8 @@ class NativeTcpRounds:
         self._handle: int | None = engine.deeppool_start(
             _array(integers), rule.grace, rule.seed % 2**64, elements, _array(steps), len(mine), _array(sockets)
         )
+        if self._handle is None:
+            raise RunError(f"rank {rank} cannot start a thread for partial all-reduces (raise ulimit -n or ulimit -u)")
 
     def all_reduce(self, gradient: NDArray[Any], number: int | None = None) -> Received:
         """Adds a gradient, and returns results; see :meth:`PartialRounds.all_reduce`.
@@ -83,14 +88,14 @@ class NativeTcpRounds:
     def drain(self) -> Iterator[RoundResult]:
         """Delivers what is left in all send buffers; yields the rounds to apply. Ends when all ranks have called it."""
         self._check()
-        self._engine.deeppool_finish(self._handle)
+        self._engine.deeppool_finish(self._open())
         while results := self._await_results():
             yield from results
 
     def pending(self) -> tuple[NDArray[Any], int]:
         """Returns a copy of the gradients in this rank's send buffer, and their number."""
         total = np.empty(self._elements, self._dtype)
-        return total, int(self._engine.deeppool_pending(self._handle, total.ctypes.data))
+        return total, int(self._engine.deeppool_pending(self._open(), total.ctypes.data))
 
     def close(self, *, agreed: bool = False) -> None:
         """Ends this rank's part; see :meth:`PartialRounds.close`."""
@@ -102,12 +107,12 @@ class NativeTcpRounds:
         if gradients.shape != (self._elements,):
             raise InvalidValueError(f"a gradient has shape ({self._elements},), got {gradients.shape}")
         contiguous = np.ascontiguousarray(gradients, self._dtype)
-        self._engine.deeppool_add(self._handle, contiguous.ctypes.data, count, int(arrives))
+        self._engine.deeppool_add(self._open(), contiguous.ctypes.data, count, int(arrives))
 
     def _await_results(self) -> list[RoundResult]:
         """Returns what this rank has not received, at least one; none: all ranks have finished."""
         end = time.monotonic() + self.timeout
-        while not (found := self._engine.deeppool_wait(self._handle, min(_SLICE, max(0.0, end - time.monotonic())))):
+        while not (found := self._engine.deeppool_wait(self._open(), min(_SLICE, max(0.0, end - time.monotonic())))):
             if time.monotonic() > end:
                 raise RunError(
                     f"round {self._state()[0]} of a partial all-reduce did not complete within {self.timeout:g} s "
@@ -121,7 +126,7 @@ class NativeTcpRounds:
         results: list[RoundResult] = []
         while True:
             counts, total = np.empty(self.rule.ranks, np.int64), np.empty(self._elements, self._dtype)
-            number = self._engine.deeppool_take(self._handle, counts.ctypes.data, total.ctypes.data)
+            number = self._engine.deeppool_take(self._open(), counts.ctypes.data, total.ctypes.data)
             if number < 0:
                 return results
             results.append(RoundResult(number, tuple(counts.tolist()), total))
@@ -130,10 +135,16 @@ class NativeTcpRounds:
         if (failed := self._state()[3]) >= 0:
             raise RankFailedError(f"rank {failed} of a partial all-reduce ended without draining (see its own error)")
 
+    def _open(self) -> int:
+        """Returns the engine's handle; raises after :meth:`close`, where there is none."""
+        if self._handle is None:
+            raise RunError(f"rank {self.rank} has closed its partial all-reduces (call close last)")
+        return self._handle
+
     def _state(self) -> list[int]:
         """Returns completed and received rounds, whether these hold all gradients of this rank, and who failed."""
         found = np.empty(4, np.int64)
-        self._engine.deeppool_state(self._handle, found.ctypes.data)
+        self._engine.deeppool_state(self._open(), found.ctypes.data)
         return found.tolist()
 
 

@@ -29,6 +29,12 @@ class Peer {
   bool open = true;
   bool ended = false;  // in order: it has said so
 
+  // Ends the connection on both sides; reading it then shows its end.
+  void end() {
+    queue_.clear();
+    shutdown(fd_, SHUT_RDWR);
+  }
+
   bool has_to_send() const { return open && !queue_.empty(); }
 
   void post(const Message& message) {
@@ -58,7 +64,7 @@ class Peer {
       ssize_t sent = send(fd_, bytes->data() + offset, bytes->size() - offset, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (sent < 0) queue_.clear();  // reading shows why: the other rank has ended
+      if (sent < 0) end();  // part of a message may be sent: nothing can follow it
       else if ((offset += static_cast<size_t>(sent)) == bytes->size()) queue_.pop_front();
     }
     bool wanted = open && !queue_.empty();
