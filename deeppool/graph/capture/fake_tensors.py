@@ -5,13 +5,25 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+SINGLE_PRECISION = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "pow reciprocal rsqrt exp expm1 log log2 log10 log1p softplus softmax log_softmax sum prod cumsum norm "
+        "layer_norm group_norm cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss "
+        "kl_div binary_cross_entropy_with_logits"
+    ).split()
+)
+"""Operators that autocast computes in fp32 on CUDA, not on a CPU: "CUDA Ops that can autocast to float32", Automatic
+Mixed Precision in PyTorch's documentation; those that capture yields."""
 
 
 class FakeTensorRun(fx.Interpreter):
     """Interpreter with fake parameters and buffers; the caller gives fake inputs.
 
-    It runs on the CPU, with two operators executed like GPU kernels: dropout is one kernel, and attention is fused
-    whatever its dropout.
+    It runs on the CPU, with operators executed as on a GPU: dropout is one kernel, attention is fused whatever its
+    dropout, and under autocast :data:`SINGLE_PRECISION` operators compute in fp32.
     """
 
     def __init__(self, program: fx.GraphModule, mode: FakeTensorMode, *, garbage_collect_values: bool = True) -> None:
@@ -36,10 +48,16 @@ class FakeTensorRun(fx.Interpreter):
         return self.attributes[id(value)]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an operator; dropout and attention like GPU kernels."""
+        """Runs an operator as on a GPU."""
         if target is torch.ops.aten.dropout.default and args[1] > 0 and args[2]:
             return torch.ops.aten.native_dropout.default(args[0], args[1], True)[0]
         if target is torch.ops.aten.scaled_dot_product_attention.default:
             args = args if len(args) < 5 else (*args[:4], 0.0, *args[5:])
             kwargs = {name: value for name, value in kwargs.items() if name != "dropout_p"}
+        if torch.is_autocast_enabled("cpu") and getattr(target, "overloadpacket", None) in SINGLE_PRECISION:
+            args = pytree.tree_map_only(torch.Tensor, _in_single_precision, args)
         return super().call_function(target, args, kwargs)
+
+
+def _in_single_precision(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

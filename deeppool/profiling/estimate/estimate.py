@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from deeppool.base import serialization
 from deeppool.device.datasheet import GpuSheet, find_gpu
@@ -14,10 +15,9 @@ from deeppool.device.protocol import AUTOCAST, Precision
 from deeppool.device.roofline import ACCURACY, FITTED, Columns
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel, capture
-from deeppool.graph.capture.extract import extract
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
-from deeppool.profiling.estimate.layer_work import LayerWork, layer_work
+from deeppool.profiling.estimate.layer_work import LayerWork, model_works
 from deeppool.profiling.table import Measurement, Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -69,20 +69,14 @@ def estimate(
         captured = model
     else:
         captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
-    layers = captured.graph.layers
-    representatives = {layer.signature: index for index, layer in reversed(list(enumerate(layers)))}
-    measurements = []
-    for done, (signature, index) in enumerate(representatives.items()):
-        report(layers[index].name, done / len(representatives))
-        segment = extract(captured, [index])
-        works = [layer_work(segment, batch, autocast=precision in AUTOCAST) for batch in sizes]
-        forward, backward = _seconds(works, sizes, sheet, tf32=precision == "tf32")
-        measurements.append(Measurement(signature, forward, backward, (0.0,) * len(sizes)))
+    works = model_works(captured, sizes, autocast=precision in AUTOCAST, on_progress=report)
+    times = _seconds([works[batch] for batch in sizes], sheet, tf32=precision == "tf32")
+    measurements = _measurements(captured, times, sizes)
     report("done", 1.0)
     result = Profile(
         graph=captured.graph,
         batch_sizes=sizes,
-        measurements=tuple(measurements),
+        measurements=measurements,
         device="cuda",
         device_name=sheet.title,
         precision=precision,
@@ -98,18 +92,30 @@ def estimate(
     return result
 
 
-def _seconds(
-    works: Sequence[LayerWork], batches: Sequence[int], sheet: GpuSheet, *, tf32: bool
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the forward and backward seconds, per batch size."""
-    parts = [kernels for work in works for kernels in (work.forward, work.backward)]
+def _seconds(works: Sequence[Sequence[LayerWork]], sheet: GpuSheet, *, tf32: bool) -> NDArray[np.float64]:
+    """Returns the seconds by batch size, layer, and forward or backward."""
+    parts = [kernels for layers in works for work in layers for kernels in (work.forward, work.backward)]
     times = FITTED.seconds(Columns.of([kernel for part in parts for kernel in part]), sheet, tf32=tf32)
     ends = np.cumsum([len(part) for part in parts])
-    sums = [float(part.sum()) for part in np.split(times, ends[:-1])]
-    forward, backward = sums[::2], sums[1::2]
-    if not any(sums):
-        forward = [VIEW * batch for batch in batches]
-    return tuple(forward), tuple(backward)
+    sums = np.array([part.sum() for part in np.split(times, ends[:-1])])
+    return sums.reshape(len(works), -1, 2)
+
+
+def _measurements(
+    captured: CapturedModel, times: NDArray[np.float64], sizes: tuple[int, ...]
+) -> tuple[Measurement, ...]:
+    """Returns the mean times of the layers with the same signature, which may differ in what they convert."""
+    alike: dict[str, list[int]] = {}
+    for index, layer in enumerate(captured.graph.layers):
+        alike.setdefault(layer.signature, []).append(index)
+    found = []
+    for signature, indices in alike.items():
+        mean = times[:, indices].mean(axis=1)
+        if not mean.any():
+            mean[:, 0] = [VIEW * batch for batch in sizes]
+        forward, backward = (tuple(map(float, part)) for part in mean.T)
+        found.append(Measurement(signature, forward, backward, (0.0,) * len(sizes)))
+    return tuple(found)
 
 
 def _method(sheet: GpuSheet, precision: Precision) -> str:

@@ -1,21 +1,26 @@
-"""The kernels of a layer's forward and backward on a GPU.
+"""The kernels of each layer's forward and backward on a GPU.
 
-The layer runs once on fake tensors, which have shapes but no data, and every operator that reaches PyTorch's
-dispatcher is recorded as its kernels (:mod:`deeppool.device.kernels`).
+The model runs once on fake tensors, which have shapes but no data, and every operator that reaches PyTorch's
+dispatcher is recorded as its kernels (:mod:`deeppool.device.kernels`), for the layer whose operator it is. The whole
+model runs, not each layer alone, because a layer's work depends on what the layers before it pass on: under autocast
+a tensor that is in 16 bits already is not converted again.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeppool.device.kernels import Kernel, kernels_of
-from deeppool.graph.capture.extract import Segment, example_inputs
+from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.fake_tensors import FakeTensorRun
+from deeppool.job import Progress
 
 NO_KERNEL = ("aten::empty", "aten::_unsafe_view")
 """Operators other than views that launch no kernel."""
@@ -29,22 +34,50 @@ class LayerWork:
     backward: tuple[Kernel, ...]
 
 
-def layer_work(segment: Segment, batch: int, *, autocast: bool = False) -> LayerWork:
-    """Returns the kernels of the forward and backward of some layers.
+def model_work(captured: CapturedModel, batch: int, *, autocast: bool = False) -> tuple[LayerWork, ...]:
+    """Returns the kernels of every layer's forward and backward, at a per-GPU batch.
 
     Args:
-        segment: the layers, of :func:`deeppool.graph.capture.extract.extract`.
+        captured: the model.
         batch: number of samples on the GPU.
-        autocast: products and convolutions run in 16 bits. All casts are counted, including those of
-            weights that autocast caches: every layer is taken alone. The casted operators are those of a CPU.
+        autocast: products and convolutions run in 16 bits, as under ``torch.autocast("cuda")``. A conversion
+            counts for the layer that asks for it first.
     """
     mode = FakeTensorMode()
-    run = FakeTensorRun(segment.module, mode)
+    run = _LayerRun(captured, mode)
     with mode:
-        inputs = example_inputs(segment, batch, torch.device("cpu"))
-    return trace(
-        lambda: run.run(batch, *inputs), lambda: [*inputs, *run.attributes.values()], mode=mode, autocast=autocast
-    )
+        data = [
+            torch.empty([batch, *map(int, node.meta["val"].shape[1:])], dtype=node.meta["val"].dtype)
+            for node in captured.program.graph.nodes
+            if node.op == "placeholder"
+        ]
+    recorded = _record(lambda: [run.run(*data)], run.attributes.values, mode, _Recorder(run.layer), autocast=autocast)
+    parts: list[list[list[Kernel]]] = [[[] for _ in captured.nodes] for _ in recorded]
+    for kernels, found in zip(recorded, parts, strict=True):
+        for layer, kernel in kernels:
+            found[layer].append(kernel)
+    return tuple(LayerWork(tuple(forward), tuple(backward)) for forward, backward in zip(*parts, strict=True))
+
+
+def model_works(
+    captured: CapturedModel, batches: Sequence[int], *, autocast: bool = False, on_progress: Progress | None = None
+) -> dict[int, tuple[LayerWork, ...]]:
+    """Returns the kernels of every layer at several per-GPU batches.
+
+    Samples do not depend on each other, so FLOPs, bytes and rows are straight lines over the batch: the model runs at
+    the ends of ``batches``, and at 1, where broadcasting saves kernels. It runs at every batch only if the
+    kernels at the ends differ.
+    """
+    many = sorted(set(batches) - {1})
+    found: dict[int, tuple[LayerWork, ...]] = {}
+    for batch in sorted({1} & {*batches} | {*many[:1], *many[-1:]}) + many[1:-1]:
+        if on_progress is not None:
+            on_progress(f"kernels at batch {batch}", len(found) / len(set(batches)))
+        works = None
+        if batch in many[1:-1]:
+            works = _line(found[many[0]], found[many[-1]], (batch - many[0]) / (many[-1] - many[0]))
+        found[batch] = works or model_work(captured, batch, autocast=autocast)
+    return found
 
 
 def trace(
@@ -60,33 +93,103 @@ def trace(
         forward: computes the outputs.
         leaves: returns inputs and parameters; called after the forward.
         mode: fake tensor mode of the tensors.
-        autocast: as in :func:`layer_work`.
+        autocast: as in :func:`model_work`.
     """
+    recorder = _Recorder(lambda: 0)
+    first = _record(forward, leaves, mode, recorder, autocast=autocast)
+    return LayerWork(*(tuple(kernel for _, kernel in kernels) for kernels in first))
+
+
+Recorded = list[tuple[int, Kernel]]
+"""Kernels in launch order, each with the index of its layer."""
+
+
+def _record(
+    forward: Callable[[], Iterable[Any]],
+    leaves: Callable[[], Iterable[torch.Tensor]],
+    mode: FakeTensorMode,
+    recorder: "_Recorder",
+    *,
+    autocast: bool,
+) -> tuple[Recorded, Recorded]:
+    """Returns the kernels of the forward and of the backward."""
     # Dispatch happens below autograd: a convolution's backward is an operator like any other.
-    recorder = _Recorder()
     with mode, torch.enable_grad():
         with recorder, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             outputs = [x for x in forward() if isinstance(x, torch.Tensor) and x.requires_grad]
         first = recorder.take()
         wanted = [x for x in leaves() if x.requires_grad]
         if not outputs or not wanted:
-            return LayerWork(first, ())
+            return first, []
         gradients = [torch.ones_like(x) for x in outputs]
         with recorder:
             torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
-    return LayerWork(first, recorder.take())
+    return first, recorder.take()
+
+
+def _line(low: Sequence[LayerWork], high: Sequence[LayerWork], share: float) -> tuple[LayerWork, ...] | None:
+    """Returns the work on the straight line from one batch to another; None if the kernels differ."""
+    works = []
+    for first, last in zip(low, high, strict=True):
+        parts = []
+        for start, end in ((first.forward, last.forward), (first.backward, last.backward)):
+            if list(map(_form, start)) != list(map(_form, end)):
+                return None
+            parts.append(tuple(_between(*pair, share) for pair in zip(start, end, strict=True)))
+        works.append(LayerWork(*parts))
+    return tuple(works)
+
+
+def _form(kernel: Kernel) -> tuple[Any, ...]:
+    """Returns what must not depend on the batch."""
+    names = [field.name for field in fields(kernel) if field.type is not int]
+    return (kernel.element_size, *(getattr(kernel, name) for name in names))
+
+
+def _between(low: Kernel, high: Kernel, share: float) -> Kernel:
+    pairs = {field.name: (getattr(low, field.name), getattr(high, field.name)) for field in fields(low)}
+    moved = {name: round(start + share * (end - start)) for name, (start, end) in pairs.items() if start != end}
+    return replace(low, **moved) if moved else low
+
+
+class _LayerRun(FakeTensorRun):
+    """Runs a captured model, and finds the layer of each operator that is dispatched.
+
+    Autograd numbers its nodes in the order of the forward, so an operator of the backward belongs to the layer that
+    ran when its node was made.
+    """
+
+    def __init__(self, captured: CapturedModel, mode: FakeTensorMode) -> None:
+        super().__init__(captured.program, mode)
+        self._layers = {node: index for index, group in enumerate(captured.nodes) for node in group}
+        self._starts, self._owners = [0], [0]
+
+    def run_node(self, node: fx.Node) -> Any:
+        owner = self._layers.get(node, self._owners[-1])
+        if owner != self._owners[-1]:
+            self._starts.append(torch._C._autograd._get_sequence_nr())
+            self._owners.append(owner)
+        return super().run_node(node)
+
+    def layer(self) -> int:
+        """Returns the layer of the operator that is being dispatched."""
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return self._owners[-1]
+        return self._owners[bisect_right(self._starts, node._sequence_nr()) - 1]
 
 
 class _Recorder(TorchDispatchMode):
-    """Records dispatched operators as kernels."""
+    """Records dispatched operators as kernels, with the index of the layer that runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer: Callable[[], int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._kernels: list[Kernel] = []
+        self._layer = layer
+        self._kernels: Recorded = []
 
-    def take(self) -> tuple[Kernel, ...]:
+    def take(self) -> Recorded:
         """Returns the kernels recorded since the last call."""
-        found, self._kernels = tuple(self._kernels), []
+        found, self._kernels = self._kernels, []
         return found
 
     def __torch_dispatch__(
@@ -101,7 +204,9 @@ class _Recorder(TorchDispatchMode):
         if name.startswith("aten::") and not func.is_view and not name.startswith(NO_KERNEL):
             outputs = _tensors(result)
             if outputs:
-                self._kernels += kernels_of(name.removeprefix("aten::"), args, _tensors((args, kwargs)), outputs)
+                layer = self._layer()
+                found = kernels_of(name.removeprefix("aten::"), args, _tensors((args, kwargs)), outputs)
+                self._kernels += [(layer, kernel) for kernel in found]
         return result
 
 

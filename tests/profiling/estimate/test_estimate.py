@@ -105,13 +105,11 @@ def test_a_layer_that_is_only_a_view_scales_perfectly():
     assert found.time(view, 4).total == pytest.approx(4 * VIEW)
 
 
-def test_progress_counts_the_distinct_layers():
+def test_progress_counts_the_batch_sizes():
     calls = []
-    model = captured("vgg16")
-    estimate(model, gpu="h200", batch_sizes=[1], on_progress=lambda *call: calls.append(call))
-    distinct = len({layer.signature for layer in model.graph.layers})
-    assert [share for _, share in calls] == pytest.approx([done / distinct for done in range(distinct + 1)])
-    assert {what for what, _ in calls} <= {layer.name for layer in model.graph.layers} | {"done"}
+    estimate(captured("vgg16"), gpu="h200", batch_sizes=[1, 2, 8, 64], on_progress=lambda *call: calls.append(call))
+    assert calls[0] == ("kernels at batch 1", 0.0)
+    assert [share for _, share in calls] == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_invalid_arguments_raise_in_one_line(tmp_path):

@@ -8,8 +8,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from deeppool.graph.capture.capture import capture
-from deeppool.graph.capture.extract import extract
-from deeppool.profiling.estimate.layer_work import LayerWork, layer_work, trace
+from deeppool.profiling.estimate.layer_work import LayerWork, model_work, model_works, trace
 
 FLOAT = 4
 BATCH = 6
@@ -160,17 +159,13 @@ def test_an_embedding_reads_the_rows_that_it_takes_and_not_its_table():
             return self.table(x)[:, 0]
 
     captured = capture(Tokens(), (5,), input_dtype=torch.int64)
-    work = layer_work(extract(captured, [0]), BATCH)
+    work = model_work(captured, BATCH)[0]
     assert [k.bytes for k in work.forward if k.operator == "embedding"] == [8 * BATCH * 5 + 2 * FLOAT * BATCH * 5 * 16]
 
 
 def test_dropout_is_one_kernel_as_on_a_gpu():
     captured = capture(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2)).train(), (8,))
-    found = [
-        name
-        for index in range(len(captured.graph.layers))
-        for name in names(layer_work(extract(captured, [index]), BATCH).forward)
-    ]
+    found = [name for work in model_work(captured, BATCH) for name in names(work.forward)]
     assert found.count("native_dropout") == 1
     assert "bernoulli_" not in found
 
@@ -190,8 +185,52 @@ def test_the_layers_of_a_model_have_the_flops_that_pytorch_counts_while_the_mode
     captured = capture(model, (3, 64, 64))
     with FlopCounterMode(display=False) as counter:
         model(torch.randn(BATCH, 3, 64, 64)).sum().backward()
-    works = [layer_work(extract(captured, [index]), BATCH) for index in range(len(captured.graph.layers))]
+    works = model_work(captured, BATCH)
     assert sum(k.flops for work in works for k in (*work.forward, *work.backward)) == counter.get_total_flops()
+
+
+def test_the_kernels_of_a_backward_are_those_of_the_layer_whose_forward_they_differentiate():
+    layers = [nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 3)]
+    captured = capture(nn.Sequential(*layers), (4,), granularity="operator")
+    found = {layer.name: work for layer, work in zip(captured.graph.layers, model_work(captured, BATCH), strict=True)}
+    backward = {name: names(work.backward) for name, work in found.items()}
+    assert [name for name, kernels in backward.items() if "tanh_backward" in kernels] == ["1"]
+    assert [name for name, kernels in backward.items() if "sigmoid_backward" in kernels] == ["3"]
+    # The first layer's input wants no gradient.
+    flops = {name: sum(k.flops for k in work.backward) for name, work in found.items()}
+    sizes = {"0": (4 * 8,), "2": (8 * 16,) * 2, "4": (16 * 3,) * 2}
+    assert {name: count for name, count in flops.items() if count} == {
+        name: 2 * BATCH * sum(size) for name, size in sizes.items()
+    }
+
+
+def test_a_tensor_that_two_layers_read_is_converted_once():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            x = x + 1
+            return self.head(self.left(x) * self.right(x))
+
+    works = model_work(capture(Twice(), (8,), granularity="operator"), BATCH, autocast=True)
+    casts = [k.bytes for work in works for k in work.forward if k.operator == "_to_copy"]
+    # In 16 bits: both read x, each converted by itself, as PyTorch caches weights alone; then everything is in 16 bits.
+    data, weights, biases = 6 * BATCH * 8, [6 * 64] * 2 + [6 * 16], [6 * 8] * 2 + [6 * 2]
+    scores = 6 * BATCH * 2
+    assert sorted(casts) == sorted([data, data, *weights, *biases, scores])
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_kernels_between_two_batches_are_those_of_the_model_at_that_batch(autocast):
+    from torchvision.models import shufflenet_v2_x0_5
+
+    captured = capture(shufflenet_v2_x0_5(), (3, 64, 64))
+    found = model_works(captured, (1, 2, 6, 16), autocast=autocast)
+    assert sorted(found) == [1, 2, 6, 16]
+    for batch in (1, 6):
+        assert found[batch] == model_work(captured, batch, autocast=autocast)
 
 
 def test_a_normalisation_of_one_number_a_channel_has_kernels_too():
