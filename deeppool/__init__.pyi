@@ -49,6 +49,7 @@ from .simulation.cluster.workload import WorkloadTrace as WorkloadTrace
 from .simulation.plan.conditions import Conditions as Conditions
 from .simulation.plan.conditions import profiled_conditions as profiled_conditions
 from .simulation.plan.simulate import simulate as simulate
+from .simulation.transfers.compare import compare_transfers as compare_transfers
 from .simulation.validation.compare_with_run import compare_with_run as compare_with_run
 from .telemetry.sampler import Sampler as Sampler
 from .training.training_job import TrainingJob as TrainingJob

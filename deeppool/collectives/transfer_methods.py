@@ -3,7 +3,7 @@
 ddp_transfers     DDP: buckets in the order of backward; the next forward waits for all of them
 fused_transfers   Horovod: in every cycle what is ready, fused up to a size; the next forward waits for all of them
 dear_transfers    DeAR: buckets whose reduce-scatter is beside backward and whose all-gather is beside the next forward
-tensor_transfers  parameter servers: each gradient by itself, in the order of readiness, up to the next forward
+server_transfers  parameter servers: each gradient by itself, pushed beside backward and pulled beside the next forward
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.buckets import BUCKET_BYTES
-from deeppool.collectives.patterns.ring import ALL_GATHER, REDUCE_SCATTER
+from deeppool.collectives.patterns import HALVES
 from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, price_batch, ready_times, send
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
@@ -75,26 +75,38 @@ def dear_transfers(
     Args:
         parts: all parts of the model, in the order of their forwards.
         gradients: of the same ranks, in the order in which the backward pass completes them.
-        price: prices the ring.
+        price: prices a ring.
         bucket: bytes at which a bucket is complete.
     """
-    ready = ready_times(parts)
-    halves = [
-        replace(batch, pattern=REDUCE_SCATTER, seconds=batch.seconds / 2)
-        for members in _buckets(gradients, bucket, bucket)
-        for batch in [price_batch(members, ready, price)]
-    ]
-    scattered = send(parts, halves, by_need=False)
-    # All-gathers begin when backward has ended, behind all reduce-scatters.
-    start = max([ready[0], *(each.done for each in scattered)]) if parts else 0.0
-    gathered = send(parts, [replace(each, pattern=ALL_GATHER, ready=start) for each in halves], by_need=True)
-    return _plan(parts, (*scattered, *gathered), bucket)
+    batches = [price_batch(members, ready_times(parts), price) for members in _buckets(gradients, bucket, bucket)]
+    return _plan(parts, _in_halves(parts, batches), bucket)
 
 
-def tensor_transfers(parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce) -> TransferPlan:
-    """Plans a transfer for each gradient; arguments as for :func:`deeppool.collectives.plan_transfers`."""
-    ready = ready_times(parts)
-    return _plan(parts, send(parts, [price_batch([each], ready, price) for each in gradients], by_need=False), 0.0)
+def server_transfers(parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce) -> TransferPlan:
+    """Plans two transfers of each gradient by itself: to the server, and once all gradients are summed, the sum back.
+
+    Workers begin the next iteration together, and read parameters in the order of need: the best order for them, where
+    TensorFlow's is arbitrary.
+
+    Args:
+        parts: all parts of the model, in the order of their forwards.
+        gradients: in the order in which the backward pass completes them. A gradient whose server alone is named as its
+            ranks waits for this server's other transfers only.
+        price: prices a parameter server.
+    """
+    batches = [price_batch([each], ready_times(parts), price) for each in gradients]
+    return _plan(parts, _in_halves(parts, batches), 0.0)
+
+
+def _in_halves(parts: Sequence[PartTimes], batches: Sequence[PricedBatch]) -> tuple[PlannedTransfer, ...]:
+    """Returns first halves in the order of readiness, and second ones by need when all first ones have ended."""
+    first, second = (
+        [replace(each, pattern=HALVES[each.pattern][half], seconds=each.seconds / 2) for each in batches]
+        for half in (0, 1)
+    )
+    sent = send(parts, first, by_need=False)
+    start = max([ready_times(parts)[0], *(each.done for each in sent)]) if parts else 0.0
+    return (*sent, *send(parts, [replace(each, ready=start) for each in second], by_need=True))
 
 
 def _buckets(gradients: Sequence[Gradient], size: float, first: float) -> list[list[Gradient]]:

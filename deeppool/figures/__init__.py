@@ -17,6 +17,7 @@
     figures.crossover(record)              jobs that cross over: computing and transfers of every rank
     figures.crossover_gain(comparisons)    its gain over other orders, by communication / computing
     figures.of(record)                     the default figure of any record
+    figures.transfers(comparison)          an iteration by every method of sending gradients: computing and waiting
     figures.cluster(simulation)            a simulated cluster: jobs on GPUs over time, and throughput
     figures.strategies(comparison)         throughput and completion times of a workload under every strategy
     figures.write_trace(path, timeline)    the timeline as a trace file for https://ui.perfetto.dev
@@ -52,6 +53,7 @@ from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
+from deeppool.figures.transfers import transfers
 
 __all__ = [
     "batch_curves",
@@ -73,5 +75,6 @@ __all__ = [
     "timeline",
     "trade_off",
     "training",
+    "transfers",
     "write_trace",
 ]

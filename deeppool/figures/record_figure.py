@@ -20,6 +20,7 @@ from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
+from deeppool.figures.transfers import transfers
 from deeppool.interleaving.crossover.comparison_record import CrossoverComparison
 from deeppool.interleaving.crossover.record import CrossoverRecord
 from deeppool.planning.plan import Plan
@@ -29,9 +30,11 @@ from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
+from deeppool.records.transfer_plan import TransferPlan
 from deeppool.simulation.device.collocated import CollocatedSimulation
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.simulate import Simulation
+from deeppool.simulation.transfers.comparison import TransferComparison
 
 
 def of(record: Any, *, dark: bool = False) -> go.Figure:
@@ -39,7 +42,7 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
 
     Args:
         record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference,
-            timeline, schedule, or training or comparison of jobs that cross over.
+            timeline, schedule, plan or comparison of transfers, or training or comparison of jobs that cross over.
         dark: whether the page is dark.
 
     Raises:
@@ -59,6 +62,8 @@ _FIGURES: dict[type | UnionType, Callable[..., go.Figure]] = {
     Profile: batch_curves,
     ScalingStudy: scaling,
     Schedule: schedule,
+    TransferPlan: lambda found, *, dark: timeline(found.timeline(), dark=dark),
+    TransferComparison: transfers,
     CrossoverRecord | CrossoverComparison: crossover,
     SharedCluster: throughput,
     Interference: interference,

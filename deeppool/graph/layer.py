@@ -48,6 +48,8 @@ class Layer:
     """Bytes per sample that the forward saves for the backward; None: captured by a version that did not record it."""
     autocast_activation_bytes: int | None = None
     """Bytes per sample that the forward saves under autocast to bf16 or fp16."""
+    parameter_sizes: tuple[int, ...] | None = None
+    """Bytes of each of ``parameters``; None: captured by a version that did not record it."""
 
     def __str__(self) -> str:
         return f"{self.name} ({' + '.join(self.operators)}), {format_bytes(self.parameter_bytes)} of parameters"

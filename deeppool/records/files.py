@@ -44,6 +44,8 @@ KINDS = {
     "steps-table": ("deeppool.planning.studies.steps_to_accuracy", "StepsTable"),
     "telemetry": ("deeppool.telemetry.record", "Telemetry"),
     "training": ("deeppool.records.training_record", "TrainingRecord"),
+    "transfer-comparison": ("deeppool.simulation.transfers.comparison", "TransferComparison"),
+    "transfer-plan": ("deeppool.records.transfer_plan", "TransferPlan"),
     "trials": ("deeppool.records.trials_record", "TrialsRecord"),
     "verdict": ("deeppool.evaluation.regression_report", "RegressionReport"),
     "workload-trace": ("deeppool.simulation.cluster.workload", "WorkloadTrace"),

@@ -1,5 +1,6 @@
 """Plan of the transfers of one training iteration: which gradients, by which pattern, sent when and needed when."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,8 +64,8 @@ class TransferPlan:
 
     @property
     def transfer_time(self) -> float:
-        """Seconds of all transfers, one after the other."""
-        return sum(transfer.done - transfer.sent for transfer in self.transfers)
+        """Seconds during which a transfer is under way, or several at once over other ranks."""
+        return sum(end - start for start, end in _union((each.sent, each.done) for each in self.transfers))
 
     @property
     def iteration_time(self) -> float:
@@ -72,11 +73,24 @@ class TransferPlan:
         return self.forward_starts()[-1] + self.parts[-1].forward
 
     @property
+    def utilisation(self) -> float:
+        """Predicted share of an iteration in which a rank computes."""
+        return self.compute_time / self.iteration_time
+
+    @property
     def hidden_share(self) -> float:
         """Predicted share of the transfers' time behind which something computes."""
         if not self.transfer_time:
             return 1.0
-        return 1 - (self.iteration_time - self.compute_time) / self.transfer_time
+        starts = self.forward_starts()
+        computing = [(0.0, sum(part.backward for part in self.parts))]
+        computing += [(start, start + part.forward) for start, part in zip(starts, self.parts, strict=True)]
+        hidden = sum(
+            max(0.0, min(end, done) - max(start, sent))
+            for sent, done in _union((each.sent, each.done) for each in self.transfers)
+            for start, end in computing
+        )
+        return hidden / self.transfer_time
 
     def forward_starts(self) -> list[float]:
         """Returns when each part starts in the next forward, after its transfers."""
@@ -131,6 +145,17 @@ class TransferPlan:
 
 
 _TIMES = ("ready", "sent", "done", "needed", "used")
+
+
+def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns the moments that at least one interval covers, as intervals that do not overlap."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
 
 
 def _columns(*cells: str) -> str:

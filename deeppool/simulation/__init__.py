@@ -2,6 +2,7 @@
 
 device      one device shared by a foreground and a background, and measured interference between kernels
 plan        one plan: iteration time and per-GPU timeline, under given conditions, with a background in the gaps
+transfers   one data-parallel iteration by every method of sending gradients
 cluster     a workload trace of many jobs, by every strategy
 validation  a plan's simulation compared with a live run of it
 """

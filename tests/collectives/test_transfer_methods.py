@@ -12,7 +12,7 @@ from deeppool.collectives.transfer_methods import (
     ddp_transfers,
     dear_transfers,
     fused_transfers,
-    tensor_transfers,
+    server_transfers,
 )
 from deeppool.errors import InvalidValueError
 from deeppool.records.transfer_plan import PartTimes
@@ -23,7 +23,11 @@ GRADIENTS = [Gradient("c", 30, 2), Gradient("b", 10, 1), Gradient("a", 10, 0)]
 
 
 def price(ranks: int, size: int) -> tuple[str, float]:
-    return "line", size / 10
+    return "ring", size / 10
+
+
+def price_of_servers(ranks: int, size: int) -> tuple[str, float]:
+    return "parameter-server", size / 10
 
 
 def moments(plan) -> list[tuple]:
@@ -65,11 +69,29 @@ def test_horovod_fuses_what_is_ready_in_a_cycle() -> None:
     assert plan.iteration_time == 10 + 3
 
 
-def test_tensors_travel_alone_in_the_order_of_readiness() -> None:
-    plan = tensor_transfers(PARTS, [Gradient("d", 30, 2), *GRADIENTS], price)
-    assert moments(plan) == [("d", 2.0, 5.0), ("c", 5.0, 8.0), ("b", 8.0, 9.0), ("a", 9.0, 10.0)]
-    # All of them wait, where the order of need would have sent the last one second.
-    assert plan.forward_starts() == [10.0, 11.0, 12.0]
+def test_servers_sum_each_gradient_by_itself_and_return_sums_in_the_order_of_need() -> None:
+    plan = server_transfers(PARTS, [Gradient("d", 30, 2), *GRADIENTS], price_of_servers)
+    # Halves: d and c 1.5 s each, b and a 0.5 s; the last is pushed at 6.5, and then all are pulled, a first.
+    assert moments(plan) == [
+        ("d", 2.0, 3.5),
+        ("c", 3.5, 5.0),
+        ("b", 5.0, 5.5),
+        ("a", 6.0, 6.5),
+        ("a", 6.5, 7.0),
+        ("b", 7.0, 7.5),
+        ("d", 7.5, 9.0),
+        ("c", 9.0, 10.5),
+    ]
+    assert plan.forward_starts() == [7.0, 8.0, 10.5]
+    assert [each.pattern for each in plan.transfers[3:5]] == ["parameter-server-push", "parameter-server-pull"]
+
+
+def test_servers_work_side_by_side() -> None:
+    gradients = [Gradient("c", 30, 2, (0,)), Gradient("b", 10, 1, (1,)), Gradient("a", 10, 0, (0,))]
+    plan = server_transfers(PARTS, gradients, price_of_servers)
+    assert moments(plan)[3:] == [("a", 6.5, 7.0), ("b", 6.5, 7.0), ("c", 7.0, 8.5)]
+    # From 6.5 to 7 both servers send.
+    assert plan.transfer_time == pytest.approx(1.5 + 0.5 + 0.5 + 2.0)
 
 
 def test_bytes_that_the_user_gives_replace_both_bounds() -> None:
@@ -80,11 +102,12 @@ def test_bytes_that_the_user_gives_replace_both_bounds() -> None:
     assert "together up to 20 B, within any time" in str(plan)
 
 
+@pytest.mark.parametrize("whole", HALVES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
-def test_the_two_halves_of_a_ring_are_the_ring(ranks: int) -> None:
-    rounds = [transfers for name in HALVES for transfers in schedule_named(name, ranks).transfers()]
-    both = schedule_of("both", ranks, ranks, rounds)
-    assert both.steps == ALL_REDUCES["ring"](ranks, 1).steps
+def test_the_two_halves_of_a_pattern_are_the_pattern(ranks: int, whole: str) -> None:
+    rounds = [transfers for name in HALVES[whole] for transfers in schedule_named(name, ranks).transfers()]
+    both = schedule_of("both", ranks, schedule_named(whole, ranks).chunks, rounds)
+    assert both.steps == ALL_REDUCES[whole](ranks, 1).steps
     check_all_reduce(both)
 
 

@@ -138,6 +138,13 @@ FIGURES: dict[str, dict[str, Any]] = {
         "metrics.0.samples_per_second": 69.33261731218367,
         "checkpoint": "checkpoints/step-000004",
     },
+    "transfer-comparison": {
+        "servers": 1,
+        "methods.0.plan.transfers.0.pattern": "parameter-server-push",
+        "methods.6.method": "Caramel",
+        "methods.6.plan.transfers.0.gradients": ("layer1.weight",),
+    },
+    "transfer-plan": {"parts.1.backward": 0.003, "transfers.0.size": 4_000_000, "gap_bound": 0.0002000012},
     "trials": {
         "steps": 12,
         "results.0.configuration": {"lr": 0.5, "nesterov": True, "init": None},

@@ -12,13 +12,14 @@ round_trip          there and back between two ranks
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from deeppool.collectives.patterns.halving_doubling import halving_doubling
 from deeppool.collectives.patterns.hierarchical import hierarchical
 from deeppool.collectives.patterns.parameter_server import parameter_server, sharded_parameter_server
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
-from deeppool.collectives.patterns.ring import ALL_GATHER, REDUCE_SCATTER, ring, ring_halves
-from deeppool.collectives.schedule import Schedule
+from deeppool.collectives.patterns.ring import ring
+from deeppool.collectives.schedule import Schedule, schedule_of
 from deeppool.errors import InvalidValueError
 
 ALL_REDUCES: dict[str, Callable[[int, int], Schedule]] = {
@@ -30,11 +31,12 @@ ALL_REDUCES: dict[str, Callable[[int, int], Schedule]] = {
     "sharded-parameter-server": lambda ranks, per_node: sharded_parameter_server(ranks),
 }
 """Name of each all-reduce and its schedule, by the number of ranks and those of a node."""
-HALVES: dict[str, Callable[[int], Schedule]] = {
-    REDUCE_SCATTER: lambda ranks: ring_halves(ranks)[0],
-    ALL_GATHER: lambda ranks: ring_halves(ranks)[1],
+HALVES: dict[str, tuple[str, str]] = {
+    "ring": ("ring-reduce-scatter", "ring-all-gather"),
+    "parameter-server": ("parameter-server-push", "parameter-server-pull"),
+    "sharded-parameter-server": ("sharded-parameter-server-push", "sharded-parameter-server-pull"),
 }
-"""The two parts of an all-reduce between which a rank may do other work."""
+"""All-reduces of two parts, each half of the rounds, between which a rank may do other work; and the parts' names."""
 LIBRARY = "library"
 """Name of the all-reduce of torch.distributed's own backend."""
 
@@ -43,7 +45,7 @@ def schedule_named(pattern: str, ranks: int, per_node: int = 1) -> Schedule | No
     """Returns the schedule of a pattern; None: the library's own all-reduce.
 
     Args:
-        pattern: ``library``, or a name of :data:`ALL_REDUCES` or :data:`HALVES`.
+        pattern: ``library``, a name of :data:`ALL_REDUCES`, or that of a part in :data:`HALVES`.
         ranks: number of ranks.
         per_node: ranks of a node.
 
@@ -52,9 +54,18 @@ def schedule_named(pattern: str, ranks: int, per_node: int = 1) -> Schedule | No
     """
     if pattern == LIBRARY:
         return None
-    if pattern in HALVES:
-        return HALVES[pattern](ranks)
-    if pattern not in ALL_REDUCES:
-        known = ", ".join([LIBRARY, *ALL_REDUCES, *HALVES])
-        raise InvalidValueError(f"no pattern is named '{pattern}' (there are {known})")
-    return ALL_REDUCES[pattern](ranks, per_node)
+    if pattern in ALL_REDUCES:
+        return ALL_REDUCES[pattern](ranks, per_node)
+    for whole, parts in HALVES.items():
+        if pattern in parts:
+            return _half(whole, ranks, parts.index(pattern))
+    known = ", ".join([LIBRARY, *ALL_REDUCES, *(name for parts in HALVES.values() for name in parts)])
+    raise InvalidValueError(f"no pattern is named '{pattern}' (there are {known})")
+
+
+@lru_cache(maxsize=256)
+def _half(pattern: str, ranks: int, part: int) -> Schedule:
+    whole = ALL_REDUCES[pattern](ranks, 1)
+    rounds = whole.transfers()
+    middle = len(rounds) // 2
+    return schedule_of(HALVES[pattern][part], ranks, whole.chunks, rounds[middle:] if part else rounds[:middle])

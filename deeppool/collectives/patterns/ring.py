@@ -9,8 +9,6 @@ from functools import lru_cache
 
 from deeppool.collectives.schedule import Schedule, Transfer, schedule_of
 
-REDUCE_SCATTER, ALL_GATHER = "ring-reduce-scatter", "ring-all-gather"
-"""Names of the two halves of a ring."""
 Ranges = Sequence[tuple[int, int]]
 """First chunk and the one after the last, of each rank's share."""
 
@@ -21,16 +19,6 @@ def ring(ranks: int) -> Schedule:
     members, shares = range(ranks), [(chunk, chunk + 1) for chunk in range(ranks)]
     rounds = [*ring_reduce_scatter(members, shares), *ring_all_gather(members, shares)]
     return schedule_of("ring", ranks, ranks, rounds)
-
-
-@lru_cache(maxsize=256)
-def ring_halves(ranks: int) -> tuple[Schedule, Schedule]:
-    """Returns the two halves of :func:`ring` by themselves: reduce-scatter, and the all-gather that completes it."""
-    members, shares = range(ranks), [(chunk, chunk + 1) for chunk in range(ranks)]
-    return (
-        schedule_of(REDUCE_SCATTER, ranks, ranks, ring_reduce_scatter(members, shares)),
-        schedule_of(ALL_GATHER, ranks, ranks, ring_all_gather(members, shares)),
-    )
 
 
 def ring_reduce_scatter(members: Sequence[int], shares: Ranges) -> list[list[Transfer]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.buckets import BUCKET_BYTES
-from deeppool.collectives.transfer_methods import dear_transfers, tensor_transfers
+from deeppool.collectives.transfer_methods import dear_transfers, server_transfers
 from deeppool.costs.communication import Network
 from deeppool.costs.schedules import pattern_prices
 from deeppool.records.transfer_plan import PartTimes, TransferPlan
@@ -25,13 +25,13 @@ class DeAR:
 
 @dataclass(frozen=True, slots=True)
 class ParameterServer:
-    """Each gradient by itself to one rank, or a share of it to each, and the sums back up to the next forward."""
+    """Each gradient by itself to one rank, or a share of it to each; the sums return beside the next forward."""
 
     sharded: bool = False
     """Whether every rank adds a share; False: rank 0 adds all."""
     measured_updates: int = 1
 
     def plan(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> TransferPlan:
-        """Plans a transfer of each gradient, in the order of readiness."""
+        """Plans two transfers of each gradient."""
         pattern = "sharded-parameter-server" if self.sharded else "parameter-server"
-        return tensor_transfers(parts, gradients, pattern_prices(network, pattern))
+        return server_transfers(parts, gradients, pattern_prices(network, pattern))

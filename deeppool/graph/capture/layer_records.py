@@ -58,6 +58,7 @@ def describe_layers(
                 input_bytes=tuple(sum(sample_bytes(n) for n, i in sources.items() if i == p) for p in predecessors),
                 parameter_bytes=sum(parameters.values()),
                 parameters=tuple(parameters),
+                parameter_sizes=tuple(parameters.values()),
                 signature=_signature(program, group, owner),
                 activation_bytes=saved[index],
                 autocast_activation_bytes=saved_by_autocast[index],

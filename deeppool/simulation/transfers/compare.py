@@ -1,0 +1,131 @@
+"""Simulates data-parallel iterations that differ in how gradients are sent."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.collectives.batching import Gradient
+from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.patterns import LIBRARY
+from deeppool.collectives.plan_transfers import PriceAllReduce, plan_transfers
+from deeppool.collectives.transfer_methods import ddp_transfers, dear_transfers, fused_transfers, server_transfers
+from deeppool.costs.schedules import all_reduce_times
+from deeppool.errors import InvalidValueError
+from deeppool.planning.request import check_batch
+from deeppool.profiling.table import Profile
+from deeppool.records.transfer_plan import PartTimes, TransferPlan
+from deeppool.simulation.transfers.comparison import (
+    CARAMEL,
+    DDP,
+    DEAR,
+    HOROVOD,
+    SERVERS,
+    SHARDED,
+    TUNED_DDP,
+    MethodTransfers,
+    TransferComparison,
+)
+from deeppool.simulation.transfers.parts import parts_of
+
+BUCKETS = tuple(2.0**exponent for exponent in range(16, 29))
+"""Bytes of a bucket that are tried for the best one, beside DDP's default and a single bucket: 64 KiB to 256 MiB."""
+
+
+def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, servers: int = 1) -> TransferComparison:
+    """Simulates one data-parallel iteration by every method of sending gradients.
+
+    =================  ===============================================================================================
+    parameter server   each gradient by itself to one of ``servers`` ranks, in turn; parameters back in order of need
+    sharded servers    each gradient in equal shares to all ranks, and back
+    Horovod            in cycles of 5 ms what is ready, fused up to 64 MiB, by a ring; the next forward waits for all
+    DDP                buckets of 25 MiB by the library's all-reduce; the next forward waits for all
+    DDP, best bucket   the same with the best of 15 bucket sizes for this model and network
+    DeAR, best bucket  buckets by two halves of a ring, the second beside the next forward; the best of 15 sizes
+    Caramel            :class:`deeppool.TransferScheduler`: batches, patterns and order from the model and the network
+    =================  ===============================================================================================
+
+    All methods compute the same parts one after the other, and send one transfer at a time per rank. Computing and
+    transfers do not slow each other, and adding gradients costs nothing. On a cluster that was measured with schedules
+    these price the patterns; else a schedule's price follows from the links, and the library's all-reduce is a ring.
+
+    Args:
+        profile: layer times.
+        cluster: the GPUs, of which all train, and their links.
+        global_batch: samples per iteration, over all GPUs.
+        servers: ranks that each hold some of the parameters in ``parameter server``, whole ones in turn.
+
+    Raises:
+        InvalidValueError: a cluster of one GPU, a model without parameters, or servers beyond the number of GPUs.
+        PlanError: more GPUs than samples.
+        MissingProfileError: the profile has no time for the per-GPU batch.
+    """
+    gpus = cluster.gpus
+    if gpus < 2:
+        raise InvalidValueError(f"cluster '{cluster.name}' has 1 GPU, so no gradients are sent (take 2 or more)")
+    if not 1 <= servers <= gpus:
+        raise InvalidValueError(f"servers must be 1 to {gpus}, one of the GPUs each, got {servers}")
+    check_batch(gpus, global_batch)
+    parts, gradients = parts_of(profile, -(-global_batch // gpus), gpus)
+    prices = _Prices(cluster)
+
+    def best_bucket(method: Callable[..., TransferPlan], pattern: str) -> TransferPlan:
+        total = float(sum(each.size for each in gradients))
+        plans = [
+            method(parts, gradients, prices.of(pattern), bucket)
+            for bucket in (BUCKET_BYTES, *(size for size in BUCKETS if size < total), total)
+        ]
+        return min(plans, key=lambda plan: plan.iteration_time)
+
+    plans = {
+        SERVERS: _placed(parts, gradients, prices.of("parameter-server"), servers),
+        SHARDED: server_transfers(parts, gradients, prices.of("sharded-parameter-server")),
+        HOROVOD: fused_transfers(parts, gradients, prices.of("ring")),
+        DDP: ddp_transfers(parts, gradients, prices.of(LIBRARY)),
+        TUNED_DDP: best_bucket(ddp_transfers, LIBRARY),
+        DEAR: best_bucket(dear_transfers, "ring"),
+        CARAMEL: plan_transfers(parts, gradients, prices.fastest),
+    }
+    return TransferComparison(
+        model=profile.graph.model,
+        cluster=cluster,
+        global_batch=global_batch,
+        servers=servers,
+        device_name=profile.device_name,
+        provenance=profile.provenance,
+        methods=tuple(MethodTransfers(method, plan) for method, plan in plans.items()),
+    )
+
+
+def _placed(
+    parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce, servers: int
+) -> TransferPlan:
+    """Plans transfers to servers, each of which holds whole parameters: in turn, in the order of forward."""
+    placed = [
+        replace(each, ranks=((len(gradients) - 1 - position) % servers,)) for position, each in enumerate(gradients)
+    ]
+    ranks = len(gradients[0].ranks)
+    # A server has one transfer at a time, and it takes as long as it does with all ranks.
+    return server_transfers(parts, placed, lambda _, size: price(ranks, size))
+
+
+class _Prices:
+    """Seconds of all-reduces by every pattern, found once for each size."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._times = lru_cache(maxsize=None)(lambda ranks, size: all_reduce_times(cluster, ranks, size))
+
+    def fastest(self, ranks: int, size: int) -> tuple[str, float]:
+        """Returns the fastest pattern and its seconds."""
+        times = self._times(ranks, size)
+        pattern = min(times, key=times.__getitem__)
+        return pattern, times[pattern]
+
+    def of(self, pattern: str) -> PriceAllReduce:
+        """Returns what prices one pattern, whatever is faster; the library's as a ring where it was not measured."""
+
+        def price(ranks: int, size: int) -> tuple[str, float]:
+            times = self._times(ranks, size)
+            return pattern, times.get(pattern, times["ring"])
+
+        return price
