@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 import deeppool as dp
-from deeppool.collectives.partial.load_imbalance import one_random_rank
+from deeppool.collectives.partial.load_imbalance import random_ranks
 
 RANKS, FEATURES, BATCH, POINTS = 8, 8_192, 2_048, 32_768
 STEP = 0.0305
@@ -44,7 +44,7 @@ def run_rank(rank: int, file: str, mode: str, delay: float, steps: int, rate: fl
     batches = [batch_of(step, rank, weights) for step in range(POINTS // BATCH)]
     model = torch.nn.Linear(FEATURES, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    delays = one_random_rank(RANKS, delay)
+    delays = random_ranks(RANKS, delay)
     with dp.EagerSGD(mode=mode).wrap(model, optimizer) as eager:
         dist.barrier()
         began = time.perf_counter()

@@ -5,6 +5,7 @@
               half of the ranks arrive before it
     quorum    the arrival number ``quorum`` fires
     full      the last arrival fires: a synchronous all-reduce
+    straggler-aware  the same, but the ranks that have arrived sum their gradients while they wait for the last one
 
 A grace window delays the first three, but not beyond the arrival of the last rank. Solo and majority are from Li et
 al., "Taming Unbalanced Training Workloads in Deep Learning with Partial Collective Operations", PPoPP 2020, section 4.
@@ -19,8 +20,10 @@ from deeppool.errors import InvalidValueError
 
 _64_BITS = 2**64 - 1
 
-Mode = Literal["solo", "majority", "quorum", "full"]
-MODES: tuple[Mode, ...] = ("solo", "majority", "quorum", "full")
+Mode = Literal["solo", "majority", "quorum", "full", "straggler-aware"]
+MODES: tuple[Mode, ...] = ("solo", "majority", "quorum", "full", "straggler-aware")
+EXACT: tuple[Mode, ...] = ("full", "straggler-aware")
+"""Modes whose rounds hold a gradient of every rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class FiringRule:
             number: of the round, from 0.
             missed: for each rank, the rounds since one last had a gradient of it.
         """
-        if self.mode == "full" or (self.synchronous_every and (number + 1) % self.synchronous_every == 0):
+        if self.mode in EXACT or (self.synchronous_every and (number + 1) % self.synchronous_every == 0):
             return True
         return self.staleness_limit is not None and max(missed, default=0) >= self.staleness_limit
 

@@ -1,6 +1,6 @@
 """Load imbalance: how much longer each rank computes in each step, for runs and for simulations.
 
-    delays = one_random_rank(ranks=8, delay=0.2, seed=0)
+    delays = random_ranks(ranks=8, delay=0.2, seed=0)
     time.sleep(delays(rank, step))
 
 The three distributions are the batch times that Li et al. (PPoPP 2020, section 2) report: range, mean and standard
@@ -55,10 +55,12 @@ def rotating(ranks: int, shortest: float, longest: float) -> Delays:
     return lambda rank, step: shortest + (longest - shortest) * ((rank + step) % ranks) / max(ranks - 1, 1)
 
 
-def one_random_rank(ranks: int, delay: float, seed: int = 0) -> Delays:
-    """Delays one rank, drawn anew for each step."""
+def random_ranks(ranks: int, delay: float, count: int = 1, seed: int = 0) -> Delays:
+    """Delays some ranks by the same time, drawn anew for each step."""
     _check(ranks, delay, delay)
-    return lambda rank, step: delay * (rank == int(_generator(seed, step).integers(ranks)))
+    if not 0 <= count <= ranks:
+        raise InvalidValueError(f"0 to {ranks} ranks are late, got {count}")
+    return lambda rank, step: delay * (rank in _generator(seed, step).permutation(ranks)[:count])
 
 
 def drawn(name: str, seed: int = 0, scale: float = 1.0) -> Delays:

@@ -57,7 +57,7 @@ class PartialMessage:
     number: int
     """Of the round."""
     dimension: int = 0
-    """Of an activation."""
+    """Of an activation; of data that is a chunk, its position."""
     contribution: Contribution | None = None
     """Of data."""
 
@@ -134,6 +134,10 @@ class Participant:
     def accepted(self) -> bool:
         """Whether the results that the training has received hold all gradients of this rank."""
         return self.pending is None and int(self._taken[self.rank]) <= self.applied and not self._own_count
+
+    def elements_of(self, chunk: int) -> int:
+        """Returns the elements of the data of a message."""
+        return len(self._empty)
 
     def fires_at(self) -> float:
         """Returns when the open round fires by this rank's clock if no message arrives; infinity: it does not."""

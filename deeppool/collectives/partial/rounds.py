@@ -8,6 +8,9 @@ and does not wait: its gradient stays in the send buffer, and whatever it adds l
 for the open round. Whoever sees that this fires performs it: takes all send buffers at once, sums them, publishes. The
 late ranks' threads are not needed, nor is a thread beside them.
 
+With mode ``straggler-aware`` a round fires twice: when all but one rank have arrived, their gradients are summed while
+they wait, so that the last one only adds its own.
+
 Ranks that finish add no more. From the first one on, rounds wait for all that have not finished, and the last one to
 finish delivers what is left, so that no gradient is lost.
 """
@@ -19,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.partial.firing import FiringRule
+from deeppool.collectives.partial.firing import EXACT, FiringRule
 from deeppool.collectives.partial.state import RoundState, Shape
 from deeppool.errors import InvalidValueError
 
@@ -54,15 +57,18 @@ class Firing:
     counts: tuple[int, ...]
     buffers: tuple[NDArray[Any], ...]
     result: NDArray[Any]
+    adds: bool
+    """Whether the result holds the sum of those who waited for the last rank."""
+    completes: bool
+    """Whether no rank is missing."""
 
     def sum(self) -> None:
         """Sums the send buffers that hold gradients, in the order of ranks."""
-        total = self.result
-        if not self.buffers:
-            total[...] = 0
-            return
-        total[...] = self.buffers[0]
-        for buffer in self.buffers[1:]:
+        total, buffers = self.result, self.buffers
+        if not self.adds:
+            total[...] = buffers[0] if buffers else 0
+            buffers = buffers[1:]
+        for buffer in buffers:
             total += buffer
 
 
@@ -70,7 +76,7 @@ def shape_of(rule: FiringRule, delivery: Delivery, elements: int, dtype: str) ->
     """Returns the shape of a partial all-reduce's state."""
     if delivery not in ("latest", "log"):
         raise InvalidValueError(f"delivery is 'latest' or 'log', got {delivery!r}")
-    if delivery == "log" and rule.mode != "full" and rule.staleness_limit is None:
+    if delivery == "log" and rule.mode not in EXACT and rule.staleness_limit is None:
         raise InvalidValueError("delivery 'log' keeps results for late ranks and needs a staleness_limit, got None")
     # A rank's gradient goes into the next round, and then as many rounds as the limit may go without it.
     slots = LATEST_SLOTS if delivery == "latest" else (rule.staleness_limit or 1) + 2
@@ -130,9 +136,10 @@ class Rounds:
             return math.inf
         if self._all_finished:
             return -math.inf if state.pending.any() else math.inf
-        number = self.completed
+        number, arrivals = self.completed, self._arrivals()
+        if self._waits_for_one(arrivals):
+            return -math.inf
         members = np.flatnonzero(state.finished == 0)
-        arrivals = {int(rank): float(state.arrived[rank]) for rank in members if state.joined[rank] == number + 1}
         missed = number - state.taken[members]
         synchronous = len(members) < self.rule.ranks or self.rule.is_synchronous(number, missed.tolist())
         return self.rule.fires_at(number, arrivals, synchronous=synchronous, members=len(members))
@@ -143,9 +150,10 @@ class Rounds:
             return None
         state, slot = self.state, self._free_slot()
         assert slot is not None, "a round fires only into a free slot"
+        adds, completes = bool(state.early[0]), not self._waits_for_one(self._arrivals())
         state.performer[0] = rank + 1
         ready = (state.pending > 0) & (state.writing == 0)
-        counts = np.where(ready, state.pending, 0)
+        counts = np.where(ready, state.pending, 0) + (state.counts[slot] if adds else 0)
         buffers = tuple(state.sends[other, state.active[other]] for other in np.flatnonzero(ready))
         state.active[ready] ^= 1
         # Before ``pending``: a rank reads both without the lock.
@@ -153,12 +161,16 @@ class Rounds:
         state.pending[ready] = 0
         # Whoever still copies the slot's old result sees that it has gone.
         state.numbers[slot] = 0
-        return Firing(self.completed, slot, tuple(counts.tolist()), buffers, state.results[slot])
+        return Firing(self.completed, slot, tuple(counts.tolist()), buffers, state.results[slot], adds, completes)
 
     def complete(self, firing: Firing) -> None:
-        """Publishes the sum of a round, and opens the next."""
+        """Publishes the sum of a round, and opens the next; keeps the sum of those who wait for the last rank."""
         state = self.state
         state.counts[firing.slot] = firing.counts
+        state.early[0] = 0 if firing.completes else firing.slot + 1
+        if not firing.completes:
+            state.performer[0] = 0
+            return
         state.numbers[firing.slot] = firing.number + 1
         state.completed[0] += 1
         state.performer[0] = 0
@@ -188,9 +200,22 @@ class Rounds:
         """Records the last round whose result a rank has received; needs no lock."""
         self.state.applied[rank] = number + 1
 
+    def _arrivals(self) -> dict[int, float]:
+        """Returns when each rank arrived that waits for the open round."""
+        state, number = self.state, self.completed
+        waiting = np.flatnonzero((state.finished == 0) & (state.joined == number + 1))
+        return {int(rank): float(state.arrived[rank]) for rank in waiting}
+
+    def _waits_for_one(self, arrivals: dict[int, float]) -> bool:
+        """Returns whether those who have arrived have time to sum their gradients, and have not done so."""
+        aware = self.rule.mode == "straggler-aware" and not self.state.finished.any() and not self.state.early[0]
+        return aware and 1 <= len(arrivals) == self.rule.ranks - 1
+
     def _free_slot(self) -> int | None:
         """Returns the first slot that no rank has to read, so that memory is used as the ranks' lag needs it."""
         state = self.state
+        if state.early[0]:
+            return int(state.early[0]) - 1
         if self.delivery == "latest":
             return int(np.argmin(state.numbers))
         free = np.flatnonzero(state.numbers <= state.applied.min())

@@ -48,6 +48,8 @@ class RoundState:
         """Completed rounds; also the number of the round that is open."""
         self.performer: NDArray[np.int64] = found["performer"]
         """1 + the rank that performs the open round; 0: no rank does."""
+        self.early: NDArray[np.int64] = found["early"]
+        """1 + the slot with the sum of those who wait for the last rank; 0: none."""
         self.failed: NDArray[np.int64] = found["failed"]
         """1 + the first rank that gave up; 0: none."""
         self.process: NDArray[np.int64] = found["process"]
@@ -92,7 +94,7 @@ def _layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], str, int]]:
     offset = 0
     for name, dims, dtype in (
         ("event", (1,), "int32"),
-        *((name, (1,), "int64") for name in ("completed", "performer", "failed")),
+        *((name, (1,), "int64") for name in ("completed", "performer", "early", "failed")),
         *((name, (ranks,), "float64") for name in ("started", "arrived")),
         *(
             (name, (ranks,), "int64")

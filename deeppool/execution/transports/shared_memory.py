@@ -140,7 +140,7 @@ class SharedMemoryRounds:
             firing.sum()
             with self._lock:
                 self._rounds.complete(firing)
-                performed = True
+                performed = performed or firing.completes
         # An arrival that fires no round changes nothing for others: whoever starts a grace window awaits its end.
         if wakes:
             self._changed.wake()

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.collectives.partial.firing import FiringRule
-from deeppool.collectives.partial.participant import Contribution, PartialMessage, Participant
+from deeppool.collectives.partial.participant import Contribution, PartialMessage
 from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.collectives.partial.straggler_aware import participant_of
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.received import TIMEOUT, Received
 
@@ -62,7 +63,7 @@ class TcpRounds:
         """
         self.rank, self.rule, self.timeout = rank, rule, timeout
         self._elements, self._dtype = elements, np.dtype(dtype)
-        self._participant = Participant(rank, rule, delivery, elements, dtype)
+        self._participant = participant_of(rank, rule, delivery, elements, dtype)
         self._peers = peers
         self._queues: dict[int, deque[memoryview]] = {other: deque() for other in peers}
         self._read = {other: bytearray() for other in peers}
@@ -236,7 +237,7 @@ class TcpRounds:
             return None
         ranks, start = self.rule.ranks, _HEADER.size
         middle = start + (16 * ranks if _KINDS[kind] == "data" else 0)
-        end = middle + (self._elements * self._dtype.itemsize if has_total else 0)
+        end = middle + (self._participant.elements_of(dimension) * self._dtype.itemsize if has_total else 0)
         if len(buffer) < end:
             return None
         contribution = None
@@ -292,5 +293,5 @@ def _encoded(message: PartialMessage) -> Iterator[memoryview]:
     yield memoryview(_HEADER.pack(_KINDS.index(message.kind), total is not None, message.number, message.dimension))
     if held is not None:
         yield memoryview(np.concatenate([held.counts, held.finished]).tobytes())
-        if total is not None:
+        if total is not None and len(total):
             yield total.data.cast("B")

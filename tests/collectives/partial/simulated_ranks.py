@@ -104,7 +104,8 @@ class Simulation:
         while (firing := self.rounds.fire(rank, self.clock.now)) is not None:
             yield self.draw.expovariate(1e3)
             firing.sum()
-            self.completed.append(RoundResult(firing.number, firing.counts, firing.result.copy()))
+            if firing.completes:
+                self.completed.append(RoundResult(firing.number, firing.counts, firing.result.copy()))
             self.rounds.complete(firing)
 
     def _receive(self, rank: int) -> Coroutine:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deeppool.collectives.partial.load_imbalance import REPORTED, drawn, fixed, one_random_rank, rotating
+from deeppool.collectives.partial.load_imbalance import REPORTED, drawn, fixed, random_ranks, rotating
 from deeppool.errors import InvalidValueError
 
 
@@ -15,12 +15,14 @@ def test_a_rotating_delay_gives_each_rank_every_delay_in_turn() -> None:
         assert sorted(delays(rank, step) for step in range(8)) == pytest.approx(np.linspace(0.05, 0.4, 8))
 
 
-def test_one_rank_is_late_in_each_step_and_all_are_equally_often() -> None:
-    delays = one_random_rank(4, 0.2, seed=3)
+@pytest.mark.parametrize("count", [1, 3])
+def test_as_many_ranks_are_late_in_each_step_and_all_are_equally_often(count: int) -> None:
+    delays = random_ranks(4, 0.2, count, seed=3)
     late = np.array([[delays(rank, step) for rank in range(4)] for step in range(2000)])
-    assert np.array_equal(np.sort(late, axis=1), np.tile([0, 0, 0, 0.2], (2000, 1)))
-    # Five standard deviations of a binomial with mean 500.
-    assert abs((late > 0).sum(axis=0) - 500).max() < 5 * np.sqrt(500 * 0.75)
+    assert np.array_equal((late == 0.2).sum(axis=1), np.full(2000, count))
+    assert np.array_equal((late == 0).sum(axis=1), np.full(2000, 4 - count))
+    # Five standard deviations of a binomial whose mean is 2000 * count / 4.
+    assert abs((late > 0).sum(axis=0) - 500 * count).max() < 5 * np.sqrt(500 * count * (1 - count / 4))
 
 
 @pytest.mark.parametrize("name", REPORTED)
@@ -40,3 +42,5 @@ def test_fixed_delays_are_as_given_and_nonsense_is_refused() -> None:
         drawn("imagenet")
     with pytest.raises(InvalidValueError, match=r"got 3 ranks and 0.2 to 0.1 s"):
         rotating(3, 0.2, 0.1)
+    with pytest.raises(InvalidValueError, match="0 to 3 ranks are late, got 4"):
+        random_ranks(3, 0.2, 4)

@@ -12,6 +12,7 @@ from deeppool.collectives.partial.activation import Activation
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.participant import Participant
 from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.collectives.partial.straggler_aware import participant_of
 
 RANKS = [*range(2, 10), 16, 32]
 
@@ -22,7 +23,7 @@ class Network:
     def __init__(self, rule: FiringRule, delivery: Delivery, steps: int, seed: int, spread: float = 10.0) -> None:
         self.rule, self.steps, self.draw = rule, steps, random.Random(seed)
         self.spread, self.now, self.order = spread, 0.0, itertools.count()
-        self.ranks = [Participant(rank, rule, delivery, rule.ranks * steps, "int64") for rank in range(rule.ranks)]
+        self.ranks = [participant_of(rank, rule, delivery, rule.ranks * steps, "int64") for rank in range(rule.ranks)]
         self.received: list[list[RoundResult]] = [[] for _ in self.ranks]
         self.events: list = []
         self.last: dict[tuple[int, int], float] = defaultdict(float)
@@ -77,7 +78,7 @@ class Network:
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full"])
+@pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full", "straggler-aware"])
 def test_no_gradient_is_lost_or_counted_twice_however_messages_are_delayed(mode: Mode, ranks: int) -> None:
     steps = 12 if ranks < 16 else 4
     for seed in range(2):
@@ -98,7 +99,7 @@ def check_quorum(network: Network, results: list[RoundResult]) -> None:
     rule = network.rule
     absent = np.zeros(rule.ranks, int)
     for result in results:
-        least = {"solo": 1, "majority": 1, "quorum": rule.quorum, "full": rule.ranks}[rule.mode]
+        least = {"solo": 1, "majority": 1, "quorum": rule.quorum}.get(rule.mode, rule.ranks)
         assert result.active >= least
         if rule.mode == "majority":
             assert result.counts[rule.initiator(result.number)]
@@ -113,7 +114,7 @@ def test_many_rounds_of_delayed_messages_lose_nothing(ranks: int) -> None:
     rounds = seed = 0
     while rounds < 5_000:
         seed += 1
-        mode: Mode = ("solo", "majority", "quorum")[seed % 3]
+        mode: Mode = ("solo", "majority", "quorum", "straggler-aware")[seed % 4]
         quorum = 1 + seed % ranks if mode == "quorum" else None
         rule = FiringRule(ranks, mode, quorum, (seed % 2) * 0.3, seed, 1 + seed % 32)
         network = Network(rule, "log", 60, seed, 30.0)
@@ -159,3 +160,31 @@ def test_messages_of_the_next_round_wait_for_this_one() -> None:
     for message in messages[0]:
         late.receive(0, message, 0.0)
     assert [(result.number, result.total.tolist()) for result in late.unread] == [(0, [1]), (1, [2])]
+
+
+def test_after_the_straggler_arrives_each_chunk_travels_once_to_each_rank() -> None:
+    ranks, elements = 5, 8
+    rule = FiringRule(ranks, "straggler-aware")
+    participants = [participant_of(rank, rule, "log", elements, "int64") for rank in range(ranks)]
+    sent: list[tuple[int, int]] = []
+
+    def deliver() -> None:
+        while any(each.outbox for each in participants):
+            for rank, each in enumerate(participants):
+                for destination, message in [each.outbox.pop(0) for _ in range(len(each.outbox))]:
+                    if message.kind == "data":
+                        sent.append((rank, len(message.contribution.total)))
+                    participants[destination].receive(rank, message, 0.0)
+
+    for rank in (0, 1, 3, 4):
+        participants[rank].submit(np.full(elements, 10**rank), 0.0)
+    deliver()
+    # The others have exchanged all their chunks: each sent one to each of three.
+    assert sent == [(rank, 2) for rank in (0, 1, 3, 4) for _ in range(3)]
+    sent.clear()
+    participants[2].submit(np.full(elements, 100), 0.0)
+    deliver()
+    assert sorted(sent) == [(rank, 2) for rank in range(ranks) for _ in range(4)]
+    for each in participants:
+        [result] = each.results()
+        assert (result.counts, result.total.tolist()) == ((1,) * ranks, [11111] * elements)

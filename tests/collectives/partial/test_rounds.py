@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule, Mode
-from deeppool.collectives.partial.rounds import RoundResult
+from deeppool.collectives.partial.rounds import RoundResult, Rounds, shape_of
+from deeppool.collectives.partial.state import RoundState
 from deeppool.errors import InvalidValueError
 from tests.collectives.partial.simulated_ranks import Simulation
 
@@ -43,7 +44,7 @@ def check(simulation: Simulation) -> None:
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full"])
+@pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full", "straggler-aware"])
 def test_no_gradient_is_lost_or_counted_twice_whatever_the_skew(mode: Mode, ranks: int) -> None:
     for seed in range(3 if ranks < 16 else 1):
         rule = FiringRule(
@@ -68,10 +69,10 @@ def test_three_hundred_thousand_rounds_lose_nothing(ranks: int) -> None:
     rounds = seed = 0
     while rounds < 30_000:
         seed += 1
-        mode: Mode = ("solo", "majority", "quorum")[seed % 3]
+        mode: Mode = ("solo", "majority", "quorum", "straggler-aware")[seed % 4]
         quorum = 1 + seed % ranks if mode == "quorum" else None
         rule = FiringRule(ranks, mode, quorum, grace=(seed % 2) * 0.3, seed=seed, staleness_limit=1 + seed % 32)
-        simulation = Simulation(rule, "log" if seed % 4 else "latest", 200, skewed(seed, 30.0), seed)
+        simulation = Simulation(rule, "log" if seed % 5 else "latest", 200, skewed(seed, 30.0), seed)
         check(simulation)
         rounds += len(simulation.completed)
 
@@ -147,3 +148,33 @@ def test_majority_waits_for_a_uniformly_drawn_rank() -> None:
 def test_an_impossible_rule_is_refused(arguments: dict, phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         FiringRule(**arguments)
+
+
+def test_those_who_wait_for_the_last_rank_are_summed_before_it_arrives() -> None:
+    rule = FiringRule(4, "straggler-aware")
+    shape = shape_of(rule, "latest", 2, "int64")
+    state = RoundState(shape, bytearray(RoundState.size(shape)))
+    rounds = Rounds(rule, "latest", state)
+
+    def arrive(rank: int) -> None:
+        rounds.begin_write(rank)[0][...] = 10**rank
+        rounds.arrive(rank, float(rank))
+
+    for rank in (3, 0):
+        arrive(rank)
+        assert rounds.fire(rank, 9.0) is None
+    arrive(1)
+    early = rounds.fire(1, 9.0)
+    assert (early.counts, len(early.buffers), early.completes) == ((1, 1, 0, 1), 3, False)
+    early.sum()
+    # The last one arrives while they are being summed, and does not wait for the sum itself.
+    arrive(2)
+    assert rounds.fire(2, 9.0) is None
+    rounds.complete(early)
+    last = rounds.fire(1, 9.0)
+    assert (last.counts, len(last.buffers), last.completes) == ((1, 1, 1, 1), 1, True)
+    last.sum()
+    rounds.complete(last)
+    assert rounds.completed == 1
+    assert rounds.read(rounds.unread(0)[0]).total.tolist() == [1111, 1111]
+    assert rounds.fires_at() == float("inf")

@@ -47,7 +47,7 @@ def run_threads(
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7, 16])
-@pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full"])
+@pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full", "straggler-aware"])
 def test_threads_deliver_every_gradient_once_to_every_rank(tmp_path: Path, mode, ranks: int) -> None:
     rule = FiringRule(ranks, mode, 2 if mode == "quorum" else None, grace=0.001 * (mode == "quorum"), seed=ranks)
     received = run_threads(tmp_path / "state", rule, 10)

@@ -1,0 +1,151 @@
+"""Simulates how fast a training goes on with partial all-reduces: the firing rule of a run, on a virtual clock.
+
+    times = REPORTED["ucf101-lstm"]
+    found = simulate_eager_training(FiringRule(8, "majority"), times.draw, updates=1000)
+    print(found)
+
+Any load imbalance of :mod:`deeppool.collectives.partial.load_imbalance` gives the compute times, as in a run. A late
+rank skips the batches of the rounds that went on without it, as ``dp.EagerSGD`` does, or computes every batch, as the
+paper's ranks do. The simulation says nothing about the loss.
+"""
+
+import heapq
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from deeppool.collectives.partial.firing import FiringRule
+from deeppool.collectives.partial.load_imbalance import Delays
+from deeppool.collectives.partial.rounds import Firing, Rounds, shape_of
+from deeppool.collectives.partial.state import RoundState
+from deeppool.errors import InvalidValueError
+from deeppool.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EagerSimulation:
+    """Simulated updates."""
+
+    rule: FiringRule
+    seconds: float
+    """Until the last update."""
+    counts: tuple[tuple[int, ...], ...] = field(repr=False)
+    """Gradients of each rank in each round."""
+
+    @property
+    def update_time(self) -> float:
+        """Mean seconds of an update."""
+        return self.seconds / len(self.counts)
+
+    @property
+    def active(self) -> float:
+        """Mean number of ranks that contribute to an update."""
+        return float(np.mean([np.count_nonzero(counts) for counts in self.counts]))
+
+    @property
+    def gradients(self) -> int:
+        """Gradients in all updates; synchronous training has one of each rank in each."""
+        return sum(map(sum, self.counts))
+
+    def __str__(self) -> str:
+        share = self.gradients / (len(self.counts) * self.rule.ranks)
+        return (
+            f"{self.rule.mode}, {self.rule.ranks} ranks: {format_seconds(self.update_time)} an update, "
+            f"{self.active:.1f} ranks in each, {100 * share:.0f} % of synchronous training's gradients (simulated)"
+        )
+
+
+def simulate_eager_training(
+    rule: FiringRule, compute: Delays, updates: int, *, all_reduce: float = 0.0, skips: bool = True
+) -> EagerSimulation:
+    """Simulates some updates of a data-parallel training.
+
+    Args:
+        rule: when rounds fire.
+        compute: seconds of a rank's gradient in an update, by rank and update.
+        updates: rounds to simulate.
+        all_reduce: seconds from the instant at which a round fires to its result on all ranks.
+        skips: whether a late rank skips the batches of the rounds that went on without it.
+
+    Raises:
+        InvalidValueError: no update, or a negative all-reduce.
+    """
+    if updates < 1 or not 0 <= all_reduce < math.inf:
+        raise InvalidValueError(
+            f"at least 1 update is simulated, with all-reduces of 0 s or more, got {updates} and {all_reduce:g} s"
+        )
+    return _Simulator(rule, compute, updates, all_reduce, skips).run()
+
+
+class _Simulator:
+    def __init__(self, rule: FiringRule, compute: Delays, updates: int, all_reduce: float, skips: bool) -> None:
+        shape = shape_of(rule, "latest", 1, "int64")
+        self._state = RoundState(shape, bytearray(RoundState.size(shape)))
+        self._rule, self._rounds = rule, Rounds(rule, "latest", self._state)
+        self._compute, self._updates, self._all_reduce, self._skips = compute, updates, all_reduce, skips
+        self._step = [-1] * rule.ranks
+        """Of each rank: the round that its present batch is for."""
+        self._events: list[tuple[float, int]] = []
+        """Times of arrivals, by rank; below 0: a look at the open round."""
+        self._firing: tuple[float, Firing] | None = None
+        """When the round that is being performed is complete."""
+        self._waiting: set[int] = set()
+        self._counts: list[tuple[int, ...]] = []
+
+    def run(self) -> EagerSimulation:
+        for rank in range(self._rule.ranks):
+            self._start(rank, 0.0)
+        now = 0.0
+        while len(self._counts) < self._updates:
+            now, rank = heapq.heappop(self._events)
+            if rank >= 0:
+                self._arrive(rank, now)
+            if self._firing is not None and self._firing[0] <= now:
+                self._complete(self._firing[1], now)
+            self._fire(now)
+        return EagerSimulation(self._rule, now, tuple(self._counts))
+
+    def _start(self, rank: int, now: float) -> None:
+        """Lets a rank compute its next gradient."""
+        self._step[rank] = int(self._state.applied[rank]) if self._skips else self._step[rank] + 1
+        heapq.heappush(self._events, (now + self._compute(rank, self._step[rank]), rank))
+
+    def _arrive(self, rank: int, now: float) -> None:
+        self._rounds.begin_write(rank)
+        if self._step[rank] < self._state.applied[rank]:
+            # It has received the round that this batch is for, and does not wait for the open one.
+            self._rounds.end_write(rank, 1)
+            self._start(rank, now)
+            return
+        self._rounds.arrive(rank, now)
+        self._waiting.add(rank)
+        self._receive(now)
+
+    def _receive(self, now: float) -> None:
+        """Lets all ranks go on that wait and have not received the newest round."""
+        for rank in sorted(self._waiting):
+            if self._state.applied[rank] < self._rounds.completed:
+                self._rounds.received(rank, self._rounds.completed - 1)
+                self._waiting.remove(rank)
+                self._start(rank, now)
+
+    def _fire(self, now: float) -> None:
+        while self._firing is None:
+            firing = self._rounds.fire(0, now)
+            if firing is None:
+                if now < (at := self._rounds.fires_at()) < math.inf:
+                    heapq.heappush(self._events, (at, -1))
+                return
+            if firing.completes and self._all_reduce:
+                self._firing = (now + self._all_reduce, firing)
+                heapq.heappush(self._events, (self._firing[0], -1))
+            else:
+                self._complete(firing, now)
+
+    def _complete(self, firing: Firing, now: float) -> None:
+        self._firing = None
+        self._rounds.complete(firing)
+        if firing.completes:
+            self._counts.append(firing.counts)
+            self._receive(now)
