@@ -2,6 +2,7 @@
 
 from . import figures as figures
 from . import widgets as widgets
+from .advice.advise import advise as advise
 from .base.run_registry import running as running
 from .base.sharing import Sharing as Sharing
 from .cluster.cluster import Cluster as Cluster

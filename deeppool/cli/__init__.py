@@ -3,7 +3,7 @@
 With ``--json``, a command prints exactly one JSON object to standard output; progress and messages go to
 standard error. Exit codes: 0 for success, 1 for an error or interrupt, reported in one line, 2 for bad usage.
 
-A module per command, or per group of commands: check, cluster, diff, estimate, explain, import_trace (cluster
+A module per command, or per group of commands: advise, check, cluster, diff, estimate, explain, import_trace (cluster
 import), interference, network, nightly, notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile),
 replan, running, run, scaling, show, simulate, simulate_cluster (cluster simulate), train; and what they share:
 
@@ -23,6 +23,7 @@ from typing import Annotated
 
 import typer
 
+from deeppool.cli.advise import advise
 from deeppool.cli.check import check
 from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
@@ -64,6 +65,7 @@ app = typer.Typer(
     "`deeppool run plan.json --background resnet18 --seconds 30`",
 )
 GROUPS = {
+    "Advice": (advise,),
     "Facts": (env, profile, estimate, network, interference),
     "Plans": (plan, explain, check, frontier, scaling, simulate),
     "Runs": (run, train, running, replan),

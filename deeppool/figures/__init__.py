@@ -34,6 +34,7 @@ record_page     records as an HTML page
 Every figure is a file of its name.
 """
 
+from deeppool.figures.advice import advice
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
@@ -56,6 +57,7 @@ from deeppool.figures.training import training
 from deeppool.figures.transfers import transfers
 
 __all__ = [
+    "advice",
     "batch_curves",
     "chrome_trace",
     "cluster",

@@ -6,9 +6,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from deeppool.advice.record import Advice
 from deeppool.base.timeline import Timeline
 from deeppool.collectives.schedule import Schedule
 from deeppool.errors import InvalidValueError
+from deeppool.figures.advice import advice
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.collocation import collocation
 from deeppool.figures.crossover import crossover
@@ -55,6 +57,7 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
 
 
 _FIGURES: dict[type | UnionType, Callable[..., go.Figure]] = {
+    Advice: advice,
     RunRecord: collocation,
     Plan | Simulation | Timeline: timeline,
     TrainingRecord: training,

@@ -12,6 +12,7 @@ from deeppool.errors import DocumentError
 from deeppool.records.run_record import RunRecord
 
 KINDS = {
+    "advice": ("deeppool.advice.record", "Advice"),
     "cluster": ("deeppool.cluster.cluster", "Cluster"),
     "cluster-comparison": ("deeppool.simulation.cluster.comparison", "ClusterComparison"),
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),

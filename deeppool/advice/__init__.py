@@ -1,0 +1,7 @@
+"""``dp.advise``: which technique is worth it for a model on a cluster.
+
+advise      profile, baseline, plans, and what each technique gains
+layer_times  profile, estimate or measurement that the advice starts from
+techniques  one finding per technique, from the same prices as a plan
+record      the advice: verdict, evidence and next step of each technique
+"""

@@ -1,0 +1,74 @@
+"""``dp.advise``: advice on a model and a cluster."""
+
+from pathlib import Path
+
+import torch
+
+from deeppool.advice.layer_times import layer_times
+from deeppool.advice.record import Advice
+from deeppool.advice.techniques import burst_parallelism, collocation, crossing_jobs, partial_collectives
+from deeppool.cluster.cluster import Cluster
+from deeppool.device.protocol import Precision
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.shapes import Shapes
+from deeppool.job import Progress
+from deeppool.planning.evaluate.baselines import data_parallel_times
+from deeppool.planning.planner import frontier, plan
+from deeppool.planning.request import cost_table
+from deeppool.profiling.table import Profile
+
+
+def advise(
+    model: Profile | CapturedModel | torch.nn.Module | str,
+    cluster: Cluster | int,
+    global_batch: int,
+    *,
+    device: str = "a100-80",
+    precision: Precision = "tf32",
+    input_shape: Shapes | None = None,
+    on_progress: Progress | None = None,
+) -> Advice:
+    """Returns which techniques are worth it over DDP, with the evidence, and what to do next.
+
+        advice = dp.advise("inception_v3", dp.find_cluster("dgx-h100", gpus=8), 32, device="h100")
+        print(advice.explain())
+
+    Args:
+        model: a profile or its file, or what :func:`deeppool.capture` takes.
+        cluster: as for :func:`deeppool.plan`.
+        global_batch: samples per iteration, over all GPUs.
+        device: where the layer times are from: a GPU of :func:`deeppool.estimate`, or ``auto``, ``cpu`` or ``cuda``
+            to measure them here.
+        precision: as for :func:`deeppool.estimate`.
+        input_shape: shape of one sample, for a model that is not captured yet.
+        on_progress: see :data:`deeppool.job.Progress`.
+
+    Raises:
+        InvalidValueError: no samples, or an unknown device.
+        PlanError, MissingProfileError: as for :func:`deeppool.plan`.
+    """
+    gpus = cluster if isinstance(cluster, int) else cluster.gpus
+    times = layer_times(
+        model,
+        gpus,
+        global_batch,
+        device=device,
+        precision=precision,
+        input_shape=input_shape,
+        on_progress=on_progress,
+    )
+    name = model if isinstance(model, str) and Path(model).is_file() else f"{times.graph.model}.json"
+    fastest = plan(times, cluster, global_batch)
+    costs = cost_table(times, fastest.cluster, global_batch)
+    found = frontier(times, fastest.cluster, global_batch)
+    return Advice(
+        plan=fastest,
+        frontier=found,
+        data_parallel=tuple(zip(costs.gpu_counts, data_parallel_times(costs), strict=True)),
+        findings=(
+            burst_parallelism(fastest, name),
+            collocation(found, times, name),
+            crossing_jobs(times, costs),
+            partial_collectives(),
+        ),
+    )

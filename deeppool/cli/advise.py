@@ -1,0 +1,74 @@
+"""The ``deeppool advise`` command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deeppool.cli.options import AsJson, ClusterOption, Precision, ShapeOption, default_cluster, shape
+from deeppool.cli.output import progress, show
+
+
+def advise(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), your own "
+            "model as package.module:callable, or the file of a profile."
+        ),
+    ],
+    gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],
+    global_batch: Annotated[int, typer.Option(help="Samples per iteration, over all GPUs.")],
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="GPU whose data sheet estimates the layer times (`deeppool estimate --gpu list`), or cpu or cuda: they "
+            "are measured here. A profile has its own.",
+        ),
+    ] = "a100-80",
+    cluster: ClusterOption = None,
+    precision: Annotated[
+        Precision, typer.Option(help="tf32 is PyTorch's default for convolutions; bf16 and fp16 use autocast.")
+    ] = "tf32",
+    input_shape: ShapeOption = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="HTML page to write, with figures of the plan; needs no network."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the advice (JSON).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which techniques are worth it for MODEL over data parallelism (DDP), and what to do next.
+
+    Example: `deeppool advise inception_v3 --gpus 8 --global-batch 32 --device h100 --html advice.html`
+
+    From your own measurement: `deeppool advise profile.json --gpus 8 --global-batch 32 --cluster cluster.json`
+    """
+    from deeppool.advice.advise import advise as find_advice
+    from deeppool.advice.layer_times import layer_times
+    from deeppool.base import serialization
+    from deeppool.cluster.cluster import find_cluster
+
+    for path in filter(None, (html, output)):
+        serialization.check_writable(path)
+    with progress() as report:
+        times = layer_times(
+            model,
+            gpus,
+            global_batch,
+            device=device,
+            precision=precision,
+            input_shape=shape(input_shape),
+            on_progress=report,
+        )
+        place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
+        found = find_advice(times, place, global_batch)
+    show(found, as_json, found.explain, output=output)
+    if html is not None:
+        from deeppool.figures.record_page import record_page
+        from deeppool.figures.record_view import record_view
+
+        parts = (("Advice", found), ("The fastest plan", found.plan), ("All efficient plans", found.frontier))
+        views = [(heading, record_view(part)) for heading, part in parts]
+        serialization.write_text(record_page(str(found), views), html)
